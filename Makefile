@@ -1,0 +1,57 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA ?= ../shared/transcripts
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check bench soak eval fuzz format clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    install, then check, count and repair a bundled session"
+	@echo "make test    install what tests need, run all tests"
+	@echo "make check   lint, format, types, fast tests"
+	@echo "make bench   speed, beside what else there is"
+	@echo "make soak    long property tests"
+	@echo "make fuzz    coverage-guided fuzzing of the readers (bounded)"
+	@echo "make eval    read real transcripts: DATA=$(DATA)"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+demo: $(VENV)/.core
+	@$(BIN)/kompakt demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.run
+
+soak: $(VENV)/.dev
+	KOMPAKT_EXAMPLES=20000 $(BIN)/python -m pytest -n 2 --timeout 0 tests/properties tests/wire
+
+eval: $(VENV)/.dev
+	$(BIN)/python scripts/check_transcripts.py $(DATA)
+
+clean:
+	rm -rf $(VENV) dist build

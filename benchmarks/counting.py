@@ -1,0 +1,138 @@
+"""Counting tokens: new text, and text seen before in other string objects.
+
+A stateless caller decodes the same history anew at every step: equal content, different objects. So what counts is the
+second number. The text is that of the bundled sessions: source code, logs, test runs, JSON, prose. Each part is counted
+once, as kompakt counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+import kompakt
+from benchmarks.measuring import Row, Spread, row, seconds, spread
+from kompakt.model.tokens import Counter, vocabulary
+
+RUNS = 41
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Return the different texts of the bundled sessions, one by one."""
+    data = files("kompakt") / "data"
+    bodies = [msgspec.json.decode((data / f"{name}-session.json").read_bytes()) for name in ("long", "broken")]
+    found = [
+        value
+        for body in bodies
+        for message in kompakt.parse(body)
+        for part in message.parts
+        for value in (getattr(part, "text", None) or getattr(part, "output", None) or getattr(part, "input", None),)
+        if isinstance(value, str) and value
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+@cache
+def size() -> int:
+    """Return the size of the texts in bytes."""
+    return sum(len(text.encode()) for text in texts())
+
+
+def copies() -> list[str]:
+    """Make equal texts in other objects, whose hashes nobody has computed yet."""
+    return [text.encode().decode() for text in texts()]
+
+
+def rate(count: Callable[[str], int], fresh: Callable[[], list[str]] = copies) -> float:
+    """Measure a count over all texts, in MB/s; the copies are made before the clock starts."""
+    given = fresh()
+
+    def run() -> None:
+        for text in given:
+            count(text)
+
+    return size() / seconds(run) / 1e6
+
+
+def track_cold() -> float:
+    """Count text never seen before."""
+    return rate(Counter(count=vocabulary("o200k")).text)
+
+
+def track_vocabulary() -> float:
+    """Count with the tokenizer alone: what kompakt cannot be faster than."""
+    return rate(vocabulary("o200k"))
+
+
+@cache
+def _warm() -> Counter:
+    counter = Counter()
+    rate(counter.text)
+    return counter
+
+
+def track_seen() -> float:
+    """Count text seen before, in other objects."""
+    return rate(_warm().text)
+
+
+@cache
+def _splintr() -> Callable[[str], int]:
+    from splintr import Tokenizer
+
+    tokenizer = Tokenizer.from_pretrained("o200k_base")
+    return lambda text: len(tokenizer.encode_ordinary(text))
+
+
+def track_splintr() -> float:
+    """Count with splintr, which has a cache of its own, on text it has seen."""
+    return rate(_splintr())
+
+
+def track_splintr_cold() -> float:
+    """Count with splintr after its cache was emptied."""
+    from splintr import Tokenizer
+
+    tokenizer = Tokenizer.from_pretrained("o200k_base")
+    tokenizer.clear_cache()
+    return rate(lambda text: len(tokenizer.encode_ordinary(text)))
+
+
+def track_chars() -> float:
+    """Divide characters by four."""
+    return rate(lambda text: len(text) // 4)
+
+
+def _error_of_chars() -> float:
+    counter = _warm()
+    total = sum(counter.text(text) for text in texts())
+    return sum(len(text) for text in texts()) / 4 / total - 1
+
+
+def _difference_of_splintr() -> int:
+    counter, other = _warm(), _splintr()
+    return sum(counter.text(text) != other(text) for text in texts())
+
+
+def measure() -> list[Row]:
+    """Measure the area."""
+    vocabulary("o200k")("Loading is not counting.")
+
+    def repeat(track: Callable[[], float]) -> Spread:
+        return spread(track() for _ in range(RUNS))
+
+    note = f"{len(texts()):,} texts, {size() / 1e6:.1f} MB of code, logs, test runs, JSON and prose"
+    differing = f"{_difference_of_splintr()} of {len(texts()):,} texts counted differently"
+    wrong = f"off by {_error_of_chars():+.0%} on this text"
+    return [
+        row("kompakt, new text", repeat(track_cold), "MB/s", at_least=20, note=note),
+        row("kompakt, seen before, other objects", repeat(track_seen), "MB/s", at_least=300),
+        row("rs-bpe itself, new text", repeat(track_vocabulary), "MB/s", peer=True),
+        row("splintr, new text", repeat(track_splintr_cold), "MB/s", peer=True),
+        row("splintr, seen before", repeat(track_splintr), "MB/s", peer=True, note=differing),
+        row("characters / 4", repeat(track_chars), "MB/s", peer=True, note=wrong),
+    ]

@@ -1,0 +1,338 @@
+"""The front door for payloads: what a caller hands in and gets back, in the shape it came in.
+
+Binds wire and model; holds no knowledge of its own. Nothing here mutates what it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, cast
+
+import msgspec
+
+from kompakt.engine.compact import Order, drive
+from kompakt.engine.compact import compact as compact_history
+from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.report import Report
+from kompakt.engine.telemetry import announce
+from kompakt.errors import InputError, MalformedPayload, UsageError
+from kompakt.model import groups as boundaries
+from kompakt.model import tokens
+from kompakt.model.budget import Budget
+from kompakt.model.groups import Group, Round, Turn
+from kompakt.model.limits import limits as limits_of
+from kompakt.model.messages import History, Json, JsonObject, Message, Text
+from kompakt.model.tokens import Counter, TokenCount
+from kompakt.wire.conversion import Drop, neutral
+from kompakt.wire.detection import detect
+from kompakt.wire.formats import WIRES, Wire
+from kompakt.wire.problem import Change, Problem, Repair
+from kompakt.wire.wording import CONTINUE_LINE
+
+Payload: TypeAlias = Json | History
+"""A request body, a list of one provider's messages, or a history that was parsed from either."""
+
+_log = logging.getLogger("kompakt")
+
+
+def parse(payload: Payload, format: str | None = None) -> History:
+    """Read a payload into messages; the result remembers the envelope they came in.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be told.
+    """
+    if isinstance(payload, History):
+        return payload
+    wire = WIRES[detect(payload, format=format)]
+    try:
+        if isinstance(payload, dict):
+            body = cast("JsonObject", payload)
+            return wire.parse(_items(body, wire), body)
+        return wire.parse(_listed(payload, "payload"), None)
+    except RecursionError:
+        raise InputError("the payload is nested too deeply to be a provider's request") from None
+
+
+def _items(body: JsonObject, wire: Wire) -> list[Json]:
+    """Take the messages out of a body; a plain string is the one message it stands for."""
+    value = body.get(wire.messages_key)
+    if isinstance(value, str) and wire.messages_key == "input":
+        return [value]
+    return [] if value is None else _listed(value, wire.messages_key)
+
+
+def _listed(value: object, path: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise MalformedPayload(path, "an array of messages", value)
+    return cast("list[Json]", value)
+
+
+def render(
+    messages: History | Sequence[Message], format: str | None = None, *, dropped: list[Drop] | None = None
+) -> Json:
+    """Write messages as a payload: the same format restores the body, another says them in its own words.
+
+    What the other format has no words for is appended to ``dropped``, or logged when no list is given.
+    """
+    history = messages if isinstance(messages, History) else History(messages, format=format or "openai-chat")
+    wire = WIRES[detect((), format=format or history.format)]
+    if wire.format != history.format:
+        return _translate(history, wire, dropped)
+    items = [item for message in history for item in wire.render(message)]
+    if history.body is None:
+        return items
+    if items == [history.body.get(wire.messages_key)]:
+        return history.body
+    if wire.messages_key not in history.body:
+        return {**history.body, wire.messages_key: items} if items else history.body
+    return {key: items if key == wire.messages_key else value for key, value in history.body.items()}
+
+
+def _translate(history: History, wire: Wire, dropped: list[Drop] | None) -> Json:
+    drops: list[Drop] = []
+    system = neutral(history.system, drops)
+    spoken = neutral(history, drops)
+    if wire.contract.system_in_messages:
+        spoken = [*system, *spoken]
+    else:
+        system += [message for message in spoken if message.role == "system"]
+        spoken = [message for message in spoken if message.role != "system"]
+    items = [item for message in spoken for item in wire.render(message)]
+    if history.tools:
+        drops.append(Drop("tools", f"{len(history.tools)} tool definitions, which have another shape there"))
+    if dropped is not None:
+        dropped.extend(drops)
+    elif drops:
+        _log.warning("%s to %s left out: %s", history.format, wire.format, "; ".join(map(str, drops)))
+    if history.body is None and not system:
+        return items
+    return _envelope(wire, items, [message.text for message in system], history.model)
+
+
+def _envelope(wire: Wire, items: list[Json], system: list[str], model: str | None) -> JsonObject:
+    """Put translated messages into the target's body."""
+    body: JsonObject = {}
+    if model:
+        body["modelId" if wire.format == "bedrock" else "model"] = model
+    text = "\n\n".join(filter(None, system))
+    if text and not wire.contract.system_in_messages:
+        shapes: dict[str, tuple[str, Json]] = {
+            "anthropic": ("system", text),
+            "gemini": ("systemInstruction", {"parts": [{"text": text}]}),
+            "bedrock": ("system", [{"text": text}]),
+        }
+        key, value = shapes[wire.format]
+        body[key] = value
+    return {**body, wire.messages_key: items}
+
+
+def check(payload: Payload, format: str | None = None, *, strict: bool = False, resting: bool = False) -> list[Problem]:
+    """List every place where the payload's provider would refuse it; an empty list means it is accepted.
+
+    ``strict`` adds the rules of servers that merely speak the format. ``resting`` is for a history that is not being
+    sent yet: it is judged as if the user had spoken next, so the assistant may have the last word.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be told.
+    """
+    history = parse(payload, format)
+    wire = WIRES[history.format]
+    return wire.problems(_sent(history, wire, resting), history.body, strict=strict)
+
+
+def _sent(history: History, wire: Wire, resting: bool) -> list[Json]:
+    """Write the messages as they would be sent."""
+    items = [item for message in history for item in wire.render(message)]
+    return items + wire.render(_NEXT) if resting and _answered(history) else items
+
+
+def _answered(history: History) -> bool:
+    return bool(history.messages) and history.messages[-1].role == "assistant"
+
+
+_NEXT = Message("user", (Text(CONTINUE_LINE),))
+
+
+def repair(payload: Payload, format: str | None = None, *, strict: bool = False, resting: bool = False) -> Repair:
+    """Mend a payload with as little change as possible; the same shape comes back, with what was done.
+
+    ``strict`` and ``resting`` mean what they mean to ``check``.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be told.
+    """
+    history = parse(payload, format)
+    wire = WIRES[history.format]
+    sent = _sent(history, wire, resting)
+    changes: list[Change] = []
+    if wire.problems(sent, history.body, strict=strict):
+        whole = wire.parse(sent, history.body)
+        messages, changes = wire.repair(whole, strict=strict)
+        body, more = wire.repair_body(whole, messages)
+        if resting and _answered(history):
+            messages = boundaries.without_last(messages, whole[-1])
+        history = whole.with_messages(messages, body=body)
+        changes = [*changes, *more]
+    remaining = check(history, strict=strict, resting=resting)
+    return Repair(render(history), tuple(changes), tuple(remaining))
+
+
+def count(payload: Payload, model: str | None = None, format: str | None = None) -> TokenCount:
+    """Count the tokens of a whole request: messages, system, tools, media.
+
+    Counted for ``model``, else for the payload's own model, else in o200k as it is.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be told.
+    """
+    history = parse(payload, format)
+    return tokens.count(history, _counter(history, model))
+
+
+def _counter(history: History, model: str | None) -> Counter:
+    return tokens.counter_for(model or history.model)
+
+
+def rounds(payload: Payload, format: str | None = None) -> list[Round]:
+    """Split a payload into API rounds."""
+    return boundaries.rounds(parse(payload, format))
+
+
+def groups(payload: Payload, format: str | None = None) -> list[Group]:
+    """Split a payload into atomic groups."""
+    return boundaries.groups(parse(payload, format))
+
+
+def turns(payload: Payload, format: str | None = None) -> list[Turn]:
+    """Split a payload into turns."""
+    return boundaries.turns(parse(payload, format))
+
+
+def split(payload: Payload, min_keep_tail: int = 4, format: str | None = None) -> tuple[list[Json], list[Json]]:
+    """Split a payload's messages in two where a turn begins; the tail keeps at least ``min_keep_tail``.
+
+    Raises:
+        UsageError: ``min_keep_tail`` is negative.
+    """
+    history = parse(payload, format)
+    wire = WIRES[history.format]
+    at = boundaries.split_at(history.messages, min_keep_tail=min_keep_tail)
+    head, tail = boundaries.sides(history.messages, at)
+    return [item for m in head for item in wire.render(m)], [item for m in tail for item in wire.render(m)]
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload that fits, in the shape it came in, and the account of what was done."""
+
+    payload: Json
+    tokens_before: int
+    tokens_after: int
+    changed: bool
+    report: Report
+    request_changes: dict[str, Json] = {}
+    """What the payload cannot say and the sender has to: headers and parameters."""
+
+
+def compact(
+    payload: Payload,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+) -> Compaction:
+    """Give back a payload within budget that the provider accepts; untouched when nothing is due.
+
+    ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``pins`` are texts that must
+    survive as they are, or indices of messages.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+        InputError: the payload is not a history, or its format cannot be told.
+        UsageError: the policy has to await something; use ``acompact``.
+    """
+    return drive(
+        acompact(payload, budget, model=model, format=format, policy=policy, pins=pins, instructions=instructions)
+    )
+
+
+async def acompact(
+    payload: Payload,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+) -> Compaction:
+    """Do what ``compact`` does, with policies that await something.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+        InputError: the payload is not a history, or its format cannot be told.
+    """
+    began = time.perf_counter()
+    given = parse(payload, format)
+    counter = _counter(given, model)
+    before = tokens.count(given, counter).total
+    limits = _budget(budget, model or given.model)
+    mended = repair(given)
+    history = parse(mended.payload, given.format) if mended.changes else given
+    order = Order(
+        budget=limits,
+        policy=policy_named(policy),
+        counter=counter,
+        pins=tuple(pins),
+        instructions=instructions,
+        manual_thinking=_thinks_by_hand(history.body),
+    )
+    outcome = await compact_history(history, order)
+    context = outcome.context
+    changed = context.is_rewritten
+    result = history.with_messages(context.project()) if changed else history
+    after = context.projected_tokens if changed else tokens.count(history, counter).total
+    report = Report(
+        policy=order.policy.name,
+        reason=f"over {limits.trigger} tokens" if changed else "nothing due",
+        tokens_before=before,
+        tokens_after=after,
+        messages_before=len(given),
+        messages_after=len(result),
+        budget=limits.trigger,
+        steps=outcome.steps,
+        actions=tuple(context.actions()),
+        repairs=tuple(map(str, mended.changes)),
+        seconds=time.perf_counter() - began,
+    )
+    if changed:
+        announce(report)
+    return Compaction(
+        payload=render(result) if changed or mended.changes else payload,
+        tokens_before=before,
+        tokens_after=after,
+        changed=changed or bool(mended.changes),
+        report=report,
+    )
+
+
+def _budget(budget: int | Budget | None, model: str | None) -> Budget:
+    if isinstance(budget, Budget):
+        return budget
+    if budget is not None:
+        return Budget.of(budget)
+    if model is None:
+        raise UsageError("no budget and no model to take one from; pass budget=… or model=…")
+    return Budget.for_model(limits_of(model))
+
+
+def _thinks_by_hand(body: JsonObject | None) -> bool:
+    """Tell whether a request turns thinking on by hand, as Anthropic and Bedrock spell it."""
+    fields: object = (body or {}).get("additionalModelRequestFields")
+    holders = [body or {}, cast("JsonObject", fields) if isinstance(fields, dict) else {}]
+    thinking = [holder.get("thinking") for holder in holders]
+    return any(isinstance(one, dict) and cast("JsonObject", one).get("type") == "enabled" for one in thinking)

@@ -1,0 +1,59 @@
+"""The command line: data on standard output, everything else on standard error.
+
+Exit 0 good, 1 problems found, 2 wrong usage or unreadable input, 3 does not fit. One module a command, each of which
+calls one library function; this module only gathers them and turns errors into one line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from kompakt.cli import checking, counting, demonstration, doctoring, repairing
+from kompakt.errors import KompaktError
+from kompakt.version import __version__
+
+app = typer.Typer(
+    name="kompakt",
+    help="Keep LLM agent histories inside the context window: check, repair and count them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("check")(checking.check)
+app.command("repair")(repairing.repair)
+app.command("count")(counting.count)
+app.command("doctor")(doctoring.doctor)
+app.command("demo")(demonstration.demo)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"kompakt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", help="Show the version and stop.", callback=_show_version),
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Run the command line; end with one line and an exit code, never with a traceback."""
+    try:
+        app()
+    except KompaktError as error:
+        typer.echo(f"kompakt: {error}", err=True)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        # The reader of our output has gone; point it at nothing so that Python's own flush stays quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("kompakt: interrupted; nothing was written", err=True)
+        raise SystemExit(130) from None

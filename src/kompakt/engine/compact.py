@@ -1,0 +1,160 @@
+"""Make a history fit: the one call that always gives a valid projection within budget, or says why it cannot.
+
+The history is replayed as the run that produced it: before every answer of the model the budget is checked, and only
+when it is due is anything rewritten, down to the target. So the outcome for a history that grew by a step extends
+the outcome before it, whoever calls, with state or without. What is left at the end is then made to fit exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from kompakt.engine.context import Context
+from kompakt.engine.fitting import fit, minimal
+from kompakt.engine.policies import Policy
+from kompakt.engine.report import Step
+from kompakt.errors import DoesNotFit, UsageError
+from kompakt.model.budget import Budget
+from kompakt.model.messages import History
+from kompakt.model.tokens import Counter
+
+_log = logging.getLogger("kompakt.compaction")
+
+Result = TypeVar("Result")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for."""
+
+    budget: Budget
+    policy: Policy
+    counter: Counter
+    pins: tuple[str | int, ...] = ()
+    instructions: str | None = None
+    manual_thinking: bool = False
+    """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A context that fits, and how it came to be."""
+
+    context: Context
+    steps: tuple[Step, ...]
+
+
+async def compact(history: History, order: Order) -> Outcome:
+    """Replay a history under a budget and make what is left fit.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    context = _context(history, order)
+    steps: list[Step] = []
+    previous = "system"
+    for message in history:
+        if message.role == "assistant" and previous != "assistant" and order.budget.due(context.tokens):
+            await rewrite(context, order.policy, order.budget, steps)
+        context.append(message)
+        previous = message.role
+    pin(context, order.pins)
+    if order.budget.due(context.tokens):
+        await rewrite(context, order.policy, order.budget, steps)
+    limit = order.budget.trigger
+    _settle(context, order)
+    if limit and context.projected_tokens > limit and not fit(context, limit):
+        return Outcome(_least(history, order, limit), (*steps, _last_step(context, history)))
+    return Outcome(context, tuple(steps))
+
+
+def _context(history: History, order: Order) -> Context:
+    context = Context(history.with_messages(()), counter=order.counter)
+    context.instructions = order.instructions
+    context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
+    return context
+
+
+def pin(context: Context, pins: Iterable[str | int]) -> None:
+    """Pin the messages named by index, and those of people and models that contain a pinned text."""
+    for wanted in pins:
+        if isinstance(wanted, int):
+            if not -len(context.messages) <= wanted < len(context.messages):
+                raise UsageError(f"pin {wanted!r} is not a message: there are {len(context.messages)}")
+            context.pin(context.group_at(range(len(context.messages))[wanted]))
+
+
+async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[Step]) -> None:
+    """Run a policy once; a strategy that raises leaves the last valid state and the run goes on."""
+    share = policy.target_share
+    context.goal = min(budget.target, int(budget.trigger * share)) if share is not None else budget.target
+    for strategy in policy.steps:
+        if context.tokens <= context.goal:
+            break
+        before = context.tokens
+        snapshot = context.snapshot()
+        name = getattr(strategy, "__name__", None) or type(strategy).__name__
+        try:
+            changed = await strategy(context)
+        except Exception as error:  # noqa: BLE001 — a strategy may be anybody's code; the run must outlive it
+            context.rollback(snapshot)
+            _log.warning("strategy %s failed and was undone: %r", name, error)
+            steps.append(Step(name, before, before, len(context.messages), failed=repr(error)))
+            continue
+        if changed:
+            steps.append(Step(name, before, context.tokens, len(context.messages)))
+    if context.is_rewritten:
+        context.strip_reasoning()
+
+
+def _settle(context: Context, order: Order) -> None:
+    """Bring the reasoning of a rewritten history into the shape its provider takes."""
+    if not context.is_rewritten or context.contract is None or context.contract.prefix_rule != "strip-all":
+        return
+    context.strip_reasoning()
+    newest = context.messages[-1] if context.messages else None
+    if order.manual_thinking and newest is not None and newest.role != "assistant" and newest.results:
+        context.single_message = not context.is_request_at(len(context.messages) - 1)
+
+
+def _least(history: History, order: Order, limit: int) -> Context:
+    """Start over with only what must stay; say how large that is when it is too large.
+
+    Raises:
+        DoesNotFit: it is.
+    """
+    context = _context(history, order)
+    context.extend(history)
+    pin(context, order.pins)
+    minimal(context)
+    _settle(context, order)
+    if context.projected_tokens > limit:
+        raise DoesNotFit(floor=context.projected_tokens, budget=limit, largest=_largest(context))
+    return context
+
+
+def _largest(context: Context) -> list[tuple[str, int]]:
+    """Name the largest messages of what must stay."""
+    sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
+    found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
+    return [*found, ("system and tools", context.fixed_tokens)]
+
+
+def _last_step(context: Context, history: History) -> Step:
+    return Step("floor", context.tokens, context.tokens, len(history))
+
+
+def drive(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run work that awaits nothing, inside or outside a running loop.
+
+    Raises:
+        UsageError: it does await something.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise UsageError("this policy has to wait for something (a summarizer, most likely); use await acompact(…) instead")

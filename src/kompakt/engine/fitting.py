@@ -1,0 +1,125 @@
+"""Make a context fit exactly, when the policy alone did not: drop, then shorten, then the first request.
+
+The order is fixed. System, newest request, pins and the open round's calls are never touched; an oversized result is
+shortened with a reference to the rest; the first request is shortened last and only when a newer one exists.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.shortening import shorten_results, shortened
+from kompakt.engine.strategies.strategy import results_of
+from kompakt.model.messages import Text
+
+_ATTEMPTS = 6
+"""Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
+
+
+def fit(context: Context, limit: int) -> bool:
+    """Bring the projection down to the limit; return whether that worked."""
+    return (
+        _drop(context, limit)
+        or _shorten(context, limit)
+        or _without_summary(context, limit)
+        or _shorten_first_request(context, limit)
+    )
+
+
+def minimal(context: Context) -> None:
+    """Leave only what must stay, each result and the first request at its shortest."""
+    context.exclude_all(context.droppable(), reason="does not fit")
+    for group in context.live:
+        if not group.pinned:
+            for index in group.indices:
+                shorten_results(context, index, 0)
+    _cut_first_request(context, 0)
+    context.strip_reasoning()
+
+
+def _drop(context: Context, limit: int) -> bool:
+    """Leave out the oldest groups until the exact size fits."""
+    while True:
+        over = context.projected_tokens - limit
+        if over <= 0:
+            return True
+        groups = context.droppable()
+        if not groups:
+            return False
+        for group in groups:
+            context.exclude(group, reason="truncation")
+            over -= group.tokens
+            if over <= 0:
+                break
+        context.strip_reasoning()
+
+
+def _shorten(context: Context, limit: int) -> bool:
+    """Shorten what results are left, all to one cap, as large a cap as fits."""
+    places = [
+        index
+        for group in context.live
+        if not group.pinned
+        for index in group.indices
+        if any(results_of(context, index))
+    ]
+    sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
+    cap = _cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    for _ in range(_ATTEMPTS):
+        for index in places:
+            context.restore(index)
+            shorten_results(context, index, cap)
+        if context.projected_tokens <= limit:
+            return True
+        cap = int(cap * 0.8) - 10
+        if cap <= 0:
+            break
+    for index in places:
+        context.restore(index)
+        shorten_results(context, index, 0)
+    return context.projected_tokens <= limit
+
+
+def _cap(sizes: list[int], room: int) -> int:
+    """Find the largest cap under which the sizes together fit into the room."""
+    left = max(0, room)
+    for number, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - number)
+        if size > share:
+            return share
+        left -= size
+    return left
+
+
+def _without_summary(context: Context, limit: int) -> bool:
+    context.drop_summary()
+    return context.projected_tokens <= limit
+
+
+def _shorten_first_request(context: Context, limit: int) -> bool:
+    """Shorten the first request to what is left for it; never the newest one."""
+    first, newest = context.requests()
+    if first is None or first is newest or first.pinned:
+        return False
+    index = first.indices[0]
+    room = limit - (context.projected_tokens - context.message_tokens(index))
+    for share in (0.95, 0.75, 0.5, 0.25, 0.0):
+        context.restore(index)
+        _cut_first_request(context, int(room * share))
+        if context.projected_tokens <= limit:
+            return True
+    return False
+
+
+def _cut_first_request(context: Context, limit: int) -> None:
+    first, newest = context.requests()
+    if first is None or first is newest or first.pinned:
+        return
+    index = first.indices[0]
+    texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
+    for j, part in texts:
+        text = shortened(part.text, limit // max(1, len(texts)), context.counter, reference=context.reference(index, j))
+        short = msgspec.structs.replace(part, text=text, edited=True)
+        if context.counter.part(short) < context.counter.part(part):
+            context.show(index, j, short, what="shortened", why="the first request alone is too large")

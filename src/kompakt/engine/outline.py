@@ -1,0 +1,69 @@
+"""A summary by code: one line for each thing that happened, each with its reference.
+
+Needs no model, gives the same text for the same history, and is bounded: when it grows too long, the oldest lines of
+the least weight go first, and a line says how many. What the user said weighs most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kompakt.engine.summary import Material
+from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+
+_USER, _ASSISTANT, _TOOL = 240, 120, 100
+"""Characters kept of a user's sentence, an assistant's, a call with its result."""
+
+
+def summarize(material: Material) -> str:
+    """Write the outline of what is left out, within its tokens."""
+    names: dict[str, str] = {}
+    told = [line for line in (material.earlier or "").splitlines() if line and not line.startswith("(")]
+    lines = [(_weight(line), line) for line in told]
+    for reference, message in zip(material.references, material.messages, strict=True):
+        lines += [(_weight(line), line) for line in _lines(reference, message, names)]
+    return _bounded(lines, material)
+
+
+def _weight(line: str) -> int:
+    return 2 if "user:" in line[:40] else 1 if "called" in line[:40] else 0
+
+
+def _lines(reference: str, message: Message, names: dict[str, str]) -> Iterator[str]:
+    for part in message.parts:
+        if type(part) is Text and part.text.strip():
+            limit = _USER if message.role == "user" else _ASSISTANT
+            yield f"{reference} {message.role}: {one_line(part.text, limit)}"
+        elif type(part) is ToolCall:
+            names[part.id] = part.name
+            yield f"{reference} called {part.name} {one_line(json_text(part.input), _TOOL)}"
+        elif type(part) is ToolResult:
+            verdict = "failed" if part.is_error else "answered"
+            yield f"{reference} {names.get(part.call_id, 'a tool')} {verdict}: {quoted(part.output)}"
+
+
+def one_line(text: str, limit: int) -> str:
+    """Fold a text into one line of at most so many characters."""
+    folded = " ".join(text[: limit * 4].split())
+    return folded if len(folded) <= limit else folded[: limit - 1] + "…"
+
+
+def quoted(text: str) -> str:
+    """Quote the first line of a tool's output: it is data, whatever it says."""
+    return '"' + one_line(text, _TOOL).replace('"', "'").replace("[kompakt", "[ kompakt") + '"'
+
+
+def _bounded(lines: list[tuple[int, str]], material: Material) -> str:
+    """Keep the heaviest and newest lines that fit, in their order."""
+    costs = [material.count(line) + 1 for _, line in lines]
+    order = sorted(range(len(lines)), key=lambda i: (lines[i][0], i), reverse=True)
+    room = material.max_tokens - 30
+    kept: set[int] = set()
+    for i in order:
+        if costs[i] <= room:
+            room -= costs[i]
+            kept.add(i)
+    text = "\n".join(line for i, (_, line) in enumerate(lines) if i in kept)
+    left = len(lines) - len(kept)
+    return f"{text}\n({left} more lines left out)" if left and text else text

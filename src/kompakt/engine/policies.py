@@ -1,0 +1,112 @@
+"""Policies: named, ordered sets of strategies with their settings. Data, so they can be written in TOML.
+
+A policy says what to try and in which order; when and how far is the budget's to say. A step may have a ``when`` of
+its own and a ``target`` as a share of the budget's target.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kompakt.engine import strategies
+from kompakt.engine.strategies import Strategy
+from kompakt.errors import UsageError
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """A named, ordered set of strategies."""
+
+    name: str
+    steps: tuple[Strategy, ...]
+    target_share: float | None = None
+    """How far to come down, as a share of the budget; the budget's own target when not given."""
+
+
+REGISTRY: dict[str, Callable[..., Strategy]] = {
+    "truncation": strategies.Truncation,
+    "sliding-window": strategies.SlidingWindow,
+    "tool-call-removal": strategies.ToolCallRemoval,
+    "output-pruning": strategies.OutputPruning,
+    "output-collapsing": strategies.OutputCollapsing,
+    "shortening": strategies.Shortening,
+    "source-attribution": strategies.SourceAttribution,
+    "summarization": strategies.Summarization,
+    "overflow-by-rounds": strategies.OverflowByRounds,
+}
+"""Strategies by the name a policy file uses."""
+
+
+def _built_in() -> dict[str, Policy]:
+    shorten = strategies.Shortening()
+    ephemeral = strategies.SourceAttribution()
+    prune = strategies.OutputPruning()
+    summarize = strategies.Summarization()
+    return {
+        policy.name: policy
+        for policy in (
+            Policy("default", (shorten, ephemeral, prune, summarize)),
+            Policy("conservative", (shorten, ephemeral, prune, summarize), target_share=0.85),
+            Policy(
+                "aggressive",
+                (shorten, ephemeral, strategies.OutputCollapsing(min_keep_groups=2), summarize),
+                target_share=0.4,
+            ),
+            Policy("window", (shorten, strategies.Truncation())),
+        )
+    }
+
+
+BUILT_IN = _built_in()
+
+
+def policy_named(policy: str | Policy) -> Policy:
+    """Find a policy.
+
+    Raises:
+        UsageError: no policy has that name.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    found = BUILT_IN.get(policy)
+    if found is None:
+        raise UsageError(f"policy {policy!r} is not known; use one of {', '.join(map(repr, BUILT_IN))} or a Policy")
+    return found
+
+
+def load_policies(path: str | Path) -> dict[str, Policy]:
+    """Read policies from a TOML file: tables ``[policy.NAME]`` with ``steps`` and ``target_share``.
+
+    Raises:
+        UsageError: the file is not there, is no TOML, or names something that does not exist.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    tables: Any = data.get("policy", {})
+    return {name: _read(name, table, str(path)) for name, table in tables.items()}
+
+
+def _read(name: str, table: Mapping[str, Any], path: str) -> Policy:
+    steps: Sequence[Mapping[str, Any]] = table.get("steps", ())
+    share: Any = table.get("target_share")
+    if share is not None and not (isinstance(share, int | float) and 0 < share < 1):
+        raise UsageError(f"{path}: policy {name!r}: target_share={share!r} is not a share between 0 and 1")
+    return Policy(name, tuple(_step(step, f"{path}: policy {name!r}") for step in steps), target_share=share)
+
+
+def _step(step: Mapping[str, Any], where: str) -> Strategy:
+    settings = {key.replace("-", "_"): value for key, value in step.items() if key != "strategy"}
+    kind: object = step.get("strategy")
+    make = REGISTRY.get(kind) if isinstance(kind, str) else None
+    if make is None:
+        raise UsageError(f"{where}: strategy {kind!r} is not known; use one of {', '.join(map(repr, REGISTRY))}")
+    try:
+        return make(**settings)
+    except TypeError as error:
+        raise UsageError(f"{where}: {kind}: {error}") from None

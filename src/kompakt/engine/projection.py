@@ -1,0 +1,205 @@
+"""The projection: what the model will see, in the shape its provider accepts.
+
+Built from the shown groups when something changed, extended when something was appended. Two cares make it valid: where
+roles must alternate, neighbours that only became neighbours are joined or parted by a fixed line; and signed reasoning
+behind a changed prefix is left out whole. Neighbours that came as such stay as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kompakt.engine import pivot
+from kompakt.engine.wording import OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
+from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+
+if TYPE_CHECKING:
+    from kompakt.engine.context import Context
+
+
+class Placed(msgspec.Struct, gc=False):
+    """A message of the projection and where in the history it stands; -1 for what kompakt itself says."""
+
+    message: Message
+    index: int
+    tokens: int
+
+
+class Projection:
+    """A cached projection of one context."""
+
+    __slots__ = ("_built_to", "_context", "_version", "messages", "tokens")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._version = -1
+        self._built_to = 0
+        self.messages: list[Message] = []
+        self.tokens = 0
+        """Tokens of the whole request, exactly as it is shown."""
+
+    def refresh(self) -> list[Message]:
+        """Bring the projection up to date and return it; the list is extended in place while nothing is rewritten."""
+        context = self._context
+        if self._version != context.version:
+            placed = build(context)
+            self.messages = [entry.message for entry in placed]
+            self.tokens = context.fixed_tokens + sum(entry.tokens for entry in placed)
+            self._version = context.version
+        else:
+            for index in range(self._built_to, len(context.messages)):
+                if context.group_at(index).excluded is None:
+                    self.messages.append(context.shown(index))
+                    self.tokens += context.message_tokens(index)
+        self._built_to = len(context.messages)
+        return self.messages
+
+
+def build(context: Context) -> list[Placed]:
+    """Lay out what is shown, from the beginning."""
+    entries = _stripped(context, list(_chosen(context)))
+    if context.single_message:
+        return [_single(context, entries)]
+    contract = context.contract
+    if contract is None or not contract.alternates or not context.is_rewritten:
+        return entries
+    return _alternating(context, entries)
+
+
+def _chosen(context: Context) -> Iterator[Placed]:
+    """Go through the shown messages in order, with pinned texts and the pivot in their places."""
+    first, _ = context.requests()
+    note = _pinned_note(context)
+    summary = context.summary_text
+    indices = sorted(index for group in context.live for index in group.indices)
+    for index in indices:
+        if summary is not None and index > summary.covers_to:
+            yield from _pivot(context)
+            summary = None
+        yield Placed(context.shown(index), index, context.message_tokens(index))
+        if note is not None and first is not None and index == first.indices[-1]:
+            yield note
+            note = None
+    if summary is not None:
+        yield from _pivot(context)
+    if note is not None:
+        yield note
+
+
+def _pivot(context: Context) -> Iterator[Placed]:
+    assert context.summary_text is not None
+    for message in pivot.render(context.summary_text.text):
+        yield Placed(message, -1, context.counter.message(message))
+
+
+def _pinned_note(context: Context) -> Placed | None:
+    """Carry the pinned texts that no shown message contains."""
+    missing = [text for text in context.pinned_texts if not context.shows(text)]
+    if not missing:
+        return None
+    message = Message("user", (Text("\n".join([PINNED_NOTE, *missing])),))
+    return Placed(message, -1, context.counter.message(message))
+
+
+def _stripped(context: Context, entries: list[Placed]) -> list[Placed]:
+    """Leave signed reasoning out where the prefix before it changed; a message of nothing else goes with it."""
+    contract = context.contract
+    if contract is None or contract.prefix_rule != "strip-all" or not context.stripped_to:
+        return entries
+    kept: list[Placed] = []
+    for entry in entries:
+        parts = entry.message.parts
+        if 0 <= entry.index < context.stripped_to and any(type(part) is Reasoning for part in parts):
+            message = entry.message.with_parts(part for part in parts if type(part) is not Reasoning)
+            entry = Placed(message, entry.index, context.counter.message(message))
+            if not message.parts:
+                continue
+        kept.append(entry)
+    return kept
+
+
+# --- roles -------------------------------------------------------------------------------------------------------
+
+
+def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
+    """Join users and part assistants that stand together only because something between them went."""
+    out: list[Placed] = []
+    for position, entry in enumerate(entries):
+        if entry.message.role == "system":
+            entry = _settled_system(entries, position)
+        previous = out[-1] if out else None
+        if entry.message.role == "assistant":
+            if previous is None or (previous.message.role == "assistant" and previous.index != entry.index - 1):
+                out.append(_line(context))
+            out.append(entry)
+        elif previous is not None and _joins(context, previous, entry):
+            out[-1] = _joined(context, previous, entry)
+        else:
+            out.append(entry)
+    return out
+
+
+def _settled_system(entries: Sequence[Placed], position: int) -> Placed:
+    """Keep a system message amid the talk where user and assistant still surround it; else it is said by the user."""
+    entry = entries[position]
+    before = entries[position - 1].message.role if position else "system"
+    after = entries[position + 1].message.role if position + 1 < len(entries) else "assistant"
+    if before in ("user", "tool") and after == "assistant":
+        return entry
+    return Placed(msgspec.structs.replace(entry.message, role="user", raw=None), entry.index, entry.tokens)
+
+
+def _joins(context: Context, one: Placed, other: Placed) -> bool:
+    if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
+        return False
+    if one.index >= 0 and one.index == other.index - 1 and one.index >= context.rewritten_to:
+        return False
+    contract = context.contract
+    holds_results = any(type(part) is ToolResult for part in one.message.parts)
+    return contract is None or contract.merges_results or not holds_results
+
+
+def _joined(context: Context, one: Placed, other: Placed) -> Placed:
+    message = Message("user", (*one.message.parts, *other.message.parts))
+    return Placed(message, other.index, context.counter.message(message))
+
+
+def _line(context: Context) -> Placed:
+    message = Message("user", (Text(RUNTIME_LINE),))
+    return Placed(message, -1, context.counter.message(message))
+
+
+# --- one message -------------------------------------------------------------------------------------------------
+
+
+def _single(context: Context, entries: Sequence[Placed]) -> Placed:
+    """Say everything in one user message: the user's own parts as they are, the rest as a transcript."""
+    parts: list[Part] = []
+    transcript: list[str] = []
+    for entry in entries:
+        own = [part for part in entry.message.parts if type(part) is not ToolResult]
+        if entry.message.role in ("assistant", "tool") or len(own) < len(entry.message.parts):
+            transcript += _told(entry.message)
+            own = own if entry.message.role == "user" else []
+        if own and transcript:
+            parts.append(Text("\n".join([OPEN_ROUND_NOTE, *transcript])))
+            transcript = []
+        parts += own
+    if transcript:
+        parts.append(Text("\n".join([OPEN_ROUND_NOTE, *transcript])))
+    message = Message("user", tuple(parts))
+    return Placed(message, entries[-1].index, context.counter.message(message))
+
+
+def _told(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        if type(part) is Text and message.role == "assistant":
+            yield f"said: {part.text}"
+        elif type(part) is ToolCall:
+            yield f"called {part.name} {json_text(part.input)}"
+        elif type(part) is ToolResult:
+            yield f"answered: {part.output}"

@@ -1,0 +1,42 @@
+"""What a compaction did, why, and what it saved: values for people, logs and tests."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.annotation import Action
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one strategy did at one rewriting."""
+
+    strategy: str
+    tokens_before: int
+    tokens_after: int
+    at_message: int
+    """How many messages there were."""
+    failed: str | None = None
+    """What it raised; the run went on with the state before it."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The account of one compaction."""
+
+    policy: str
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    budget: int
+    steps: tuple[Step, ...] = ()
+    actions: tuple[Action, ...] = ()
+    repairs: tuple[str, ...] = ()
+    """What had to be mended before anything else."""
+    recoverable: str = "only the payload that was given can restore what was left out: no store was"
+    seconds: float = 0.0
+
+    @property
+    def saved(self) -> int:
+        """Tokens the compaction saved."""
+        return self.tokens_before - self.tokens_after

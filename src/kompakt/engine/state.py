@@ -1,0 +1,104 @@
+"""The values a context is made of: its groups, its summary, a state to return to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.wording import OWN_LINES
+from kompakt.model.groups import GroupKind, is_request
+from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
+
+
+class ContextGroup:
+    """A group as a context knows it. Read it freely; only the context changes it."""
+
+    __slots__ = ("excluded", "indices", "kind", "number", "pinned", "reason", "source_id", "summarized_by", "tokens")
+
+    def __init__(self, number: int, kind: GroupKind) -> None:
+        self.number = number
+        self.kind: GroupKind = kind
+        self.indices: list[int] = []
+        self.tokens = 0
+        """What its messages cost as they are shown now."""
+        self.excluded: str | None = None
+        """Why it is not shown; ``None`` while it is."""
+        self.reason = ""
+        """Why it was last excluded, kept while it is shown again."""
+        self.pinned = False
+        self.summarized_by: int | None = None
+        """The number of the summary that stands for this group."""
+        self.source_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        state = f", excluded: {self.excluded}" if self.excluded else ""
+        return f"<{self.kind} group {self.number}, {self.tokens} tokens{state}>"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Text that stands for groups, with the links to them."""
+
+    number: int
+    text: str
+    covers: tuple[int, ...]
+    """The numbers of the groups it stands for, earlier summaries' groups included."""
+    covers_to: int
+    """The index of the last message it stands for; it is shown right behind that place."""
+    tokens: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A state to return to; as large as what is shown, not as the history."""
+
+    live: tuple[int, ...]
+    pinned: frozenset[int]
+    shown: dict[int, Message]
+    summary: Summary | None
+    inherited: str | None
+    stripped_to: int
+    single_message: bool
+    actions: int
+
+
+def speaks(message: Message) -> bool:
+    """Tell whether a message holds a request: the user's own words, not a tool's, a provider's or a summary's."""
+    if message.role != "user" or message.source_id is not None or message.is_summary:
+        return False
+    if is_request(message):
+        return not all(type(part) is Text and is_own_line(part.text) for part in message.parts) or not message.parts
+    return any(type(part) is Text and bool(part.text.strip()) and not is_own_line(part.text) for part in message.parts)
+
+
+def is_own_line(text: str) -> bool:
+    """Tell whether a text is one of the fixed lines that kompakt itself puts on the user's side."""
+    return text.startswith(OWN_LINES) and (text in OWN_LINES or text.startswith(OWN_LINES[-1]))
+
+
+def byte_size(message: Message) -> int:
+    """Count the bytes of text and media in a message; exact for text, what frames it left out."""
+    total = 0
+    for part in message.parts:
+        if type(part) is Text:
+            total += _bytes(part.text)
+        elif type(part) is ToolResult:
+            total += _bytes(part.output) + sum(len(item.data or "") for item in part.media)
+        elif type(part) is ToolCall:
+            total += _bytes(part.input) if type(part.input) is str else 0
+        elif type(part) is Reasoning:
+            total += _bytes(part.text) + len(part.blob or "")
+        else:
+            total += len(getattr(part, "data", None) or "")
+    return total
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def words_of(part: Part) -> str:
+    """Return the text of a part that a model reads as text."""
+    if type(part) is Text:
+        return part.text
+    return part.output if type(part) is ToolResult else ""

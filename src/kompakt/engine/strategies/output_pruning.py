@@ -1,0 +1,75 @@
+"""Hide old tool outputs behind a placeholder; calls and messages stay. Cost: the messages shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import Deterministic, results_of
+from kompakt.engine.triggers import Trigger
+from kompakt.model.messages import ToolCall
+
+KEEP_TOKENS = 40_000
+"""Newest tool output that always stays: a model rarely looks further back."""
+
+MIN_TOKENS = 20_000
+"""Least worth doing: a rewriting costs a cached prefix, so it has to save enough."""
+
+KEEP_TURNS = 2
+"""Newest user turns that are never touched."""
+
+
+class OutputPruning(Deterministic):
+    """Hide completed tool outputs that are old; in batches, never a few at a time."""
+
+    def __init__(
+        self,
+        *,
+        keep_tokens: int = KEEP_TOKENS,
+        min_tokens: int = MIN_TOKENS,
+        keep_turns: int = KEEP_TURNS,
+        protect_tools: Iterable[str] = ("skill",),
+        when: Trigger | None = None,
+        target: int | None = None,
+    ) -> None:
+        super().__init__(when=when, target=target)
+        self.keep_tokens = keep_tokens
+        self.min_tokens = min_tokens
+        self.keep_turns = keep_turns
+        self.protect_tools = frozenset(protect_tools)
+
+    def apply(self, context: Context) -> bool:
+        """Hide what is older than the kept tokens and turns, if it is enough."""
+        candidates = self._candidates(context)
+        if sum(tokens for _, _, tokens in candidates) <= self.min_tokens:
+            return False
+        return max([context.prune(index, part) for index, part, _ in candidates], default=False)
+
+    def _candidates(self, context: Context) -> list[tuple[int, int, int]]:
+        """Walk back from the newest message; stop at what was hidden before."""
+        found: list[tuple[int, int, int]] = []
+        kept = turns = 0
+        for index in reversed(context.shown_indices()):
+            if context.is_request_at(index):
+                turns += 1
+            if turns < self.keep_turns or context.group_at(index).pinned or context.is_open(index):
+                continue
+            for part, result in results_of(context, index):
+                if result.pruned_at is not None:
+                    return found
+                if tool_name(context, index, result.call_id) in self.protect_tools:
+                    continue
+                tokens = context.counter.part(result)
+                kept += tokens
+                if kept > self.keep_tokens:
+                    found.append((index, part, tokens))
+        return found
+
+
+def tool_name(context: Context, index: int, call_id: str) -> str:
+    """Find the name of the tool whose result this is, among the calls of its group."""
+    for place in context.group_at(index).indices:
+        for part in context.messages[place].parts:
+            if type(part) is ToolCall and part.id == call_id:
+                return part.name
+    return ""

@@ -1,0 +1,82 @@
+"""Shorten single oversized texts to head, tail and a reference. Cost: the messages shown, and counting what is cut."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import Deterministic, results_of
+from kompakt.engine.triggers import Trigger
+from kompakt.engine.wording import cut_note
+from kompakt.model.tokens import Counter
+
+MAX_SHARE = 0.25
+"""Largest share of the goal that one tool result may take."""
+
+_HEAD = 0.6
+"""Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
+
+
+class Shortening(Deterministic):
+    """Cut tool results that are larger than a share of the goal, or than ``max_tokens``, wherever they stand."""
+
+    def __init__(
+        self, *, max_tokens: int | None = None, when: Trigger | None = None, target: int | None = None
+    ) -> None:
+        super().__init__(when=when, target=target)
+        self.max_tokens = max_tokens
+
+    def apply(self, context: Context) -> bool:
+        """Shorten every shown result over the limit."""
+        limit = self.max_tokens if self.max_tokens is not None else int(self.goal(context) * MAX_SHARE)
+        changed = False
+        for group in context.live:
+            if group.tokens <= limit or group.pinned:
+                continue
+            for index in group.indices:
+                changed |= shorten_results(context, index, limit)
+        return changed
+
+
+def shorten_results(context: Context, index: int, limit: int) -> bool:
+    """Shorten the results of one message to at most ``limit`` tokens each; return whether anything changed."""
+    changed = False
+    for part, result in list(results_of(context, index)):
+        tokens = context.counter.part(result)
+        if tokens <= limit:
+            continue
+        reference = context.reference(index, part)
+        text = shortened(result.output, limit, context.counter, reference=reference)
+        short = msgspec.structs.replace(result, output=text, media=(), edited=True)
+        if context.counter.part(short) < tokens:
+            context.show(index, part, short, what="shortened", why=f"over {limit} tokens")
+            changed = True
+    return changed
+
+
+def shortened(text: str, limit: int, counter: Counter, *, reference: str) -> str:
+    """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least."""
+    total = counter.scaled(counter.text(text))
+    note = cut_note(reference, total)
+    room = limit - counter.scaled(counter.text(note)) - 8
+    while room > 0:
+        keep = int(len(text) * room / max(1, total))
+        head = _safe_end(text, int(keep * _HEAD))
+        tail = _safe_start(text, len(text) - (keep - int(keep * _HEAD)))
+        candidate = f"{text[:head]}{note}{text[tail:]}"
+        if counter.scaled(counter.text(candidate)) <= limit:
+            return candidate
+        room = int(room * 0.85) - 1
+    return note.strip()
+
+
+def _safe_end(text: str, at: int) -> int:
+    """Move a cut back to the end of a line when one is near."""
+    line = text.rfind("\n", max(0, at - 200), at)
+    return line if line > 0 else at
+
+
+def _safe_start(text: str, at: int) -> int:
+    """Move a cut on to the start of a line when one is near."""
+    line = text.find("\n", at, at + 200)
+    return line + 1 if line > 0 else at

@@ -1,0 +1,29 @@
+"""Keep the newest groups. Cost: the groups shown."""
+
+from __future__ import annotations
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import Deterministic
+from kompakt.engine.triggers import Trigger
+from kompakt.errors import UsageError
+
+
+class SlidingWindow(Deterministic):
+    """Keep the newest groups; pinned, system and first-request groups always stay.
+
+    Due when twice as many are there, so that the window moves rarely and what is shown stays a prefix in between.
+    """
+
+    def __init__(self, *, min_keep_groups: int, when: Trigger | None = None) -> None:
+        if min_keep_groups < 1:
+            raise UsageError(f"min_keep_groups={min_keep_groups!r} would keep nothing; give at least 1")
+        super().__init__(when=when)
+        self.min_keep_groups = min_keep_groups
+
+    def is_due(self, context: Context) -> bool:
+        """Tell whether the window has to move."""
+        return self.when(context) if self.when is not None else context.shown_messages > 2 * self.min_keep_groups
+
+    def apply(self, context: Context) -> bool:
+        """Exclude all but the newest groups."""
+        return context.exclude_all(context.droppable()[: -self.min_keep_groups], reason="sliding window")

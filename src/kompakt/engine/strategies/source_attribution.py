@@ -1,0 +1,41 @@
+"""Drop what ephemeral sources added before anything else. Cost: the groups shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import Deterministic
+from kompakt.engine.triggers import Trigger
+
+
+class SourceAttribution(Deterministic):
+    """Leave out messages of ephemeral sources, oldest first; retrieved documents and the user's own words stay.
+
+    A source is what added a message (``source_id``). Without ``ephemeral`` every source but those in ``keep`` counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        ephemeral: Iterable[str] | None = None,
+        keep: Iterable[str] = ("rag",),
+        when: Trigger | None = None,
+        target: int | None = None,
+    ) -> None:
+        super().__init__(when=when, target=target)
+        self.ephemeral = None if ephemeral is None else frozenset(ephemeral)
+        self.keep = frozenset(keep)
+
+    def apply(self, context: Context) -> bool:
+        """Exclude ephemeral groups until the goal is reached."""
+        changed = False
+        for group in context.droppable():
+            if self.excess(context) <= 0:
+                break
+            if group.source_id is not None and self._is_ephemeral(group.source_id):
+                changed |= context.exclude(group, reason=f"ephemeral source {group.source_id}")
+        return changed
+
+    def _is_ephemeral(self, source: str) -> bool:
+        return source not in self.keep if self.ephemeral is None else source in self.ephemeral

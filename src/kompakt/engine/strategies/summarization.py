@@ -1,0 +1,77 @@
+"""Let a summary stand for old groups. Cost: the groups shown, plus what the summariser costs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from kompakt.engine import outline
+from kompakt.engine.context import Context
+from kompakt.engine.state import ContextGroup
+from kompakt.engine.summary import Material, Summarizer
+from kompakt.engine.triggers import Trigger
+
+SUMMARY_SHARE = 0.2
+"""Largest share of the goal that the summary may take."""
+
+
+class Summarization:
+    """Replace the oldest groups by a summary and keep a tail; earlier summaries are folded in."""
+
+    def __init__(
+        self,
+        summarizer: Summarizer = outline.summarize,
+        *,
+        share: float = SUMMARY_SHARE,
+        when: Trigger | None = None,
+        target: int | None = None,
+    ) -> None:
+        self.summarizer = summarizer
+        self.share = share
+        self.when = when
+        self.target = target
+
+    async def __call__(self, context: Context) -> bool:
+        """Summarise when due; a summary that is empty or saves nothing changes nothing."""
+        goal = self.target if self.target is not None else context.goal
+        if not (self.when(context) if self.when is not None else context.tokens > goal):
+            return False
+        before = context.snapshot()
+        room = int(goal * self.share)
+        earlier = context.adopt_pivot()
+        groups = self._oldest(context, goal - room)
+        text = await self._written(self._material(context, groups, earlier, room)) if groups else ""
+        if not text:
+            context.rollback(before)
+            return False
+        context.replace(groups, text, reason="summarized")
+        return True
+
+    async def _written(self, material: Material) -> str:
+        """Ask for the summary; an empty or inflated one counts as none."""
+        made = self.summarizer(material)
+        text = (await made if inspect.isawaitable(made) else made).strip()
+        return text if material.count(text) <= material.max_tokens else ""
+
+    def _oldest(self, context: Context, goal: int) -> list[ContextGroup]:
+        """Take groups from the oldest on until the rest fits; no message before the last one taken is left over."""
+        over = context.tokens - goal - (context.summary_text.tokens if context.summary_text else 0)
+        taken: list[ContextGroup] = []
+        for group in context.droppable():
+            if over <= 0:
+                break
+            taken.append(group)
+            over -= group.tokens
+        return taken
+
+    def _material(self, context: Context, groups: Sequence[ContextGroup], earlier: str | None, room: int) -> Material:
+        """Gather all that the summary will stand for: what it stood for before, and what is new to it."""
+        indices = sorted(index for group in (*context.covered_groups(), *groups) for index in group.indices)
+        return Material(
+            messages=tuple(context.messages[index] for index in indices),
+            references=tuple(context.reference(index) for index in indices),
+            earlier=earlier,
+            max_tokens=room,
+            count=lambda text: context.counter.scaled(context.counter.text(text)),
+            instructions=context.instructions,
+        )

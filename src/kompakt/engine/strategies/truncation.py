@@ -1,0 +1,19 @@
+"""Drop the oldest groups until the goal is reached. Cost: the groups shown."""
+
+from __future__ import annotations
+
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import Deterministic
+
+
+class Truncation(Deterministic):
+    """Leave out the oldest groups; system, first and newest request, pins and the open round always stay."""
+
+    def apply(self, context: Context) -> bool:
+        """Exclude from the oldest on until the context fits its goal."""
+        changed = False
+        for group in context.droppable():
+            if self.excess(context) <= 0:
+                break
+            changed |= context.exclude(group, reason="truncation")
+        return changed

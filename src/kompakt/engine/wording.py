@@ -1,0 +1,36 @@
+"""The sentences the engine puts into a projection.
+
+Each is fixed and marked, so that the same history gives the same bytes and nobody takes it for the user's words.
+"""
+
+from __future__ import annotations
+
+PIVOT_QUESTION = "[kompakt] What was done so far?"
+"""The user's side of a pivot."""
+
+RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
+"""Stands on the user's side before a tail that begins with the assistant, where roles must alternate."""
+
+PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
+"""Begins the message that carries pinned texts which no kept message contains."""
+
+OPEN_ROUND_NOTE = "[kompakt] The newest tool calls and what they answered:"
+"""Begins the text that stands for an open tool round where its signed reasoning can no longer be sent."""
+
+OWN_LINES = (PIVOT_QUESTION, RUNTIME_LINE, PINNED_NOTE)
+"""What kompakt says on the user's side: never a request. The last one begins a longer text."""
+
+
+def pruned_placeholder(reference: str, tokens: int) -> str:
+    """Stand in for a tool output that was hidden."""
+    return f"[kompakt] Output of about {tokens} tokens hidden; recall {reference} restores it."
+
+
+def collapsed_placeholder(reference: str, first_line: str, lines: int) -> str:
+    """Stand in for a tool output of which one line is kept."""
+    return f"{first_line}\n[kompakt] {lines} lines in all; recall {reference} restores them."
+
+
+def cut_note(reference: str, tokens: int) -> str:
+    """Stand between head and tail of a shortened text."""
+    return f"\n[kompakt] … about {tokens} tokens left out here; recall {reference} restores them …\n"

@@ -1,0 +1,90 @@
+"""Every error kompakt raises, in one tree.
+
+    KompaktError
+    ├── InputError            the caller's data cannot be read as a history
+    │   ├── MalformedPayload  a value of the wrong type; names the path
+    │   ├── UnknownFormat     no provider's format fits
+    │   ├── AmbiguousFormat   more than one fits; pass ``format=``
+    │   └── UnreadableFile    not JSON, not a transcript, not there; names file and position
+    ├── DoesNotFit            what must stay is larger than the budget; names floor, budget and the largest parts
+    ├── UsageError            a call that cannot be meant: names the argument and the way out
+    └── ConversionError       a history that the target format has no words for
+
+A message quotes the offending value and names the way out. Nothing else leaves the package on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class KompaktError(Exception):
+    """Root of the tree: catch this to catch everything kompakt raises."""
+
+
+class InputError(KompaktError):
+    """The data given is not a history kompakt can read."""
+
+
+class MalformedPayload(InputError):
+    """A value inside the payload has a type no provider would take."""
+
+    def __init__(self, path: str, expected: str, found: object) -> None:
+        self.path = path
+        self.expected = expected
+        super().__init__(f"{path}: expected {expected}, found {_describe(found)}")
+
+
+class UnknownFormat(InputError):
+    """The payload resembles none of the five formats, or the name given is not one of them."""
+
+
+class AmbiguousFormat(InputError):
+    """The payload reads equally well, or equally badly, in several formats."""
+
+    def __init__(self, reason: str, candidates: Sequence[str]) -> None:
+        self.candidates = tuple(candidates)
+        names = ", ".join(repr(name) for name in candidates)
+        super().__init__(f"{reason}: could be {names}; say which with format=… (--format on the command line)")
+
+
+class UnreadableFile(InputError):
+    """A file that holds no history; the text names the file and the position."""
+
+
+class DoesNotFit(KompaktError):
+    """What must stay in the context is larger than the budget allows."""
+
+    def __init__(self, *, floor: int, budget: int, largest: Sequence[tuple[str, int]]) -> None:
+        self.floor = floor
+        self.budget = budget
+        self.largest = tuple(largest)
+        parts = ", ".join(f"{name} {tokens:,}" for name, tokens in self.largest)
+        super().__init__(
+            f"{floor:,} tokens must stay and the budget is {budget:,}; raise it to {floor:,} or shorten one of: {parts}"
+        )
+
+
+class UsageError(KompaktError, ValueError):
+    """An argument that cannot be meant."""
+
+
+class ConversionError(KompaktError):
+    """The history holds something that the target format cannot say at all."""
+
+
+def _describe(value: object) -> str:
+    """Name a value's JSON type, with the value when it is short."""
+    names: dict[type, str] = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
+    name = names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+    shown = repr(value)
+    return name if value is None or isinstance(value, dict | list) or len(shown) > 40 else f"{name} {shown}"

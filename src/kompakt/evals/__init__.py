@@ -1,0 +1,1 @@
+"""The benchmark: real sessions in, measured promises out."""

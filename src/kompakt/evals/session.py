@@ -1,0 +1,59 @@
+"""What an evaluation runs on: one recorded session as a request body, with what is known about it.
+
+One invariant: every text, call and result of the recording stands in the body; whatever the provider would object to,
+and whatever was left out because it said nothing, is named in ``notes``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.model.messages import Json, JsonObject
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A question that the session answers, and where."""
+
+    text: str
+    answer: str | None
+    """``None`` when the session does not say: the right answer is to say so."""
+    evidence: tuple[str, ...] = ()
+    """The recording's own names of the turns that hold the answer."""
+    messages: tuple[int, ...] = ()
+    """The same turns as positions in the body."""
+    category: str = ""
+    trap: str | None = None
+    """An answer that sounds right and is not."""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded session."""
+
+    name: str
+    source: str
+    format: str
+    body: JsonObject
+    ids: tuple[str | None, ...] = ()
+    """Assistant ids by wire message, where the recording has them."""
+    usages: tuple[tuple[int, JsonObject], ...] = ()
+    summaries: frozenset[int] = frozenset()
+    questions: tuple[Question, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A data file, decoded: one record a line for JSON lines, else one record."""
+
+    name: str
+    lines: tuple[bytes, ...]
+    records: tuple[Json, ...]
+    notes: tuple[str, ...] = ()
+    """Lines that could not be read."""
+
+    @property
+    def first(self) -> JsonObject:
+        """Return what shows the shape of the file: its first record, or the first entry of that."""
+        record = self.records[0] if self.records else None
+        if isinstance(record, list):
+            record = record[0] if record else None
+        return record if isinstance(record, dict) else {}

@@ -1,0 +1,1 @@
+"""Values and pure functions: no I/O, no async, no provider's knowledge."""

@@ -1,0 +1,395 @@
+"""Atomic groups, rounds and turns: the only place that knows where a history may be cut.
+
+A tool call and its results live or die together, with the reasoning that led to the call. Whoever slices a
+history — split, page, revert, replay, export, truncation — asks here, so a cut that orphans anything cannot be
+written. Everything is one pass over the messages and nothing raises, however malformed the history is.
+
+Which result belongs to which call is ``pairs``' knowledge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kompakt.errors import UsageError
+from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.pairs import Pairing
+
+GroupKind: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
+
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """The smallest set of messages that may leave a history alone; usually, not always, a run."""
+
+    kind: GroupKind
+    indices: tuple[int, ...]
+    messages: tuple[Message, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Round(msgspec.Struct, frozen=True, gc=False):
+    """One API round trip: from one assistant message id to the next."""
+
+    index: int
+    assistant_id: str | None
+    opened_by: str
+    start: int
+    messages: tuple[Message, ...]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def name(self) -> str:
+        """Name the round for logs, errors and reports."""
+        return f"round {self.index} ({self.assistant_id or 'no assistant yet'}, opened by {self.opened_by})"
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """From a real user message up to the next one; what precedes the first belongs to the first."""
+
+    index: int
+    start: int
+    messages: tuple[Message, ...]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def request(self) -> Message | None:
+        """Return the user message that opened the turn."""
+        return next((message for message in self.messages if is_request(message)), None)
+
+
+def is_request(message: Message) -> bool:
+    """Tell whether a person (or a program in their place) speaks here: user content and no tool result in it."""
+    return message.role == "user" and not any(type(part) is ToolResult for part in message.parts)
+
+
+# --- rounds ------------------------------------------------------------------------------------------------------
+
+
+def round_ids(messages: Sequence[Message]) -> list[str | None]:
+    """Give each message the assistant id of the round it is in; ``None`` before the first assistant.
+
+    Where the wire carries no ids, an assistant message gets one derived from its position, and directly adjacent
+    assistant messages share one.
+    """
+    ids: list[str | None] = []
+    current: str | None = None
+    derived = 0
+    adjacent = False
+    named = False
+    for message in messages:
+        if message.role != "assistant":
+            adjacent = False
+        elif message.id is not None:
+            if not (adjacent and not named):
+                current = message.id
+            named = True
+            adjacent = True
+        else:
+            if not adjacent:
+                current, derived, named = f"assistant-{derived}", derived + 1, False
+            adjacent = True
+        ids.append(current)
+    return ids
+
+
+def rounds(messages: Sequence[Message]) -> list[Round]:
+    """Split a history into API rounds; the last one is emitted also when it is unfinished."""
+    ids = round_ids(messages)
+    starts = [i for i in range(len(ids)) if i == 0 or ids[i] != ids[i - 1]]
+    found: list[Round] = []
+    for index, (start, stop) in enumerate(_spans(starts, len(messages))):
+        first = messages[start]
+        opener = _opener(first) if first.role == "assistant" else "the start of the history"
+        found.append(Round(index, ids[start], opener, start, tuple(messages[start:stop])))
+    return found
+
+
+def _opener(message: Message) -> str:
+    """Say what an assistant message does first that others would recognise it by."""
+    for part in message.parts:
+        if type(part) is ToolCall:
+            return f"a call of {part.name or 'a nameless tool'}"
+    if any(type(part) is Text for part in message.parts):
+        return "an answer"
+    return "reasoning" if any(type(part) is Reasoning for part in message.parts) else "an assistant message"
+
+
+# --- turns -------------------------------------------------------------------------------------------------------
+
+
+def turn_starts(messages: Sequence[Message]) -> list[int]:
+    """List where turns begin; the first begins with the history."""
+    starts = [i for i, message in enumerate(messages) if is_request(message)]
+    if not messages:
+        return []
+    return [0, *starts[1:]] if starts else [0]
+
+
+def turns(messages: Sequence[Message]) -> list[Turn]:
+    """Split a history into turns."""
+    spans = _spans(turn_starts(messages), len(messages))
+    return [Turn(index, start, tuple(messages[start:stop])) for index, (start, stop) in enumerate(spans)]
+
+
+def _spans(starts: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
+    return zip(starts, [*starts[1:], length], strict=True) if starts else iter(())
+
+
+# --- groups ------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """Assistant messages that stand directly behind one another, or share an id: one answer of the model.
+
+    All calls of a run are one unit, so one group holds them.
+    """
+
+    __slots__ = ("adjacent", "bound", "group", "id", "tool_group")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.adjacent = False
+        self.group = -1
+        self.bound = False
+        """Reasoning that stands alone binds what follows it in the run."""
+        self.tool_group = -1
+
+
+class Grouping:
+    """Assigns messages to groups one by one.
+
+    ``add`` takes time in the parts of the new message only. Groups are numbered in the order they began;
+    ``root`` follows the rare merge of two, when one message answers calls of both.
+    """
+
+    __slots__ = ("_merged", "_pairing", "_run", "kinds", "merges", "owners")
+
+    def __init__(self) -> None:
+        self.kinds: list[GroupKind] = []
+        self.owners: list[int] = []
+        self.merges: list[int] = []
+        """Groups that became part of an earlier one and that nobody has asked about yet."""
+        self._merged: dict[int, int] = {}
+        self._pairing: Pairing[int] = Pairing()
+        self._run = _Run()
+
+    def root(self, group: int) -> int:
+        """Return the group that this one is part of now."""
+        while group in self._merged:
+            group = self._merged[group]
+        return group
+
+    def take_merges(self) -> list[int]:
+        """Return the groups that became part of another since this was last asked."""
+        merges, self.merges = self.merges, []
+        return merges
+
+    def add(self, message: Message) -> int:
+        """Assign the next message to a group and return its number."""
+        if message.role == "assistant":
+            group = self._add_assistant(message)
+        else:
+            self._run.adjacent = False
+            group = self._add_other(message)
+        self.owners.append(group)
+        return group
+
+    def _begin(self, kind: GroupKind) -> int:
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def _add_other(self, message: Message) -> int:
+        """Assign a message that is not the model's: to the calls it answers, else to a group of its own."""
+        group = -1
+        for part in message.parts:
+            if type(part) is ToolResult:
+                group = self._answer(part, group)
+            elif type(part) is ToolCall:  # in the wrong role, but a call: its result must not be torn off
+                group = group if group >= 0 else self._begin("tool")
+                self.kinds[group] = "tool"
+                self._pairing.expect(part.id, group)
+        return group if group >= 0 else self._begin(_kind_alone(message))
+
+    def _add_assistant(self, message: Message) -> int:
+        calls = [part for part in message.parts if type(part) is ToolCall]
+        group = self._continued(message, bool(calls))
+        if group < 0:
+            group = self._begin("summary" if message.is_summary else "assistant")
+        if calls:
+            group = self._join_calls(group)
+        for part in message.parts:
+            if type(part) is ToolCall:
+                group = self._expect(part, group)
+            elif type(part) is ToolResult:
+                group = self._answer(part, group)
+        run = self._run
+        if calls:
+            run.tool_group = group
+        run.adjacent, run.group = True, group
+        if message.id is not None:
+            run.id = message.id
+        if not calls and not run.bound:
+            run.bound = _only_reasons(message)
+        return group
+
+    def _continued(self, message: Message, calls: bool) -> int:
+        """Find the group that an assistant message continues, or begin a new run; -1 when it continues none."""
+        run = self._run
+        same_id = message.id is not None and message.id == run.id
+        if not same_id and not (run.adjacent and (message.id is None or run.id is None)):
+            self._pairing.begin_run()
+            self._run = _Run()
+            return -1
+        if same_id or run.bound:
+            return self.root(run.group)
+        return self.root(run.tool_group) if calls and run.tool_group >= 0 else -1
+
+    def _join_calls(self, group: int) -> int:
+        """Make one group of all calls of a run."""
+        self.kinds[group] = "tool"
+        return self._merge(group, self._run.tool_group) if self._run.tool_group >= 0 else group
+
+    def _expect(self, call: ToolCall, group: int) -> int:
+        """Note a call, so that its result finds this group."""
+        if call.follows is not None:
+            approval = self._pairing.latest(call.follows)
+            group = group if approval is None else self._merge(group, approval)
+        self._pairing.expect(call.id, group)
+        return group
+
+    def _answer(self, result: ToolResult, group: int) -> int:
+        """Join the group of the call that a result answers; an orphan stays where it is, or begins a group."""
+        found = self._pairing.answer(result.call_id)
+        if found is None:
+            found = self._pairing.latest(result.call_id)
+        if found is not None:
+            return self._merge(group, found) if group >= 0 else self.root(found)
+        return group if group >= 0 else self._begin("tool")
+
+    def _merge(self, one: int, other: int) -> int:
+        """Make one group of two and return it."""
+        one, other = self.root(one), self.root(other)
+        if one == other:
+            return one
+        first, second = sorted((one, other))
+        self._merged[second] = first
+        self.merges.append(second)
+        self.kinds[first] = "tool"
+        return first
+
+
+def _kind_alone(message: Message) -> GroupKind:
+    if message.is_summary:
+        return "summary"
+    if message.role == "system":
+        return "system"
+    return "tool" if message.role == "tool" else "user"
+
+
+def _only_reasons(message: Message) -> bool:
+    return bool(message.parts) and all(type(part) is Reasoning for part in message.parts)
+
+
+def groups(messages: Sequence[Message]) -> list[Group]:
+    """Split a history into atomic groups, in the order they begin."""
+    grouping = Grouping()
+    add = grouping.add
+    owners = [add(message) for message in messages]
+    root = grouping.root
+    members: dict[int, list[int]] = {}
+    for index, owner in enumerate(owners):
+        members.setdefault(root(owner), []).append(index)
+    kinds = grouping.kinds
+    return [
+        Group(kinds[number], tuple(indices), tuple([messages[i] for i in indices]))
+        for number, indices in members.items()
+    ]
+
+
+# --- cuts --------------------------------------------------------------------------------------------------------
+
+
+def safe_cuts(messages: Sequence[Message]) -> list[int]:
+    """List the positions where no group lies on both sides, both ends included."""
+    reach = list(range(1, len(messages) + 1))
+    for group in groups(messages):
+        reach[group.indices[0]] = group.indices[-1] + 1
+    cuts = [0]
+    furthest = 0
+    for index, end in enumerate(reach):
+        furthest = max(furthest, end)
+        if furthest == index + 1:
+            cuts.append(index + 1)
+    return cuts
+
+
+def turn_cuts(messages: Sequence[Message]) -> list[int]:
+    """List the safe cuts at which a turn begins; the start of the history is always one."""
+    return sorted({0}.union(turn_starts(messages)).intersection(safe_cuts(messages)))
+
+
+def round_cuts(messages: Sequence[Message]) -> list[int]:
+    """List the safe cuts at which a round begins: where one unbroken turn may be divided."""
+    return sorted({0}.union(one.start for one in rounds(messages)).intersection(safe_cuts(messages)))
+
+
+def cut_before(cuts: Sequence[int], position: int) -> int:
+    """Return the last cut that is not behind ``position``."""
+    return max((cut for cut in cuts if cut <= position), default=0)
+
+
+def split_at(messages: Sequence[Message], *, min_keep_tail: int, inside_turn: bool = False) -> int:
+    """Find where to split so that the tail has at least ``min_keep_tail`` messages and starts a turn.
+
+    One unbroken turn gives 0, an empty head; with ``inside_turn`` it is divided where a round begins instead.
+
+    Raises:
+        UsageError: ``min_keep_tail`` is negative.
+    """
+    if min_keep_tail < 0:
+        raise UsageError(f"min_keep_tail={min_keep_tail!r} is negative; give the least number of messages to keep")
+    latest = len(messages) - min_keep_tail
+    if latest <= 0:
+        return 0
+    at = cut_before(turn_cuts(messages), latest)
+    return at if at or not inside_turn else cut_before(round_cuts(messages), latest)
+
+
+def pages(messages: Sequence[Message], *, size: int) -> Iterator[Sequence[Message]]:
+    """Yield the whole history in slices of about ``size`` messages, none of which ends inside a group.
+
+    Raises:
+        UsageError: ``size`` is less than one.
+    """
+    if size < 1:
+        raise UsageError(f"size={size!r} is no page size; give at least 1")
+    start = end = 0
+    for cut in safe_cuts(messages)[1:]:
+        if cut - start > size and end > start:
+            yield messages[start:end]
+            start = end
+        end = cut
+    if end > start:
+        yield messages[start:end]
+
+
+def sides(messages: Sequence[Message], at: int) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Divide a history at a cut that one of the functions above has found."""
+    return messages[:at], messages[at:]
+
+
+def without_last(messages: Sequence[Message], last: Message) -> Sequence[Message]:
+    """Take a message that was put at the end away again, also when it was merged into another."""
+    if not messages or messages[-1] is last:
+        return messages[:-1]
+    kept = [part for part in messages[-1].parts if not any(part is one for one in last.parts)]
+    return messages if len(kept) == len(messages[-1].parts) else [*messages[:-1], messages[-1].with_parts(kept)]

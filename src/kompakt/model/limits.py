@@ -1,0 +1,177 @@
+"""What a model holds and what it costs: the one place a context window comes from.
+
+Windows are data, never constants in code, so a session that changes its model changes its budget. The numbers are a
+snapshot packaged beside this module (`scripts/refresh_limits.py` writes it); nothing here touches the network.
+Invariant: every model name gets limits. A name nobody knows gets a small window, marked as assumed, and one warning.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from decimal import Decimal
+from functools import lru_cache
+from importlib import resources
+from threading import Lock
+
+import msgspec
+from msgspec import Struct
+
+SNAPSHOT = "limits.json"
+
+ASSUMED_WINDOW = 32_000
+"""Window of an unknown model: what most models served today hold at least; too small costs an early compaction,
+too large costs a refused request."""
+
+ASSUMED_OUTPUT = 4_096
+"""Output limit of an unknown model: without one, the default reserve of 32,000 would eat the whole assumed window."""
+
+PER_MILLION = -6
+"""Prices are stored in USD per million tokens, as providers print them, and handed out per token: a decimal shift,
+so that 0.2 becomes 2e-07 and not its neighbour."""
+
+_SCALE = {"k": 1_000, "m": 1_000_000}
+
+_STATED_WINDOW = re.compile(r"(?:\[(\d+)([km])\]|(?<=:\d):(\d+)(k))$")
+"""A window written into the name: `claude-sonnet-4-5[1m]` (Claude Code), `…-v1:0:200k` (Bedrock provisioned)."""
+
+_VENDOR = re.compile(r"^(?:(?:[a-z-]+|ai21)\.(?=[a-z])|databricks-)+")
+"""Bedrock regions and makers (`us.anthropic.`, `us-gov.`, `ai21.`), letters up to a dot before a letter."""
+
+_VARIANT = re.compile(r"(?:[-@]latest|@default|:[a-z]+|-v?\d+:\d+|(?<=\d)-v\d+)$")
+"""Endings that name a route, not a model: `:free`, `:thinking`, `-latest`, `@default`, `-v1:0`, `-1:0`, `4-6-v1`."""
+
+_DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
+
+
+class UnknownModelWarning(UserWarning):
+    """A model's window was assumed because nobody stated it."""
+
+
+class Price(Struct, frozen=True):
+    """USD per token; a cache price is None where the provider states none."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
+class Limits(Struct, frozen=True):
+    """What one model accepts and returns; `model` is the name the numbers were found under."""
+
+    model: str
+    context: int
+    """Tokens of prompt and answer together; 0 means unlimited."""
+    input: int | None = None
+    """Tokens of the prompt alone, where the provider limits it below the context."""
+    output: int | None = None
+    price: Price | None = None
+    known: bool = True
+    """False when the window is assumed."""
+
+
+class _Snapshot(Struct):
+    models: dict[str, list[int | float | None]]
+
+
+_lock = Lock()
+_loaded: dict[str, list[int | float | None]] = {}
+_warned: set[str] = set()
+
+
+def limits(model: str) -> Limits:
+    """Return the limits of a model, assuming a small window with one warning when the name is unknown."""
+    found = _find(model)
+    if found is not None:
+        return found
+    _warn_once(model)
+    return Limits(model=model, context=ASSUMED_WINDOW, output=ASSUMED_OUTPUT, known=False)
+
+
+def base_name(model: str) -> str:
+    """Reduce a name as providers and routers write it to the key of the snapshot, date kept."""
+    name = _VENDOR.sub("", model.strip().lower().rsplit("/", 1)[-1])
+    while (shorter := _VARIANT.sub("", name)) != name:
+        name = shorter
+    name = name.replace("@", "-").replace(":", "-")
+    # Anthropic's own ids have dashes where routers write dots: claude-opus-4.5 is claude-opus-4-5.
+    return name.replace(".", "-") if name.startswith("claude") else name
+
+
+def undated(name: str) -> str:
+    """Drop the release date from the end of a base name."""
+    return _DATE.sub("", name)
+
+
+def is_specific(name: str) -> bool:
+    """Tell a model from a bare family: `mistral` says nothing about the window of `mistral-next`."""
+    return "-" in name or any(map(str.isdigit, name))
+
+
+@lru_cache(maxsize=4_096)
+def _find(model: str) -> Limits | None:
+    stated = _STATED_WINDOW.search(model.lower())
+    name = base_name(model[: stated.start()] if stated else model)
+    key = _key(name)
+    if key is None:
+        return None
+    found = _entry(key)
+    if stated is None:
+        return found
+    number, scale = (stated[1], stated[2]) if stated[1] else (stated[3], stated[4])
+    return msgspec.structs.replace(found, context=int(number) * _SCALE[scale], input=None)
+
+
+def _key(name: str) -> str | None:
+    models = _models()
+    for candidate in (name, undated(name)):
+        if candidate in models:
+            return candidate
+    prefix = undated(name)
+    while "-" in prefix:
+        prefix = prefix.rpartition("-")[0]
+        if prefix in models and _speaks_for(prefix, rest=name[len(prefix) + 1 :]):
+            return prefix
+    return None
+
+
+def _speaks_for(prefix: str, *, rest: str) -> bool:
+    """Tell a variant of a known model from a new version: `claude-sonnet` says nothing about `claude-sonnet-9`."""
+    return is_specific(prefix) and (any(map(str.isdigit, prefix)) or not rest[:1].isdigit())
+
+
+def _entry(key: str) -> Limits:
+    row = _models()[key]
+    context, limit, output, *prices = [*row, *[None] * (7 - len(row))]
+    usd = [None if price is None else float(Decimal(str(price)).scaleb(PER_MILLION)) for price in prices]
+    price = None if usd[0] is None or usd[1] is None else Price(usd[0], usd[1], usd[2], usd[3])
+    return Limits(
+        model=key,
+        context=int(context or 0),
+        input=None if limit is None else int(limit),
+        output=None if output is None else int(output),
+        price=price,
+    )
+
+
+def _models() -> dict[str, list[int | float | None]]:
+    if not _loaded:
+        with _lock:
+            if not _loaded:
+                data = resources.files(__package__ or "kompakt.model").joinpath(SNAPSHOT).read_bytes()
+                _loaded.update(msgspec.json.decode(data, type=_Snapshot).models)
+    return _loaded
+
+
+def _warn_once(model: str) -> None:
+    with _lock:
+        if model in _warned:
+            return
+        _warned.add(model)
+    warnings.warn(
+        f"The context window of model {model!r} is unknown; {ASSUMED_WINDOW:,} tokens are assumed. "
+        "State it with context_window=… on the client, --context-window on the gateway, or budget=….",
+        UnknownModelWarning,
+        stacklevel=3,
+    )

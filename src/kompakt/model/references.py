@@ -1,0 +1,87 @@
+"""References: short stable names of messages and parts.
+
+A message's reference is a prefix of a hash over it and all before it, so the same history gives the same names on every
+pass, fork and replica. Where a prefix is taken the later message's is longer: a name once given never changes.
+What is hashed is a canonical form — no cache marks, a string equals its single text block, key order ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+
+MIN_DIGITS = 4
+"""Digits of the shortest reference: enough for a long session, short enough to be printed everywhere."""
+
+_DIGEST_BYTES = 16
+
+
+class References:
+    """Names messages one by one, in the order of the history."""
+
+    __slots__ = ("_chain", "_known", "names")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.names: list[str] = []
+        self._chain = b""
+        self._known: dict[str, int] = {}
+        for message in messages:
+            self.add(message)
+
+    def add(self, message: Message) -> str:
+        """Name the next message."""
+        self._chain = hashlib.blake2b(self._chain + digest(message), digest_size=_DIGEST_BYTES).digest()
+        whole = self._chain.hex()
+        length = MIN_DIGITS
+        while f"m{whole[:length]}" in self._known and length < len(whole):
+            length += 1
+        name = f"m{whole[:length]}"
+        self._known[name] = len(self.names)
+        self.names.append(name)
+        return name
+
+    def find(self, reference: str) -> int | None:
+        """Return the index of the message that a reference, or a part's reference, names."""
+        return self._known.get(reference.partition(".")[0])
+
+
+def digest(message: Message) -> bytes:
+    """Hash one message in its canonical form."""
+    hasher = hashlib.blake2b(message.role.encode(), digest_size=_DIGEST_BYTES)
+    for part in message.parts:
+        for text in _canonical(part):
+            data = text.encode("utf-8", "surrogatepass")
+            hasher.update(len(data).to_bytes(8, "big"))
+            hasher.update(data)
+    return hasher.digest()
+
+
+def _canonical(part: Part) -> tuple[str, ...]:
+    if type(part) is Text:
+        return ("text", part.text)
+    if type(part) is ToolResult:
+        return ("result", part.call_id, part.output, *[text for item in part.media for text in _canonical(item)])
+    if type(part) is ToolCall:
+        return ("call", part.id, part.name, _ordered(part.input))
+    if type(part) is Media:
+        return ("media", part.media, part.data or part.url or "")
+    if type(part) is Reasoning:
+        return ("reasoning", part.text, part.blob or "")
+    if type(part) is Marker:
+        return ("marker",)
+    return ("other", _ordered(part.raw)) if type(part) is Opaque else ()
+
+
+def _ordered(value: object) -> str:
+    """Write a JSON value the same way whatever the order of its keys."""
+    if isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value, order="sorted").decode()
+    except (TypeError, ValueError, UnicodeEncodeError, RecursionError):
+        return json_text(value)

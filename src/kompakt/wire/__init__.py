@@ -1,0 +1,1 @@
+"""One module a provider: parse, render, problems, repair, overflow, usage — gathered here as ``Wire`` values."""

@@ -1,0 +1,61 @@
+"""Broken request bodies: one or more by hand for each contract code, and a strategy that breaks valid ones.
+
+The one invariant is that the judge of its format rejects every body in here.
+
+Codes that no body can show on its own, and why:
+
+- OC-9, AN-16, MI-2: nothing is refused (a memory nobody could confirm; a silent drop; taken by current versions).
+- AN-11, AN-14, AN-15, AN-27, BR-8 for edited prefixes, OR-6 and AN-13 for edited blobs, GE-5, GE-6: only a comparison
+  with the original shows an edit; see ``tests.judges.prefix``. Empty or missing blobs are in here.
+- AN-20: the provider combines neighbours of one role, so they are valid; ``judge_alternation`` is stricter.
+- OR-11 for a pruned server conversation, OR-12 for an unknown response id, AN-19 for unnamed models' true abilities:
+  the server's state decides.
+- MI-5 for nine characters: held against old tokenizers only; the installed validator refuses just "" and "null".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from tests.histories import bodies
+from tests.histories.broken_anthropic import ANTHROPIC
+from tests.histories.broken_bedrock import BEDROCK
+from tests.histories.broken_chat import CHAT, DEEPSEEK, MISTRAL
+from tests.histories.broken_gemini import GEMINI
+from tests.histories.broken_responses import RESPONSES
+from tests.histories.faults import FAULTS
+from tests.histories.ingredients import Draw
+from tests.judges import judge
+
+BROKEN: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    **CHAT,
+    **MISTRAL,
+    **DEEPSEEK,
+    **RESPONSES,
+    **ANTHROPIC,
+    **GEMINI,
+    **BEDROCK,
+}
+FORMAT_OF = {
+    "OC": "openai-chat",
+    "DS": "openai-chat",
+    "MI": "openai-chat",
+    "OR": "openai-responses",
+    "AN": "anthropic",
+    "GE": "gemini",
+    "BR": "bedrock",
+}
+
+
+@st.composite
+def broken(draw: Draw, format: str) -> tuple[str, dict[str, Any]]:
+    """Draw a valid body, make one fault in it, and return the fault's name with the broken body."""
+    body = draw(bodies(format, max_turns=2, max_steps=2))
+    possible = [(fault, sites) for fault in FAULTS[format] if (sites := fault.sites(format, body))]
+    assume(possible)
+    fault, sites = draw(st.sampled_from(possible))
+    fault.apply(format, body, draw(st.sampled_from(sites)))
+    assume(judge(format, body))
+    return fault.name, body
