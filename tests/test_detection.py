@@ -91,7 +91,7 @@ class TestDoubt:
         body = {**plain.build("openai-chat", messages=6), "model": model}
         assert detect(body) == "openai-chat"
 
-    @pytest.mark.parametrize(("one", "other"), permutations(FORMATS, 2))
+    @pytest.mark.parametrize(("one", "other"), list(permutations(FORMATS, 2)))
     def test_mixed_lists_are_refused(self, one: str, other: str) -> None:
         """Messages of two providers in one list are named, not repaired by accident."""
         items = [item for format in (one, other) for item in plain.build(format, messages=6)[messages_key(format)]]

@@ -41,7 +41,16 @@ def load(source: str | Path) -> Loaded:
         UnreadableFile: it holds no history; the text names file and position.
     """
     name = "standard input" if str(source) == "-" else str(source)
-    data = _bytes(source, name)
+    return decode(_bytes(source, name), name)
+
+
+def decode(data: bytes, name: str) -> Loaded:
+    """Read what a file holds; ``name`` is what errors call it.
+
+    Raises:
+        UnreadableFile: it holds no history; the text names file and position.
+    """
+    data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
         raise UnreadableFile(f"{name}: the file is empty")
     if b"\0" in data[:4096] or data[:4] in (b"\x89PNG", b"%PDF"):
@@ -56,11 +65,13 @@ def _bytes(source: str | Path, name: str) -> bytes:
     try:
         if str(source) == "-":
             return sys.stdin.buffer.read()
-        return Path(source).read_bytes().removeprefix(b"\xef\xbb\xbf")
+        return Path(source).read_bytes()
     except IsADirectoryError:
         raise UnreadableFile(f"{name}: is a directory; name a file in it") from None
     except OSError as error:
         raise UnreadableFile(f"{name}: {error.strerror or error}") from None
+    except ValueError as error:  # a path that no file can have, such as one with a NUL in it
+        raise UnreadableFile(f"{name!r}: {error}") from None
 
 
 def _decode(data: bytes, name: str) -> Json:

@@ -116,7 +116,8 @@ class TestCheck:
 
     def test_strict_adds_rules(self, tmp_path: Path) -> None:
         """What only compatible servers refuse is found under --strict."""
-        path = put(tmp_path / "chat.json", {"model": "gpt-5.4", "messages": [USER, {"role": "assistant", "content": "a"}]})
+        body = {"model": "gpt-5.4", "messages": [USER, {"role": "assistant", "content": "a"}]}
+        path = put(tmp_path / "chat.json", body)
         assert run("check", path).code == 0
         assert "MI-3" in run("check", "--strict", path).out
 

@@ -14,6 +14,11 @@ from kompakt.model.pairs import pair
 
 Item = dict[str, Any]
 
+USER: Item = {"role": "user", "content": "go"}
+THOUGHT: Item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+ASK: Item = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "q", "server_label": "db", "arguments": "{}"}
+YES: Item = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+
 
 def indices(history: list[kompakt.Message]) -> list[tuple[int, ...]]:
     """Return the groups of a history as positions."""
@@ -99,11 +104,6 @@ class TestStructure:
 class TestHosted:
     """agent-framework#6074, #6883: MCP, hosted and approval calls are groups too."""
 
-    USER: Item = {"role": "user", "content": "go"}
-    THOUGHT: Item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
-    ASK: Item = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "q", "server_label": "db", "arguments": "{}"}
-    YES: Item = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
-
     def test_an_approval_is_one_group_with_what_it_approves(self) -> None:
         """Reasoning, request, answer and the call that follows live or die together."""
         done = {
@@ -115,13 +115,13 @@ class TestHosted:
             "arguments": "{}",
             "output": "3 rows",
         }
-        assert wire_groups(self.USER, self.THOUGHT, self.ASK, self.YES, done) == [(0,), (1, 2, 3, 4)]
+        assert wire_groups(USER, THOUGHT, ASK, YES, done) == [(0,), (1, 2, 3, 4)]
 
     def test_a_function_call_keeps_its_reasoning(self) -> None:
         """Reasoning goes with the call it led to, and with the call's output."""
         call_item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c", "output": "1"}
-        assert wire_groups(self.USER, self.THOUGHT, call_item, output, self.USER) == [(0,), (1, 2, 3), (4,)]
+        assert wire_groups(USER, THOUGHT, call_item, output, USER) == [(0,), (1, 2, 3), (4,)]
 
     @pytest.mark.parametrize(
         ("kind", "fields"),
@@ -137,7 +137,7 @@ class TestHosted:
         """Not only functions have results."""
         made = {"type": kind, "call_id": "c", "id": "x_c", **fields}
         answered = {"type": f"{kind}_output", "call_id": "c", "id": "x_c", "output": "1"}
-        assert wire_groups(self.USER, made, answered, self.USER) == [(0,), (1, 2), (3,)]
+        assert wire_groups(USER, made, answered, USER) == [(0,), (1, 2), (3,)]
 
     @pytest.mark.parametrize(
         ("use", "answer"), [("server_tool_use", "web_search_tool_result"), ("mcp_tool_use", "mcp_tool_result")]

@@ -217,9 +217,7 @@ class TestMedia:
 
     @pytest.mark.parametrize("make", [png, gif, jpeg])
     @pytest.mark.parametrize("size", [(1, 1), (640, 480), (4000, 3000)])
-    def test_the_size_is_read_from_the_head(
-        self, make: Callable[[int, int], bytes], size: tuple[int, int]
-    ) -> None:
+    def test_the_size_is_read_from_the_head(self, make: Callable[[int, int], bytes], size: tuple[int, int]) -> None:
         """Width and height come from the file itself."""
         assert image_size(base64.b64encode(make(*size)).decode()) == size
 
@@ -299,9 +297,8 @@ class TestWholeRequest:
 
     def test_json_is_counted_as_it_is_sent(self) -> None:
         """agent-framework#7022: escapes that Python adds when printing are not in the request."""
-        given_input = {"path": "データ.txt"}
-        counter = Counter()
-        assert counter.part(ToolCall("a", "f", given_input)) == counter.part(ToolCall("a", "f", '{"path":"データ.txt"}'))
+        value, sent = ToolCall("a", "f", {"path": "データ.txt"}), ToolCall("a", "f", '{"path":"データ.txt"}')
+        assert Counter().part(value) == Counter().part(sent)
 
     def test_redacted_thinking_is_not_free(self) -> None:
         """What cannot be read is billed all the same."""

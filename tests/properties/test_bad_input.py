@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,17 @@ from kompakt.errors import KompaktError
 
 every_format = pytest.mark.parametrize("format", FORMATS)
 
+# fmt: off
 WORDS = (
-    "role user assistant model system tool developer content parts text type messages input contents tool_calls "
-    "tool_call_id function name arguments id call_id function_call function_call_output output tool_use tool_result "
-    "tool_use_id thinking signature toolUse toolResult toolUseId functionCall functionResponse args response status "
-    "reasoning summary encrypted_content cache_control source data media_type url image image_url mcp_call system "
-    "approval_request_id thoughtSignature cachePoint toolConfig tools instructions reasoningContent reasoningText"
-).split()
+    "role", "user", "assistant", "model", "system", "tool", "developer", "content", "parts", "text", "type",
+    "messages", "input", "contents", "tool_calls", "tool_call_id", "function", "name", "arguments", "id", "call_id",
+    "function_call", "function_call_output", "output", "tool_use", "tool_result", "tool_use_id", "thinking",
+    "signature", "toolUse", "toolResult", "toolUseId", "functionCall", "functionResponse", "args", "response",
+    "status", "reasoning", "summary", "encrypted_content", "cache_control", "source", "data", "media_type", "url",
+    "image", "image_url", "mcp_call", "system", "approval_request_id", "thoughtSignature", "cachePoint",
+    "toolConfig", "tools", "instructions", "reasoningContent", "reasoningText",
+)
+# fmt: on
 """What formats are made of, so that random values come near to being one."""
 
 scalars = st.one_of(
@@ -30,9 +35,7 @@ scalars = st.one_of(
 )
 values = st.recursive(
     scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(WORDS), inner, max_size=5)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(WORDS), inner, max_size=5)),
     max_leaves=25,
 )
 
@@ -46,26 +49,24 @@ def _repair_twice(payload: Any, format: str | None) -> None:
 
 DOORS: dict[str, Callable[[Any, str | None], Any]] = {
     "check": kompakt.check,
-    "check strictly": lambda payload, format: kompakt.check(payload, format, strict=True),
-    "check at rest": lambda payload, format: kompakt.check(payload, format, resting=True),
+    "check strictly": lambda payload, name: kompakt.check(payload, name, strict=True),
+    "check at rest": lambda payload, name: kompakt.check(payload, name, resting=True),
     "repair": _repair_twice,
-    "repair at rest": lambda payload, format: kompakt.repair(payload, format, resting=True),
-    "count": lambda payload, format: kompakt.count(payload, format=format),
+    "repair at rest": lambda payload, name: kompakt.repair(payload, name, resting=True),
+    "count": lambda payload, name: kompakt.count(payload, format=name),
     "groups": kompakt.groups,
     "rounds": kompakt.rounds,
     "turns": kompakt.turns,
-    "split": lambda payload, format: kompakt.split(payload, 2, format),
-    "render": lambda payload, format: kompakt.render(kompakt.parse(payload, format)),
+    "split": lambda payload, name: kompakt.split(payload, 2, name),
+    "render": lambda payload, name: kompakt.render(kompakt.parse(payload, name)),
 }
 
 
 def try_all(payload: Any, format: str | None) -> None:
     """Go through every door; only our own errors may come back."""
     for door in DOORS.values():
-        try:
+        with contextlib.suppress(KompaktError):
             door(payload, format)
-        except KompaktError as error:
-            assert str(error)
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:

@@ -53,18 +53,21 @@ async def compact(history: History, order: Order) -> Outcome:
         DoesNotFit: what must stay is larger than the budget.
     """
     context = _context(history, order)
+    pinned = _pinned_indices(len(history), order.pins)
     steps: list[Step] = []
     previous = "system"
-    for message in history:
+    for index, message in enumerate(history):
         if message.role == "assistant" and previous != "assistant" and order.budget.due(context.tokens):
             await rewrite(context, order.policy, order.budget, steps)
         context.append(message)
+        if index in pinned:
+            context.pin(context.group_at(index))
         previous = message.role
-    pin(context, order.pins)
     if order.budget.due(context.tokens):
         await rewrite(context, order.policy, order.budget, steps)
     limit = order.budget.trigger
-    _settle(context, order)
+    if context.is_rewritten:
+        context.strip_reasoning()
     if limit and context.projected_tokens > limit and not fit(context, limit):
         return Outcome(_least(history, order, limit), (*steps, _last_step(context, history)))
     return Outcome(context, tuple(steps))
@@ -73,17 +76,18 @@ async def compact(history: History, order: Order) -> Outcome:
 def _context(history: History, order: Order) -> Context:
     context = Context(history.with_messages(()), counter=order.counter)
     context.instructions = order.instructions
+    context.manual_thinking = order.manual_thinking
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     return context
 
 
-def pin(context: Context, pins: Iterable[str | int]) -> None:
-    """Pin the messages named by index, and those of people and models that contain a pinned text."""
-    for wanted in pins:
-        if isinstance(wanted, int):
-            if not -len(context.messages) <= wanted < len(context.messages):
-                raise UsageError(f"pin {wanted!r} is not a message: there are {len(context.messages)}")
-            context.pin(context.group_at(range(len(context.messages))[wanted]))
+def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
+    """Find the messages pinned by index, from either end; known before the replay, in which they must stay."""
+    wanted = [pin for pin in pins if isinstance(pin, int)]
+    for pin in wanted:
+        if not -length <= pin < length:
+            raise UsageError(f"pin {pin!r} is not a message: there are {length}")
+    return frozenset(range(length)[pin] for pin in wanted)
 
 
 async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[Step]) -> None:
@@ -109,16 +113,6 @@ async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[
         context.strip_reasoning()
 
 
-def _settle(context: Context, order: Order) -> None:
-    """Bring the reasoning of a rewritten history into the shape its provider takes."""
-    if not context.is_rewritten or context.contract is None or context.contract.prefix_rule != "strip-all":
-        return
-    context.strip_reasoning()
-    newest = context.messages[-1] if context.messages else None
-    if order.manual_thinking and newest is not None and newest.role != "assistant" and newest.results:
-        context.single_message = not context.is_request_at(len(context.messages) - 1)
-
-
 def _least(history: History, order: Order, limit: int) -> Context:
     """Start over with only what must stay; say how large that is when it is too large.
 
@@ -127,9 +121,9 @@ def _least(history: History, order: Order, limit: int) -> Context:
     """
     context = _context(history, order)
     context.extend(history)
-    pin(context, order.pins)
+    for index in _pinned_indices(len(history), order.pins):
+        context.pin(context.group_at(index))
     minimal(context)
-    _settle(context, order)
     if context.projected_tokens > limit:
         raise DoesNotFit(floor=context.projected_tokens, budget=limit, largest=_largest(context))
     return context

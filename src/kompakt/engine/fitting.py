@@ -99,7 +99,7 @@ def _without_summary(context: Context, limit: int) -> bool:
 
 def _shorten_first_request(context: Context, limit: int) -> bool:
     """Shorten the first request to what is left for it; never the newest one."""
-    first, newest = context.requests()
+    first, newest = context.archive.requests()
     if first is None or first is newest or first.pinned:
         return False
     index = first.indices[0]
@@ -113,7 +113,7 @@ def _shorten_first_request(context: Context, limit: int) -> bool:
 
 
 def _cut_first_request(context: Context, limit: int) -> None:
-    first, newest = context.requests()
+    first, newest = context.archive.requests()
     if first is None or first is newest or first.pinned:
         return
     index = first.indices[0]

@@ -6,7 +6,6 @@ its own and a ``target`` as a share of the budget's target.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +83,8 @@ def load_policies(path: str | Path) -> dict[str, Policy]:
     Raises:
         UsageError: the file is not there, is no TOML, or names something that does not exist.
     """
+    import tomllib  # late: only who keeps policies in files pays for it
+
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

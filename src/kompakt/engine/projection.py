@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine import pivot
-from kompakt.engine.wording import OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
-from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.engine.wording import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
+from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class Projection:
     def refresh(self) -> list[Message]:
         """Bring the projection up to date and return it; the list is extended in place while nothing is rewritten."""
         context = self._context
-        if self._version != context.version:
+        if self._version != context.view.version:
             placed = build(context)
             self.messages = [entry.message for entry in placed]
             self.tokens = context.fixed_tokens + sum(entry.tokens for entry in placed)
-            self._version = context.version
+            self._version = context.view.version
         else:
             for index in range(self._built_to, len(context.messages)):
                 if context.group_at(index).excluded is None:
@@ -72,7 +72,7 @@ def build(context: Context) -> list[Placed]:
 
 def _chosen(context: Context) -> Iterator[Placed]:
     """Go through the shown messages in order, with pinned texts and the pivot in their places."""
-    first, _ = context.requests()
+    first, _ = context.archive.requests()
     note = _pinned_note(context)
     summary = context.summary_text
     indices = sorted(index for group in context.live for index in group.indices)
@@ -98,7 +98,7 @@ def _pivot(context: Context) -> Iterator[Placed]:
 
 def _pinned_note(context: Context) -> Placed | None:
     """Carry the pinned texts that no shown message contains."""
-    missing = [text for text in context.pinned_texts if not context.shows(text)]
+    missing = [text for text in context.pinned_texts if context.is_rewritten and not context.shows(text)]
     if not missing:
         return None
     message = Message("user", (Text("\n".join([PINNED_NOTE, *missing])),))
@@ -134,12 +134,14 @@ def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
         previous = out[-1] if out else None
         if entry.message.role == "assistant":
             if previous is None or (previous.message.role == "assistant" and previous.index != entry.index - 1):
-                out.append(_line(context))
+                out.append(_line(context, "user", RUNTIME_LINE))
             out.append(entry)
-        elif previous is not None and _joins(context, previous, entry):
+        elif previous is None or not _neighbours(context, previous, entry):
+            out.append(entry)
+        elif _mixes(context, previous):
             out[-1] = _joined(context, previous, entry)
         else:
-            out.append(entry)
+            out += [_line(context, "assistant", ASSISTANT_LINE), entry]
     return out
 
 
@@ -153,14 +155,18 @@ def _settled_system(entries: Sequence[Placed], position: int) -> Placed:
     return Placed(msgspec.structs.replace(entry.message, role="user", raw=None), entry.index, entry.tokens)
 
 
-def _joins(context: Context, one: Placed, other: Placed) -> bool:
+def _neighbours(context: Context, one: Placed, other: Placed) -> bool:
+    """Tell whether two messages of the user's side must not stand side by side as they are."""
     if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
         return False
-    if one.index >= 0 and one.index == other.index - 1 and one.index >= context.rewritten_to:
-        return False
-    contract = context.contract
-    holds_results = any(type(part) is ToolResult for part in one.message.parts)
-    return contract is None or contract.merges_results or not holds_results
+    return not (one.index >= 0 and one.index == other.index - 1 and one.index >= context.view.rewritten_to)
+
+
+def _mixes(context: Context, one: Placed) -> bool:
+    """Tell whether a message may also carry what the user says next."""
+    if context.contract is None or context.contract.merges_results:
+        return True
+    return not any(type(part) is ToolResult for part in one.message.parts)
 
 
 def _joined(context: Context, one: Placed, other: Placed) -> Placed:
@@ -168,8 +174,8 @@ def _joined(context: Context, one: Placed, other: Placed) -> Placed:
     return Placed(message, other.index, context.counter.message(message))
 
 
-def _line(context: Context) -> Placed:
-    message = Message("user", (Text(RUNTIME_LINE),))
+def _line(context: Context, role: Role, text: str) -> Placed:
+    message = Message(role, (Text(text),))
     return Placed(message, -1, context.counter.message(message))
 
 

@@ -52,13 +52,14 @@ class Summary(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """A state to return to; as large as what is shown, not as the history."""
 
+    messages: int
+    """How many messages there were; groups that began later are not part of the state."""
     live: tuple[int, ...]
     pinned: frozenset[int]
     shown: dict[int, Message]
     summary: Summary | None
     inherited: str | None
     stripped_to: int
-    single_message: bool
     actions: int
 
 

@@ -11,6 +11,9 @@ PIVOT_QUESTION = "[kompakt] What was done so far?"
 RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
 """Stands on the user's side before a tail that begins with the assistant, where roles must alternate."""
 
+ASSISTANT_LINE = "[kompakt] Earlier steps were left out."
+"""Stands on the assistant's side between results and a request, where the two may not share a message."""
+
 PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
 """Begins the message that carries pinned texts which no kept message contains."""
 

@@ -11,7 +11,7 @@ import re
 import warnings
 from decimal import Decimal
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from threading import Lock
 
 import msgspec
@@ -159,7 +159,7 @@ def _models() -> dict[str, list[int | float | None]]:
     if not _loaded:
         with _lock:
             if not _loaded:
-                data = resources.files(__package__ or "kompakt.model").joinpath(SNAPSHOT).read_bytes()
+                data = Path(__file__).with_name(SNAPSHOT).read_bytes()
                 _loaded.update(msgspec.json.decode(data, type=_Snapshot).models)
     return _loaded
 

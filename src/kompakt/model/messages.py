@@ -80,6 +80,8 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
     is_error: bool = False
     media: tuple[Media, ...] = ()
     hosted: bool = False
+    fixed: bool = False
+    """Whether no other output can stand in its place: a screenshot that must be a picture, say."""
     status: str | None = None
     started_at: float | None = None
     finished_at: float | None = None

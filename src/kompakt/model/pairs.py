@@ -140,7 +140,7 @@ def _match_early(
             table.setdefault(part.id if type(part) is ToolCall else getattr(part, "call_id", ""), []).append(place)
     for call_id, results in early.items():
         calls = waiting.get(call_id, [])
-        if len(results) == len(calls) == 1 and results[0] < calls[0]:
+        if len(results) == len(calls) == 1 and results[0].message < calls[0].message:
             answers[calls[0]] = results[0]
             unanswered.remove(calls[0])
             orphans.remove(results[0])

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from kompakt.errors import InputError
 from kompakt.model.budget import Usage
 from kompakt.model.media import MediaRule, media_tokens
 from kompakt.model.messages import History, Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -170,11 +171,18 @@ class Counter:
 
 
 def json_text(value: Json) -> str:
-    """Write a JSON value compactly; what JSON cannot say is written as Python would."""
+    """Write a JSON value compactly; what JSON cannot say is written as Python would.
+
+    Raises:
+        InputError: it is nested too deeply to be written at all.
+    """
     try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, UnicodeEncodeError, RecursionError):
-        return repr(value)
+        try:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError, UnicodeEncodeError):
+            return repr(value)
+    except RecursionError:
+        raise InputError("a value is nested too deeply to be sent as JSON") from None
 
 
 @cache

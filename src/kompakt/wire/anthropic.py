@@ -7,7 +7,7 @@ or removed whole; nothing here ever edits it. Rules AN-1 to AN-27 are in ``anthr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
@@ -73,7 +73,7 @@ def parse(items: Sequence[Json], body: JsonObject | None) -> History:
     elif system is not None:
         blocks = blocks_at(body or {}, "system", "body")
         spoken = [Message("system", tuple(parse_block(block, f"system[{j}]") for j, block in enumerate(blocks)))]
-    tools: list[Any] = (body or {}).get("tools") or []
+    tools = blocks_at(body or {}, "tools", "body")
     return History(
         messages, format=FORMAT, body=body, system=spoken, tools=tools, model=model_of(body), contract=CONTRACT
     )
@@ -98,13 +98,13 @@ def _parse_message(raw: Json, index: int) -> Message:
 
 def parse_block(block: JsonObject, path: str) -> Part:
     """Read one content block."""
-    kind = block.get("type")
+    kind = text_at(block, "type", path)
     if kind == "text":
         return Text(text_at(block, "text", path), block)
     if kind == "tool_use" or kind in _HOSTED_CALLS:
         hosted = kind != "tool_use"
         return ToolCall(text_at(block, "id", path), text_at(block, "name", path), block.get("input"), hosted, raw=block)
-    if type(kind) is str and kind.endswith("tool_result"):
+    if kind.endswith("tool_result"):
         return _parse_result(block, path)
     if kind == "thinking":
         return Reasoning(text_at(block, "thinking", path), text_at(block, "signature", path) or None, raw=block)
@@ -112,7 +112,7 @@ def parse_block(block: JsonObject, path: str) -> Part:
         return Reasoning("", text_at(block, "data", path) or None, True, block)
     if kind in _MEDIA and type(block.get("source")) is dict:
         return _parse_media(block)
-    return Opaque(str(kind), block)
+    return Opaque(kind, block)
 
 
 def _parse_result(block: JsonObject, path: str) -> ToolResult:

@@ -354,7 +354,7 @@ def _check_body(items: Sequence[Json], body: JsonObject | None, report: Report) 
 
 
 def _check_tool_changes(items: Sequence[Json], body: JsonObject, report: Report) -> None:
-    declared = {tool.get("name") for tool in body.get("tools") or () if isinstance(tool, dict)}
+    declared: list[object] = [tool.get("name") for tool in body.get("tools") or ()]
     for i, j, block in _each_block(items):
         tool = block.get("tool") if block.get("type") in TOOL_CHANGES else None
         if isinstance(tool, dict) and (tool.get("name") or tool.get("tool_name")) not in declared:

@@ -29,7 +29,7 @@ from kompakt.model.messages import (
     ToolResult,
     text_of,
 )
-from kompakt.wire.reading import an_object, blocks_at, data_url, model_of, text_at
+from kompakt.wire.reading import an_array, an_object, blocks_at, data_url, model_of, text_at
 from kompakt.wire.wording import MARKER_QUESTION
 
 FORMAT = "openai-chat"
@@ -67,7 +67,7 @@ def parse(items: Sequence[Json], body: JsonObject | None) -> History:
         MalformedPayload: a value has a type that no message can have there.
     """
     messages = [_parse_message(raw, index) for index, raw in enumerate(items)]
-    tools: list[Any] = (body or {}).get("tools") or []
+    tools = an_array((body or {}).get("tools") or [], "tools")
     return History(messages, format=FORMAT, body=body, tools=tools, model=model_of(body), contract=CONTRACT)
 
 

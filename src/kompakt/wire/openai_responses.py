@@ -52,6 +52,9 @@ SERVER = "server:"
 """Begins the ids of pairs that the server makes by itself, so that none is taken for the client's. A tool search that
 ran on the server has no call_id at all; its neighbour answers it."""
 
+FIXED_OUTPUTS = frozenset({"computer_call_output", "tool_search_output", "mcp_approval_response"})
+"""Outputs that are no text: a screenshot, found tools, a verdict. A shorter text cannot stand in their place."""
+
 BLANK = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
 )
@@ -287,7 +290,8 @@ def _parse_output(raw: JsonObject, kind: str, path: str) -> ToolResult:
     text, media = (value, ()) if type(value) is str else _read_output(raw, kind, path)
     if kind == "mcp_approval_response":
         text = ("approved" if raw.get("approve") else "denied") + (f": {text}" if text else "")
-    return ToolResult(call_id, text, is_error=raw.get("status") == "failed", media=media, hosted=hosted, raw=raw)
+    failed, fixed = raw.get("status") == "failed", raw["type"] in FIXED_OUTPUTS
+    return ToolResult(call_id, text, is_error=failed, media=media, hosted=hosted, fixed=fixed, raw=raw)
 
 
 def _link_key(raw: JsonObject, kind: str) -> str:

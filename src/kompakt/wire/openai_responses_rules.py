@@ -307,6 +307,9 @@ def _pair_problems(view: Sequence[Message], managed: bool) -> Iterator[Located]:
         if _expects_result(_call(view, call)) and walls[result.message] > walls[call.message]:
             message = f"another message stands between call {_call(view, call).id!r} and this output"
             yield result.message, Problem("OR-1", f"input[{result.message}]", message)
+        elif result < call:
+            message = f"this output stands before its call {_call(view, call).id!r}"
+            yield result.message, Problem("OR-2", _path(result, view[result.message]), message)
     for call, result in _mismatched(view, pairs):
         kind = kind_of(view[call.message].raw)
         message = f"a {kind} is answered by a {ANSWERED_BY[kind][0]}"

@@ -53,14 +53,19 @@ class Row(NamedTuple):
     """One way of saying it. Groups: limit, actual, output, over; total (prompt and output), when actual is absent."""
 
     source: str
-    pattern: re.Pattern[str]
+    text: str
     by_bytes: bool = False
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Compile the expression; `re` keeps what it compiled, and importing this table costs nothing."""
+        return re.compile(self.text, re.IGNORECASE | re.DOTALL)
 
 
 def _row(source: str, *pattern: str, by_bytes: bool = False) -> Row:
     # N stands for a number, thousands separators allowed, no longer than any count of tokens.
     text = "".join(pattern).replace("{N}", r"\d[\d,]{0,17}")
-    return Row(source, re.compile(text, re.IGNORECASE | re.DOTALL), by_bytes)
+    return Row(source, text, by_bytes)
 
 
 ROWS: tuple[Row, ...] = (

@@ -47,6 +47,8 @@ class OverflowByRounds(Deterministic):
             excess = self.excess(context)
             if excess <= 0:
                 break
+            if context.group_at(index).pinned:
+                continue
             limit = max(_SMALLEST, context.message_tokens(index) - excess - 50)
             changed |= shorten_results(context, index, limit)
         return changed

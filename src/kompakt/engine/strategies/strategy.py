@@ -48,5 +48,5 @@ class Deterministic:
 def results_of(context: Context, index: int) -> Iterator[tuple[int, ToolResult]]:
     """Go through the tool results of a message as it is shown, with their places."""
     for place, part in enumerate(context.shown(index).parts):
-        if type(part) is ToolResult and not part.hosted:
+        if type(part) is ToolResult and not part.hosted and not part.fixed:
             yield place, part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
 from kompakt.engine import outline
@@ -50,7 +49,7 @@ class Summarization:
     async def _written(self, material: Material) -> str:
         """Ask for the summary; an empty or inflated one counts as none."""
         made = self.summarizer(material)
-        text = (await made if inspect.isawaitable(made) else made).strip()
+        text = (made if isinstance(made, str) else await made).strip()
         return text if material.count(text) <= material.max_tokens else ""
 
     def _oldest(self, context: Context, goal: int) -> list[ContextGroup]:

@@ -1,0 +1,107 @@
+"""The archive: the history itself, append-only, with its groups and names.
+
+What a message is, which group it belongs to and what it is called never depends on what the model is shown. The context
+keeps that apart: this module knows the history, the context knows the view.
+"""
+
+from __future__ import annotations
+
+from kompakt.engine.state import ContextGroup, speaks
+from kompakt.model.groups import Grouping
+from kompakt.model.messages import Message
+from kompakt.model.references import References
+
+
+class Archive:
+    """All messages of a conversation, in groups."""
+
+    __slots__ = (
+        "_grouping",
+        "_references",
+        "first_request",
+        "groups",
+        "messages",
+        "newest_request",
+        "newest_words",
+        "rounds",
+    )
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.groups: dict[int, ContextGroup] = {}
+        self.first_request: int | None = None
+        self.newest_request: int | None = None
+        self.newest_words: int | None = None
+        """The newest words of the user's, also when they stand beside tool results."""
+        self.rounds = 0
+        """Answers of the model: the steps of the run."""
+        self._grouping = Grouping()
+        self._references = References()
+
+    def add(self, message: Message) -> tuple[ContextGroup, list[ContextGroup]]:
+        """Add a message; return its group, and groups that became part of it by the way."""
+        index = len(self.messages)
+        self.messages.append(message)
+        if message.role == "assistant":
+            self.rounds += 1
+        elif speaks(message):
+            self._note_request(message, index)
+        number = self._grouping.root(self._grouping.add(message))
+        group = self.groups.get(number)
+        if group is None:
+            group = self.groups[number] = ContextGroup(number, self._grouping.kinds[number])
+            group.source_id = message.source_id
+        group.kind = self._grouping.kinds[number]
+        group.indices.append(index)
+        absorbed = self._absorbed(group) if self._grouping.merges else []
+        return group, absorbed
+
+    def _note_request(self, message: Message, index: int) -> None:
+        if self.first_request is None:
+            self.first_request = index
+        self.newest_words = index
+        if not message.results:
+            self.newest_request = index
+
+    def _absorbed(self, group: ContextGroup) -> list[ContextGroup]:
+        """Move the members of merged groups over."""
+        others = [self.groups.pop(number, None) for number in self._grouping.take_merges()]
+        absorbed = [other for other in others if other is not None and other is not group]
+        for other in absorbed:
+            group.indices = sorted([*group.indices, *other.indices])
+            group.tokens += other.tokens
+            group.pinned = group.pinned or other.pinned
+        return absorbed
+
+    def group(self, number: int) -> ContextGroup:
+        """Return a group by its number, or the one it became part of."""
+        return self.groups[self._grouping.root(number)]
+
+    def group_at(self, index: int) -> ContextGroup:
+        """Return the group of a message."""
+        return self.groups[self._grouping.root(self._grouping.owners[index])]
+
+    def requests(self) -> tuple[ContextGroup | None, ContextGroup | None]:
+        """Return the groups of the first and the newest request."""
+        first, newest = self.first_request, self.newest_request
+        return (
+            None if first is None else self.group_at(first),
+            None if newest is None else self.group_at(newest),
+        )
+
+    def is_newest(self, group: ContextGroup) -> bool:
+        """Tell whether a group holds the newest message, which the model has not answered yet."""
+        return group.indices[-1] == len(self.messages) - 1
+
+    def must_stay(self, group: ContextGroup) -> bool:
+        """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group."""
+        if group.pinned or group.kind == "system" or self.is_newest(group) or group in self.requests():
+            return True
+        return self.newest_words is not None and group is self.group_at(self.newest_words)
+
+    def reference(self, index: int, part: int | None = None) -> str:
+        """Name a message or one of its parts; names are made when first asked for."""
+        names = self._references.names
+        while len(names) <= index:
+            self._references.add(self.messages[len(names)])
+        return names[index] if part is None else f"{names[index]}.{part}"

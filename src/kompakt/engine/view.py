@@ -1,0 +1,133 @@
+"""The view: what of an archive is shown, and what that costs.
+
+Totals are kept, never computed; hiding, showing and putting something else in place of a message adjust them. ``version``
+changes with everything but an append, so that whoever built something from the view knows whether it still holds.
+"""
+
+from __future__ import annotations
+
+from kompakt.engine.archive import Archive
+from kompakt.engine.state import ContextGroup, byte_size
+from kompakt.model.messages import Message
+from kompakt.model.tokens import Counter
+
+
+class View:
+    """Which groups of an archive are shown, and as what."""
+
+    __slots__ = (
+        "_live",
+        "archive",
+        "bytes",
+        "counter",
+        "counts",
+        "instead",
+        "messages",
+        "rewritten_to",
+        "sizes",
+        "tokens",
+        "version",
+    )
+
+    def __init__(self, archive: Archive, counter: Counter) -> None:
+        self.archive = archive
+        self.counter = counter
+        self.tokens = 0
+        self.bytes = 0
+        self.messages = 0
+        """How many messages are shown."""
+        self.counts: list[int] = []
+        self.sizes: list[int] = []
+        self.instead: dict[int, Message] = {}
+        """Messages that are shown otherwise than they are."""
+        self.version = 0
+        self.rewritten_to = 0
+        """How many messages there were when something was last rewritten; later ones stand as they came."""
+        self._live: list[int] = []
+
+    def add(self, message: Message, tokens: int) -> None:
+        """Show a new message, unless it joins a group that is hidden."""
+        size = byte_size(message)
+        group, absorbed = self.archive.add(message)
+        if len(group.indices) == 1:
+            self._live.append(group.number)
+        for other in absorbed:
+            self._absorb(group, other)
+        self.counts.append(tokens)
+        self.sizes.append(size)
+        group.tokens += tokens
+        if group.excluded is None:
+            self.tokens += tokens
+            self.bytes += size
+            self.messages += 1
+
+    def _absorb(self, group: ContextGroup, other: ContextGroup) -> None:
+        """Show two groups that became one: neither may be hidden without the other."""
+        members = {index for index in group.indices if index < len(self.counts)}
+        hidden = set(other.indices) if other.excluded is not None else set[int]()
+        if group.excluded is not None:
+            hidden |= members - set(other.indices)
+        self.tokens += sum(self.counts[index] for index in hidden)
+        self.bytes += sum(self.sizes[index] for index in hidden)
+        self.messages += len(hidden)
+        group.excluded = None
+        self._live = sorted({number for number in self._live if number != other.number} | {group.number})
+        self.touch()
+
+    def touch(self) -> None:
+        """Note that something was rewritten."""
+        self.version += 1
+        self.rewritten_to = len(self.archive.messages)
+
+    @property
+    def live(self) -> list[ContextGroup]:
+        """The groups that are shown, in order; costs time in these only."""
+        groups = self.archive.groups
+        self._live = [number for number in self._live if groups[number].excluded is None]
+        return [groups[number] for number in self._live]
+
+    def indices(self) -> list[int]:
+        """List the messages that are shown, in order."""
+        return sorted(index for group in self.live for index in group.indices)
+
+    def shown(self, index: int) -> Message:
+        """Return a message as it is shown."""
+        return self.instead.get(index, self.archive.messages[index])
+
+    def hide(self, group: ContextGroup, reason: str) -> None:
+        """Hide a group that is shown."""
+        if group.excluded is None:
+            group.excluded = group.reason = reason
+            self._adjust(group, -1)
+
+    def unhide(self, group: ContextGroup) -> None:
+        """Show a group that is hidden."""
+        if group.excluded is not None:
+            group.excluded = None
+            if group.number not in self._live:
+                self._live = sorted([*self._live, group.number])
+            self._adjust(group, 1)
+
+    def _adjust(self, group: ContextGroup, sign: int) -> None:
+        self.tokens += sign * group.tokens
+        self.bytes += sign * sum(self.sizes[index] for index in group.indices)
+        self.messages += sign * len(group.indices)
+        self.touch()
+
+    def put(self, index: int, message: Message | None) -> int:
+        """Show another message in the place of one, or the one itself for ``None``; return the tokens saved."""
+        if message is None:
+            self.instead.pop(index, None)
+        else:
+            self.instead[index] = message
+        shown = self.shown(index)
+        tokens, size = self.counter.message(shown), byte_size(shown)
+        saved, shrunk = self.counts[index] - tokens, self.sizes[index] - size
+        self.counts[index], self.sizes[index] = tokens, size
+        group = self.archive.group_at(index)
+        group.tokens -= saved
+        if group.excluded is None:
+            self.tokens -= saved
+            self.bytes -= shrunk
+        self.touch()
+        return saved

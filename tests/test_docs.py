@@ -1,0 +1,140 @@
+"""Every block of the documentation runs.
+
+The Python blocks of a file share one namespace and run in an empty folder, in order. Of a console block, the lines
+that begin with ``$ kompakt`` run in the same folder, through the command line itself; each must exit with 0 unless a
+line ``# exit N`` below the command says otherwise. A file that a command needs is written by a block before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.cli.running import run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUNNABLE = ("python", "console")
+
+BLOCK = re.compile(r"^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
+COMMAND = re.compile(r"^\$ kompakt ?(?P<arguments>[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.M)
+EXIT = re.compile(r"^# exit (\d+)$", re.M)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page and the line its text begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+class Command(NamedTuple):
+    """A line to run, and the exit code it is documented to have."""
+
+    arguments: list[str]
+    redirect: tuple[str, str]
+    expected: int
+
+
+def blocks(text: str) -> list[Block]:
+    """List the blocks of a page that run."""
+    return [
+        Block(found["language"], _dedent(found["text"], len(found["indent"])), text.count("\n", 0, found.start()) + 2)
+        for found in BLOCK.finditer(text)
+        if found["language"] in RUNNABLE
+    ]
+
+
+def _dedent(text: str, width: int) -> str:
+    return "".join(line[min(width, len(line) - len(line.lstrip())) :] for line in text.splitlines(keepends=True))
+
+
+def commands(text: str) -> Iterator[Command]:
+    """List the commands of a console block; ``< FILE`` and ``> FILE`` at the end are understood."""
+    for found in COMMAND.finditer(text if text.endswith("\n") else text + "\n"):
+        words = shlex.split(found["arguments"], comments=True)
+        redirect = ("", "")
+        if len(words) > 2 and words[-2] in ("<", ">"):
+            redirect, words = (words[-2], words[-1]), words[:-2]
+        wanted = EXIT.search(found["output"])
+        yield Command(words, redirect, int(wanted[1]) if wanted else 0)
+
+
+def run_console(block: Block, folder: Path, page: str) -> None:
+    """Run the commands of a block in a folder."""
+    for command in commands(block.text):
+        sign, name = command.redirect
+        given = (folder / name).read_bytes() if sign == "<" else None
+        done = run(*command.arguments, input=given, cwd=folder)
+        if sign == ">":
+            (folder / name).write_text(done.out)
+        said = f"{page}:{block.line}: kompakt {shlex.join(command.arguments)}\n{done.out}{done.err}"
+        assert done.code == command.expected, said
+        assert "Traceback" not in done.err, said
+
+
+def run_python(block: Block, names: dict[str, Any], page: Path) -> None:
+    """Run a block so that an error names the page and the line."""
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, names)
+
+
+class TestPages:
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+    def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a reader copies works, in the order of the page."""
+        monkeypatch.chdir(tmp_path)
+        names: dict[str, Any] = {"__name__": "__docs__"}
+        for block in blocks(page.read_text()):
+            if block.language == "python":
+                run_python(block, names, page)
+            else:
+                run_console(block, tmp_path, page.name)
+
+    def test_the_readme_has_blocks_of_both_kinds(self) -> None:
+        """A first page without anything that runs would pass unnoticed."""
+        found = blocks((ROOT / "README.md").read_text())
+        assert {block.language for block in found} == {"python", "console"}
+        assert any(list(commands(block.text)) for block in found if block.language == "console")
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+    def test_links_between_pages_lead_somewhere(self, page: Path) -> None:
+        """A relative link names a file that is there."""
+        links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+class TestReading:
+    """The reader of pages itself."""
+
+    PAGE = (
+        "# T\n\n```python\nx = 1\n```\n\n- a\n\n"
+        "  ```console\n  $ kompakt check a.json\n  out\n  # exit 1\n  $ ls\n  ```\n"
+    )
+
+    def test_blocks_are_found(self) -> None:
+        """Also inside a list, with their lines."""
+        found = blocks(self.PAGE)
+        assert [(block.language, block.line) for block in found] == [("python", 4), ("console", 10)]
+        assert found[1].text.startswith("$ kompakt")
+
+    def test_commands_and_exit_codes_are_found(self) -> None:
+        """Only our own commands run; the exit code stands below its command."""
+        assert list(commands(blocks(self.PAGE)[1].text)) == [Command(["check", "a.json"], ("", ""), 1)]
+        piped = "$ kompakt check - < a.json\n$ kompakt repair a.json > b.json\n# exit 1\n"
+        assert [(c.redirect, c.expected) for c in commands(piped)] == [(("<", "a.json"), 0), ((">", "b.json"), 1)]
+
+    def test_a_broken_block_fails(self, tmp_path: Path) -> None:
+        """An error in a block is an error of the test, at the line of the page."""
+        with pytest.raises(ZeroDivisionError):
+            run_python(Block("python", "1 / 0\n", 7), {}, tmp_path / "page.md")
+        with pytest.raises(AssertionError, match="no-such-file"):
+            run_console(Block("console", "$ kompakt check no-such-file.json\n", 3), tmp_path, "page.md")
