@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, cast
 
 import msgspec
 
-from kompakt.engine.compact import Order, drive
+from kompakt.engine.compact import Order, Outcome, drive
 from kompakt.engine.compact import compact as compact_history
 from kompakt.engine.policies import Policy, policy_named
 from kompakt.engine.report import Report
@@ -28,7 +28,7 @@ from kompakt.model.tokens import Counter, TokenCount
 from kompakt.wire.conversion import Drop, neutral
 from kompakt.wire.detection import detect
 from kompakt.wire.formats import WIRES, Wire
-from kompakt.wire.problem import Change, Problem, Repair
+from kompakt.wire.problem import Problem, Repair
 from kompakt.wire.wording import CONTINUE_LINE
 
 Payload: TypeAlias = Json | History
@@ -166,17 +166,16 @@ def repair(payload: Payload, format: str | None = None, *, strict: bool = False,
     history = parse(payload, format)
     wire = WIRES[history.format]
     sent = _sent(history, wire, resting)
-    changes: list[Change] = []
-    if wire.problems(sent, history.body, strict=strict):
-        whole = wire.parse(sent, history.body)
-        messages, changes = wire.repair(whole, strict=strict)
-        body, more = wire.repair_body(whole, messages)
-        if resting and _answered(history):
-            messages = boundaries.without_last(messages, whole[-1])
-        history = whole.with_messages(messages, body=body)
-        changes = [*changes, *more]
-    remaining = check(history, strict=strict, resting=resting)
-    return Repair(render(history), tuple(changes), tuple(remaining))
+    if not wire.problems(sent, history.body, strict=strict):
+        return Repair(render(history) if isinstance(payload, History) else payload, ())
+    whole = wire.parse(sent, history.body)
+    messages, changes = wire.repair(whole, strict=strict)
+    body, more = wire.repair_body(whole, messages)
+    if resting and _answered(history):
+        messages = boundaries.without_last(messages, whole[-1])
+    mended = whole.with_messages(messages, body=body)
+    remaining = check(mended, strict=strict, resting=resting)
+    return Repair(render(mended), (*changes, *more), tuple(remaining))
 
 
 def count(payload: Payload, model: str | None = None, format: str | None = None) -> TokenCount:
@@ -244,20 +243,29 @@ def compact(
     policy: str | Policy = "default",
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Give back a payload within budget that the provider accepts; untouched when nothing is due.
 
     ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``pins`` are texts that must
-    survive as they are, or indices of messages.
+    survive as they are, or indices of messages. ``progress`` is told how many messages are done, and of how many.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
         InputError: the payload is not a history, or its format cannot be told.
-        UsageError: the policy has to await something; use ``acompact``.
+        UsageError: the policy has to await something and a loop is running; use ``acompact``.
     """
-    return drive(
-        acompact(payload, budget, model=model, format=format, policy=policy, pins=pins, instructions=instructions)
+    work = acompact(
+        payload,
+        budget,
+        model=model,
+        format=format,
+        policy=policy,
+        pins=pins,
+        instructions=instructions,
+        progress=progress,
     )
+    return drive(work)
 
 
 async def acompact(
@@ -269,6 +277,7 @@ async def acompact(
     policy: str | Policy = "default",
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Do what ``compact`` does, with policies that await something.
 
@@ -278,44 +287,48 @@ async def acompact(
     """
     began = time.perf_counter()
     given = parse(payload, format)
-    counter = _counter(given, model)
-    before = tokens.count(given, counter).total
-    limits = _budget(budget, model or given.model)
-    mended = repair(given)
+    mended = repair(payload, format)
     history = parse(mended.payload, given.format) if mended.changes else given
     order = Order(
-        budget=limits,
+        budget=_budget(budget, model or given.model),
         policy=policy_named(policy),
-        counter=counter,
+        counter=_counter(given, model),
         pins=tuple(pins),
         instructions=instructions,
+        progress=progress,
         manual_thinking=_thinks_by_hand(history.body),
     )
     outcome = await compact_history(history, order)
+    return _account(given, mended, history.with_messages(outcome.context.project()), order, outcome, began)
+
+
+def _account(
+    given: History, mended: Repair, result: History, order: Order, outcome: Outcome, began: float
+) -> Compaction:
+    """Put the outcome into the caller's shape and say what was done."""
     context = outcome.context
-    changed = context.is_rewritten
-    result = history.with_messages(context.project()) if changed else history
-    after = context.projected_tokens if changed else tokens.count(history, counter).total
+    before = tokens.count(given, order.counter).total
+    rewritten = context.is_rewritten
     report = Report(
         policy=order.policy.name,
-        reason=f"over {limits.trigger} tokens" if changed else "nothing due",
+        reason=f"over {order.budget.trigger} tokens" if rewritten else "nothing due",
         tokens_before=before,
-        tokens_after=after,
+        tokens_after=context.projected_tokens,
         messages_before=len(given),
         messages_after=len(result),
-        budget=limits.trigger,
+        budget=order.budget.trigger,
         steps=outcome.steps,
         actions=tuple(context.actions()),
         repairs=tuple(map(str, mended.changes)),
         seconds=time.perf_counter() - began,
     )
-    if changed:
+    if rewritten:
         announce(report)
     return Compaction(
-        payload=render(result) if changed or mended.changes else payload,
+        payload=render(result) if rewritten else mended.payload,
         tokens_before=before,
-        tokens_after=after,
-        changed=changed or bool(mended.changes),
+        tokens_after=report.tokens_after,
+        changed=rewritten or mended.changed,
         report=report,
     )
 

@@ -11,13 +11,13 @@ import sys
 
 import typer
 
-from kompakt.cli import checking, counting, demonstration, doctoring, repairing
-from kompakt.errors import KompaktError
+from kompakt.cli import checking, compacting, configuration, counting, demonstration, doctoring, repairing
+from kompakt.errors import DoesNotFit, KompaktError
 from kompakt.version import __version__
 
 app = typer.Typer(
     name="kompakt",
-    help="Keep LLM agent histories inside the context window: check, repair and count them.",
+    help="Keep LLM agent histories inside the context window: check, repair, count and compact them.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("check")(checking.check)
 app.command("repair")(repairing.repair)
 app.command("count")(counting.count)
+app.command("compact")(compacting.compact)
 app.command("doctor")(doctoring.doctor)
 app.command("demo")(demonstration.demo)
 
@@ -38,15 +39,20 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop.", callback=_show_version),
 ) -> None:
     del version
+    context.default_map = configuration.defaults()
 
 
 def main() -> None:
     """Run the command line; end with one line and an exit code, never with a traceback."""
     try:
         app()
+    except DoesNotFit as error:
+        typer.echo(f"kompakt: {error}", err=True)
+        raise SystemExit(3) from None
     except KompaktError as error:
         typer.echo(f"kompakt: {error}", err=True)
         raise SystemExit(2) from None

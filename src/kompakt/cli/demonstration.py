@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+BUDGET = 30_000
+"""Tokens the second session has to fit into: a third of what it has."""
+
 _WIDTH = 100
 """Columns of the widest table: it fits beside an editor; narrower terminals wrap inside the cells."""
 
 
 def demo() -> None:
-    """Check, count and repair a bundled agent session that was cut off in the middle."""
+    """Check, count and repair a session that was cut off in the middle; compact another that grew too long."""
     from rich.console import Console  # late: `--help` should not pay for it
 
     console = Console(highlight=False, soft_wrap=False)
@@ -44,12 +47,37 @@ def demo() -> None:
         f"{same} of {len(body['messages'])} messages are untouched, byte for byte. The input itself never changes.\n"
         "On your own file: kompakt check FILE, kompakt repair FILE -o OUT, kompakt count FILE."
     )
+    _compact_long_session(console)
     raise typer.Exit(1 if mended.remaining else 0)
 
 
-def session() -> JsonObject:
-    """Read the bundled session."""
-    return msgspec.json.decode((resources("kompakt") / "data" / "broken-session.json").read_bytes())
+def _compact_long_session(console: Console) -> None:
+    """Compact the second bundled session and show what became of it."""
+    body = session("long-session.json")
+    done = api.compact(body, BUDGET)
+    report = done.report
+    console.print(
+        f"\nA second, healthy session of {report.messages_before} messages and {report.tokens_before:,} tokens, "
+        f"to fit into {BUDGET:,}.\n"
+    )
+    table = _table(f"kompakt compact: {report.tokens_before:,} to {report.tokens_after:,} tokens")
+    table.add_column("what is kept", ratio=1)
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    before, after = api.count(body), api.count(done.payload)
+    table.add_row("messages", f"{report.messages_before}", f"{report.messages_after}")
+    for role in before.by_role:
+        table.add_row(f"tokens of {role}", f"{before.by_role[role]:,}", f"{after.by_role.get(role, 0):,}")
+    console.print(table)
+    console.print(
+        f"System prompt, first and newest request stand as they were; {len(report.actions)} actions are in the report; "
+        f"{len(api.check(done.payload))} problems.\nOn your own file: kompakt compact FILE --budget N -o OUT."
+    )
+
+
+def session(name: str = "broken-session.json") -> JsonObject:
+    """Read a bundled session."""
+    return msgspec.json.decode((resources("kompakt") / "data" / name).read_bytes())
 
 
 def _show_count(console: Console, counted: TokenCount, model: str) -> None:

@@ -8,7 +8,8 @@ the outcome before it, whoever calls, with state or without. What is left at the
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterable
+import sys
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,9 @@ from kompakt.model.tokens import Counter
 
 _log = logging.getLogger("kompakt.compaction")
 
+_PROGRESS_EVERY = 256
+"""Messages between two words on the progress."""
+
 Result = TypeVar("Result")
 
 
@@ -35,6 +39,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     counter: Counter
     pins: tuple[str | int, ...] = ()
     instructions: str | None = None
+    progress: Callable[[int, int], None] | None = None
+    """Told now and then how many messages are done, and of how many."""
     manual_thinking: bool = False
     """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
 
@@ -63,6 +69,8 @@ async def compact(history: History, order: Order) -> Outcome:
         if index in pinned:
             context.pin(context.group_at(index))
         previous = message.role
+        if order.progress is not None and index % _PROGRESS_EVERY == 0:
+            order.progress(index, len(history))
     if order.budget.due(context.tokens):
         await rewrite(context, order.policy, order.budget, steps)
     limit = order.budget.trigger
@@ -93,7 +101,7 @@ def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
 async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[Step]) -> None:
     """Run a policy once; a strategy that raises leaves the last valid state and the run goes on."""
     share = policy.target_share
-    context.goal = min(budget.target, int(budget.trigger * share)) if share is not None else budget.target
+    context.goal = int(budget.trigger * share) if share is not None else budget.target
     for strategy in policy.steps:
         if context.tokens <= context.goal:
             break
@@ -141,14 +149,37 @@ def _last_step(context: Context, history: History) -> Step:
 
 
 def drive(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run work that awaits nothing, inside or outside a running loop.
+    """Run work to its end; inside a running loop it may await nothing.
 
     Raises:
-        UsageError: it does await something.
+        UsageError: it does await something there.
     """
+    if "asyncio" in sys.modules and not _in_a_loop():  # who never imported it has nothing that waits for a loop
+        return _in_own_loop(work)
     try:
         work.send(None)
     except StopIteration as done:
         return done.value
     work.close()
     raise UsageError("this policy has to wait for something (a summarizer, most likely); use await acompact(…) instead")
+
+
+def _in_a_loop() -> bool:
+    import asyncio  # late, here and below: `import kompakt` should not pay for it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run work in a loop of its own; the caller's current loop, if one is set, stays so."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()

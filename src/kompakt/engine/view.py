@@ -1,7 +1,7 @@
 """The view: what of an archive is shown, and what that costs.
 
-Totals are kept, never computed; hiding, showing and putting something else in place of a message adjust them. ``version``
-changes with everything but an append, so that whoever built something from the view knows whether it still holds.
+Totals are kept, never computed; hiding, showing and putting something else in place of a message adjust them.
+``version`` changes with everything but an append, so whoever built something from the view knows if it still holds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""``kompakt compact``: make a history fit and say what that took."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from kompakt import api, files
+from kompakt.cli import configuration
+from kompakt.cli.opening import open_history
+from kompakt.cli.options import File, Format
+from kompakt.engine.report import Report
+
+_BIG = 2_000
+"""Messages from which a progress bar is worth its line."""
+
+Budget = Annotated[
+    int | None,
+    typer.Option("--budget", metavar="N", min=1, envvar="KOMPAKT_BUDGET", help="Tokens to fit into; else the model's."),
+]
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="M", envvar="KOMPAKT_MODEL", help="Count for this model.")
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="P",
+        envvar="KOMPAKT_POLICY",
+        help="default, conservative, aggressive, window, or one from kompakt.toml.",
+    ),
+]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="TEXT", help="A text that must survive as it is.")]
+Out = Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="Write the result here instead.")]
+ReportFile = Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write the report here, as JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write no result.")]
+
+
+def compact(
+    file: File,
+    budget: Budget = None,
+    model: ModelName = None,
+    policy: PolicyName = "default",
+    pin: Pins = None,
+    out: Out = None,
+    report: ReportFile = None,
+    dry_run: DryRun = False,
+    format: Format = None,
+) -> None:
+    """Make FILE fit into a budget. A table on standard error says what was done. Exit 3 when it cannot fit."""
+    history, _ = open_history(file, format)
+    with _progress(len(history)) as progress:
+        done = api.compact(
+            history,
+            budget,
+            model=model,
+            policy=configuration.policy(policy),
+            pins=pin or (),
+            progress=progress,
+        )
+    if report is not None:
+        files.write(report, files.encode(done.report))
+    if not dry_run:
+        data = files.encode(done.payload)
+        if out is not None:
+            files.write(out, data)
+        else:
+            typer.echo(data, nl=False)
+    show(done.report, actions=dry_run)
+
+
+@contextmanager
+def _progress(messages: int) -> Generator[Callable[[int, int], None] | None]:
+    """Show a progress bar on standard error for long histories, when somebody is looking."""
+    if messages < _BIG or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # late: `--help` should not pay for it
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("compacting", total=messages)
+        yield lambda seen, _: bar.update(task, completed=seen)
+
+
+def show(report: Report, *, actions: bool = False) -> None:
+    """Print before and after, step by step, on standard error."""
+    from rich.console import Console  # late: `--help` should not pay for it
+    from rich.table import Table
+
+    console = Console(stderr=True, highlight=False)
+    table = Table(title=f"{report.policy}: {report.reason}, budget {report.budget:,}", title_justify="left")
+    for column in ("", "messages", "tokens"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("before", f"{report.messages_before:,}", f"{report.tokens_before:,}")
+    for name, (times, saved) in _by_strategy(report).items():
+        table.add_row(f"  {name} x {times}", "", f"-{saved:,}")
+    table.add_row("after", f"{report.messages_after:,}", f"{report.tokens_after:,}", style="bold")
+    console.print(table)
+    for step in report.steps:
+        if step.failed:
+            console.print(f"{step.strategy} failed and was undone: {step.failed}", markup=False)
+    for action in report.actions if actions else ():
+        console.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
+    if report.saved:
+        console.print(f"{report.saved:,} tokens saved in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
+
+
+def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:
+    """Sum the steps up by strategy, in the order they first ran."""
+    sums: dict[str, tuple[int, int]] = {}
+    for step in report.steps:
+        times, saved = sums.get(step.strategy, (0, 0))
+        sums[step.strategy] = (times + 1, saved + step.tokens_before - step.tokens_after)
+    return sums
