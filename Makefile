@@ -26,6 +26,7 @@ $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install --no-deps --upgrade --target $(VENV)/mistral-common-1.11.0 mistral-common==1.11.0
 	@touch $@ $(VENV)/.core
 
 demo: $(VENV)/.core
@@ -48,7 +49,11 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run
 
 soak: $(VENV)/.dev
-	KOMPAKT_EXAMPLES=20000 $(BIN)/python -m pytest -n 2 --timeout 0 tests/properties tests/wire
+	$(BIN)/python scripts/soak.py
+
+fuzz: $(VENV)/.dev
+	$(PIP) install atheris
+	$(BIN)/python scripts/fuzz.py -max_total_time=60
 
 eval: $(VENV)/.dev
 	$(BIN)/python scripts/check_transcripts.py $(DATA)

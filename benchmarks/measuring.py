@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from rich.table import Table
 import kompakt
 
 RESULTS = Path(__file__).parent / "results"
+
+PACKAGES = ("msgspec", "rs-bpe", "splintr-rs", "agent-framework-core", "langchain-core", "langchain", "litellm")
+"""What numbers may depend on; those that are installed are named in the results."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +128,16 @@ def save(area: str, rows: Sequence[Row], *, directory: Path = RESULTS, **more: A
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
         "load": round(os.getloadavg()[0], 2),
         "kompakt": kompakt.__version__,
-        "versions": {name: version(name) for name in ("msgspec", "rs-bpe", "splintr-rs")},
+        "versions": _versions(),
         "rows": [{**msgspec.to_builtins(one), "verdict": one.verdict} for one in rows],
         **more,
     }
     (directory / f"{area}.json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

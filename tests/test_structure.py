@@ -27,6 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"model"},
     "store": {"model"},
     "files": {"model", "wire"},
+    "strategies": {"engine"},
     "api": {"wire", "engine", "store", "files"},
     "session": {"model", "wire", "engine", "store", "api"},
     "agent": {"session"},
@@ -42,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
 
 model  <-  wire, engine, store  <-  session  <-  agent, fleet  <-  gateway, inspector, integrations, evals, cli
 
-with api.py on wire and engine, files.py on wire, and errors.py and version.py under everything.
+with api.py on wire and engine, files.py on wire, strategies.py as a name for the engine's, and errors.py and version.py under everything.
 """
 
 MAX_LINES = 400

@@ -4,8 +4,8 @@ It takes the history an agent would send to a model and gives back one that fits
 which nothing is lost.
 """
 
+from kompakt import strategies
 from kompakt.api import Compaction, acompact, check, compact, count, groups, parse, render, repair, rounds, split, turns
-from kompakt.engine import strategies
 from kompakt.engine.context import Context
 from kompakt.engine.policies import Policy, load_policies
 from kompakt.engine.report import Report

@@ -7,11 +7,12 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
+from tests.histories.messages import assistant, call, result, tool, user
+
 import kompakt
 from kompakt.engine.context import Context
 from kompakt.model.messages import Message, ToolResult
 from kompakt.model.references import References
-from tests.histories.messages import assistant, call, result, tool, user
 
 REFERENCE = re.compile(r"\bm[0-9a-f]{4,32}(?:\.\d+)?\b")
 
@@ -22,7 +23,10 @@ def rounds(count: int, *, output: str = LONG, name: str = "read", start: int = 0
     """Make tool rounds: a call and its result each."""
     made: list[Message] = []
     for number in range(start, start + count):
-        made += [assistant(f"Step {number}.", call(f"c{number}", name)), tool(result(f"c{number}", f"{number} {output}"))]
+        made += [
+            assistant(f"Step {number}.", call(f"c{number}", name)),
+            tool(result(f"c{number}", f"{number} {output}")),
+        ]
     return made
 
 

@@ -8,6 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.engine.sessions import LONG, exact, outputs, resolve, rounds, session
+from tests.histories import bodies, plain
+from tests.histories.messages import assistant, call, malformed, result, system, tool, user
+from tests.judges import FORMATS
 
 import kompakt
 from kompakt.engine.annotation import Annotation
@@ -18,10 +22,6 @@ from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Text, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter, Family
-from tests.engine.sessions import LONG, exact, outputs, resolve, rounds, session
-from tests.histories import bodies, plain
-from tests.histories.messages import assistant, call, malformed, result, system, tool, user
-from tests.judges import FORMATS
 
 
 def state(context: Context) -> tuple[object, ...]:
@@ -86,7 +86,15 @@ class TestAppend:
 class TestProtection:
     def test_protected_groups_cannot_be_excluded(self) -> None:
         """System, first and newest request, pins and the newest group stay: trying otherwise is an error."""
-        history = [system(), user("first"), *rounds(2), user("middle"), *rounds(1, start=5), user("newest"), *rounds(1, start=9)]
+        history = [
+            system(),
+            user("first"),
+            *rounds(2),
+            user("middle"),
+            *rounds(1, start=5),
+            user("newest"),
+            *rounds(1, start=9),
+        ]
         context = Context(history)
         pinned = context.group_at(2)
         context.pin(pinned)
@@ -118,7 +126,9 @@ class TestExclusion:
         context = Context(history)
         given_body = copy.deepcopy(body)
         before = state(context)
-        gone: list[ContextGroup] = data.draw(st.lists(st.sampled_from(context.droppable()), unique_by=id)) if context.droppable() else []
+        gone: list[ContextGroup] = (
+            data.draw(st.lists(st.sampled_from(context.droppable()), unique_by=id)) if context.droppable() else []
+        )
         assert context.exclude_all(gone, reason="test") == bool(gone)
         context.project()
         for group in data.draw(st.permutations(gone)):
@@ -138,7 +148,9 @@ class TestExclusion:
 
     def test_counts_all_and_included(self) -> None:
         """The summary counts groups, messages, tool calls and tokens: all of them, and those shown."""
-        context = Context([user("go"), assistant(call("a"), call("b")), tool(result("a")), tool(result("b")), user("on")])
+        context = Context(
+            [user("go"), assistant(call("a"), call("b")), tool(result("a")), tool(result("b")), user("on")]
+        )
         whole = context.summary()["all"]
         assert whole == context.summary()["included"]
         assert (whole["groups"], whole["messages"], whole["tool_calls"]) == (3, 5, 2)
@@ -229,14 +241,14 @@ class TestState:
         """Groups know their summary, the newest summary knows all groups, and they cannot be included apart from it."""
         context = Context(session(4, 2))
         first, second = context.droppable()[:2], context.droppable()[2:4]
-        context.replace(first, "one", reason="summarized")
-        made = context.replace(second, "one and two", reason="summarized")
+        context.replace(first, "early", reason="summarized")
+        made = context.replace(second, "early and later", reason="summarized")
         assert made.covers == tuple(group.number for group in (*first, *second))
         assert {group.summarized_by for group in (*first, *second)} == {made.number}
         assert not context.include(first[0])
         assert context.tokens == exact(context)
         shown = [message.text for message in context.project()]
-        assert sum("one" in text for text in shown) == 1
+        assert sum("early" in text for text in shown) == 1
         context.drop_summary()
         assert context.include(first[0])
 
@@ -287,7 +299,9 @@ class TestAnnotations:
         history = session(2, 2)
         annotations = stored(Context(history))
         double = Counter(Family("double", factor=2.0))
-        assert Context(history, counter=double, annotations=annotations).tokens == Context(history, counter=double).tokens
+        assert (
+            Context(history, counter=double, annotations=annotations).tokens == Context(history, counter=double).tokens
+        )
 
 
 class TestReferences:
@@ -317,12 +331,18 @@ class TestReferences:
 
     def test_do_not_depend_on_how_a_message_is_written(self) -> None:
         """A string equals its single text block, cache marks and key order are ignored."""
-        plainly = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {"x": 1, "y": 2}}]}]
+        plainly = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {"x": 1, "y": 2}}]},
+        ]
         marked = [
             {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {"y": 2, "x": 1}}]},
         ]
-        assert References(kompakt.parse(plainly, "anthropic")).names == References(kompakt.parse(marked, "anthropic")).names
+        assert (
+            References(kompakt.parse(plainly, "anthropic")).names
+            == References(kompakt.parse(marked, "anthropic")).names
+        )
 
 
 class TestCallersObjects:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from tests.engine.sessions import exact
+from tests.histories.messages import assistant, call, malformed, result, tool, user
 
 from kompakt.engine.context import Context
 from kompakt.engine.state import ContextGroup, Snapshot, byte_size
 from kompakt.model.messages import Message, ToolResult
 from kompakt.model.tokens import PRIMING
-from tests.engine.sessions import exact
-from tests.histories.messages import assistant, call, malformed, result, tool, user
 
 LONG = "some words that take a while to read " * 8
 

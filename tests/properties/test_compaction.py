@@ -65,6 +65,7 @@ def requests(format: str, body: dict[str, Any]) -> list[list[str]]:
     return [[part.text for part in message.parts if isinstance(part, kompakt.Text)] for message in spoken]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 class TestCompact:
     @settings(max_examples=EXAMPLES)

@@ -78,7 +78,7 @@ def policy_named(policy: str | Policy) -> Policy:
 
 
 def load_policies(path: str | Path) -> dict[str, Policy]:
-    """Read policies from a TOML file: tables ``[policy.NAME]`` with ``steps`` and ``target_share``.
+    """Read policies from a TOML file: tables ``[policies.NAME]`` with ``steps`` and ``target_share``.
 
     Raises:
         UsageError: the file is not there, is no TOML, or names something that does not exist.
@@ -89,7 +89,7 @@ def load_policies(path: str | Path) -> dict[str, Policy]:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
-    tables: Any = data.get("policy", {})
+    tables: Any = data.get("policies", {})
     return {name: _read(name, table, str(path)) for name, table in tables.items()}
 
 

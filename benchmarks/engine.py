@@ -1,0 +1,323 @@
+"""The engine: one more step, a whole compaction, a long run, memory, and how much of a request stays what it was.
+
+Agent Framework, the nearest peer, is measured beside it in the same process when it is installed (`make bench-peers`);
+when not, its rows are missing and a note says so. It is handed its own messages, ready-made, and its own character
+counter; kompakt's numbers include counting in o200k and writing what is new, and for a whole compaction also reading.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import tracemalloc
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from tests.histories.plain import build
+
+import kompakt
+from benchmarks.live import Run
+from benchmarks.measuring import Row, Spread, row, seconds, spread
+from benchmarks.peers import AgentFramework, Contender, Kompakt, installed
+from kompakt.model.messages import History, Message
+from kompakt.model.tokens import vocabulary
+
+UNLIMITED = 1_000_000_000
+"""A budget at which nothing is ever due."""
+
+STEPS = 300
+BLOCK = 20
+OUTPUT_CHARS = 1_000
+"""Mean size of a tool output where nothing else is said."""
+
+COLD_CHARS = 1_100
+"""Mean size of a tool output at which 1,000 messages have 200,000 tokens."""
+COLD_RUNS = 9
+RUN_STEPS = 4_000
+RUN_BUDGET = 50_000
+STABLE_BUDGET = 20_000
+PEER_SECONDS = 20
+"""How long a peer may take for its part of the long run before it is stopped where it is."""
+
+
+@cache
+def history(messages: int) -> History:
+    """Return a parsed session."""
+    whole = kompakt.parse(build("openai-chat", messages=messages, mean_chars=OUTPUT_CHARS))
+    return whole.with_messages(whole.messages[:messages])
+
+
+@cache
+def added() -> list[Any]:
+    """Return the wire items of further steps: other texts and other ids than any session here has."""
+    body = json.dumps(build("openai-chat", messages=2 * STEPS + 2, mean_chars=OUTPUT_CHARS, seed=99))
+    return json.loads(body.replace('"call_', '"more_'))["messages"][2 : 2 * STEPS + 2]
+
+
+@cache
+def added_messages() -> tuple[Message, ...]:
+    """Return the same steps, parsed."""
+    return tuple(kompakt.parse(added(), "openai-chat"))
+
+
+def _peer() -> AgentFramework | None:
+    peer = AgentFramework()
+    return peer if installed(peer) else None
+
+
+# --- one more step -----------------------------------------------------------------------------------------------
+
+
+def track_steps(first: int, second: int) -> tuple[Spread, Spread, Spread]:
+    """Time steps on two sizes in turn, both given the same messages: both in ms, and the second over the first."""
+    runs = Run(history(first), UNLIMITED), Run(history(second), UNLIMITED)
+    gc.collect()
+    times: tuple[list[float], list[float]] = ([], [])
+    for pair in pairs(added_messages()):
+        for run, into in zip(runs, times, strict=True):
+            into.append(seconds(lambda run=run, pair=pair: run.step(pair)))
+    ratio = statistics.median(times[1]) / statistics.median(times[0])
+    ratios = sorted(b / a for a, b in zip(*times, strict=True))
+    near = Spread(ratio, ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10])
+    return spread(times[0]).scaled(1000), spread(times[1]).scaled(1000), near
+
+
+def pairs(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """Divide items into steps of two."""
+    return [items[start : start + 2] for start in range(0, len(items), 2)]
+
+
+def track_step_from_wire(messages: int) -> Spread:
+    """Time steps whose two messages come as wire items and are read first, in ms."""
+    run = Run(history(messages), UNLIMITED)
+
+    def step(pair: Any) -> float:
+        return seconds(lambda: run.step(kompakt.parse(pair, "openai-chat").messages))
+
+    return spread(step(pair) for pair in pairs(added())).scaled(1000)
+
+
+def track_peer_step(peer: AgentFramework, messages: int) -> tuple[Spread, Spread]:
+    """Time steps of kompakt and the peer in turn, nothing due: the peer's in ms, and the peer's over kompakt's.
+
+    One step of the peer takes as long as hundreds of kompakt's, so each is held against the median of a block of them.
+    """
+    run = Run(history(messages), UNLIMITED)
+    items: Any = kompakt.render(history(messages), "openai-chat")
+    native = peer.read(items["messages"])
+    peer.shrink(native, UNLIMITED, fast=True)  # the first call annotates everything
+    own, wire = pairs(added_messages()), pairs(added())
+    theirs: list[float] = []
+    ratios: list[float] = []
+    for block in range(0, len(own), BLOCK):
+        median = statistics.median(seconds(lambda pair=pair: run.step(pair)) for pair in own[block : block + BLOCK])
+        native += peer.read(wire[block])
+        theirs.append(seconds(lambda: peer.shrink(native, UNLIMITED, fast=True)))
+        ratios.append(theirs[-1] / median)
+    return spread(theirs).scaled(1000), spread(ratios)
+
+
+def measure_steps() -> list[Row]:
+    """One more step."""
+    small, large, ratio = track_steps(1_000, 50_000)
+    note = f"{STEPS} steps: two messages, {OUTPUT_CHARS:,} characters of tool output on average, nothing due"
+    rows = [
+        row("one more step on 50,000 messages", large, "ms", at_most=0.1, note=note),
+        row("one more step on 1,000 messages", small, "ms"),
+        row("the same, 50,000 over 1,000", ratio, "×", at_most=3, note="of the medians; p10 – p90 of the pairs"),
+        row("one more step on 50,000, reading the two items too", track_step_from_wire(50_000), "ms"),
+    ]
+    peer = _peer()
+    if peer is not None:
+        alone, over = track_peer_step(peer, 10_000)
+        rows += [
+            row("Agent Framework: one more step on 10,000", alone, "ms", peer=True),
+            row("Agent Framework over kompakt, one more step on 10,000", over, "×", at_least=1000),
+        ]
+    return rows
+
+
+# --- a whole compaction ------------------------------------------------------------------------------------------
+
+
+@cache
+def cold_bytes(seed: int) -> bytes:
+    """Return a session of 1,000 messages and 200,000 tokens as it travels; another seed has other texts."""
+    return json.dumps(build("openai-chat", messages=1_000, mean_chars=COLD_CHARS, seed=seed)).encode()
+
+
+def cold_seconds(policy: str, seed: int) -> float:
+    """Time a compaction to half, from bytes to bytes, of texts never counted before."""
+    given = cold_bytes(seed)
+
+    def run() -> None:
+        json.dumps(kompakt.compact(json.loads(given), 100_000, policy=policy).payload)
+
+    return seconds(run)
+
+
+def measure_cold() -> list[Row]:
+    """A whole compaction."""
+    vocabulary("o200k")("Loading is not counting.")
+    cold_seconds("window", 1_000)
+    windows = [cold_seconds("window", seed) for seed in range(COLD_RUNS)]
+    defaults = [cold_seconds("default", seed) for seed in range(COLD_RUNS, 2 * COLD_RUNS)]
+    total = kompakt.count(json.loads(cold_bytes(0))).total
+    note = f"1,000 messages, {total:,} tokens, to 100,000; from bytes to bytes, texts not seen before"
+    rows = [
+        row("cold compaction, `window`", spread(windows).scaled(1000), "ms", at_most=100, note=note),
+        row("cold compaction, `default`", spread(defaults).scaled(1000), "ms", at_most=150),
+    ]
+    peer = _peer()
+    if peer is not None:
+        times = [_peer_cold(peer, seed) for seed in range(3)]
+        ratios = [theirs / own for theirs, own in zip(times, windows, strict=False)]
+        rows += [
+            row("Agent Framework: composed strategy", spread(times).scaled(1000), "ms", peer=True, note="3 runs"),
+            row("Agent Framework over kompakt, cold compaction", spread(ratios), "×", at_least=50),
+        ]
+    return rows
+
+
+def _peer_cold(peer: AgentFramework, seed: int) -> float:
+    native = peer.read(json.loads(cold_bytes(seed))["messages"])
+    return seconds(lambda: peer.shrink(native, 100_000, fast=True))
+
+
+# --- a long run --------------------------------------------------------------------------------------------------
+
+
+def long_run(policy: str) -> tuple[float, int, int]:
+    """Run all steps with a budget check at each: seconds in all, rewritings, largest request in tokens."""
+    whole = kompakt.parse(build("openai-chat", messages=2 * RUN_STEPS + 2, mean_chars=OUTPUT_CHARS, seed=7))
+    run = Run(whole.with_messages(whole.messages[:2]), RUN_BUDGET, policy=policy)
+    taken, largest = 0.0, 0
+    for start in range(2, 2 * RUN_STEPS + 2, 2):
+        taken += seconds(lambda start=start: run.step(whole.messages[start : start + 2]))
+        largest = max(largest, run.context.projected_tokens)
+    return taken, len({step.at for step in run.rewritten}), largest
+
+
+def peer_run(peer: AgentFramework) -> tuple[float, int]:
+    """Run the peer through the same steps until its time is up: seconds taken, and steps done."""
+    items = build("openai-chat", messages=2 * RUN_STEPS + 2, mean_chars=OUTPUT_CHARS, seed=7)["messages"]
+    native = peer.read(items[:2])
+    taken, steps = 0.0, 0
+    for start in range(2, 2 * RUN_STEPS + 2, 2):
+        native += peer.read(items[start : start + 2])
+        taken += seconds(lambda: peer.shrink(native, RUN_BUDGET, fast=True))
+        steps += 1
+        if taken > PEER_SECONDS:
+            break
+    return taken, steps
+
+
+def measure_run() -> list[Row]:
+    """A long run."""
+    rows: list[Row] = []
+    for policy in ("window", "default"):
+        found = [long_run(policy) for _ in range(3)]
+        note = f"budget {RUN_BUDGET:,}, {found[0][1]} compactions, largest request {found[0][2]:,} tokens"
+        name = f"{RUN_STEPS:,} steps, checked at each, `{policy}`"
+        rows.append(row(name, spread(taken for taken, _, _ in found), "s", at_most=1, note=note))
+    peer = _peer()
+    if peer is not None:
+        taken, steps = peer_run(peer)
+        note = f"stopped after {PEER_SECONDS} s; its steps grow dearer, so {RUN_STEPS:,} take more than in proportion"
+        name = f"Agent Framework: the first {steps:,} of these steps"
+        rows.append(Row(name=name, value=taken, unit="s", peer=True, note=note if steps < RUN_STEPS else ""))
+    return rows
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def track_memory(messages: int) -> tuple[int, int]:
+    """Measure the decoded history, and what messages, context and projection add to it, in bytes."""
+    given = json.dumps(build("openai-chat", messages=messages, mean_chars=OUTPUT_CHARS)).encode()
+    kompakt.Context(kompakt.parse(json.loads(given)), counter=kompakt.Counter())  # loads all that is loaded once
+    gc.collect()
+    tracemalloc.start()
+    decoded = json.loads(given)
+    gc.collect()
+    size = tracemalloc.get_traced_memory()[0]
+    context = kompakt.Context(kompakt.parse(decoded), counter=kompakt.Counter())
+    context.project()
+    gc.collect()
+    added = tracemalloc.get_traced_memory()[0] - size
+    tracemalloc.stop()
+    return size, added
+
+
+def measure_memory() -> list[Row]:
+    """Memory."""
+    size, added = track_memory(10_000)
+    note = f"decoded JSON {size / 1e6:.1f} MB; messages, groups, counts and projection add {added / 1e6:.1f} MB"
+    name = "memory of a context of 10,000 messages, over its decoded JSON"
+    return [Row(name=name, value=added / size, unit="×", at_most=1.5, note=note)]
+
+
+# --- stability ---------------------------------------------------------------------------------------------------
+
+
+def stability(contender: Contender, *, steps: int = STEPS, budget: int = STABLE_BUDGET) -> float:
+    """Return the share of steps at which the request before is a prefix of the next."""
+    items = build("openai-chat", messages=2 * steps + 4, mean_chars=OUTPUT_CHARS, seed=3)["messages"]
+    state, before = contender.grow(None, items[:2], budget)
+    kept = 0
+    for start in range(2, 2 * steps + 2, 2):
+        state, now = contender.grow(state, items[start : start + 2], budget)
+        kept += now[: len(before)] == before
+        before = now
+    return kept / steps
+
+
+def live_stability(policy: str) -> float:
+    """Return the same share for a live context."""
+    whole = kompakt.parse(build("openai-chat", messages=2 * STEPS + 4, mean_chars=OUTPUT_CHARS, seed=3))
+    run = Run(whole.with_messages(whole.messages[:2]), STABLE_BUDGET, policy=policy)
+    before = list(run.request)
+    kept = 0
+    for start in range(2, 2 * STEPS + 2, 2):
+        now = run.step(whole.messages[start : start + 2])
+        kept += now[: len(before)] == before
+        before = list(now)
+    return kept / STEPS
+
+
+def measure_stability() -> list[Row]:
+    """How much of a request stays what it was."""
+    note = f"{STEPS} steps, budget {STABLE_BUDGET:,} tokens; steps at which the request before is a prefix of the next"
+    rows = [
+        Row(name="prefix kept, live context, `window`", value=live_stability("window"), unit="share", at_least=0.95),
+        Row(name="prefix kept, live context, `default`", value=live_stability("default"), unit="share", at_least=0.95),
+        *[
+            Row(name=f"prefix kept, {one.name}, no state", value=stability(one), unit="share", at_least=0.95, note=note)
+            for one in (Kompakt("window"), Kompakt("default"))
+        ],
+    ]
+    peer = _peer()
+    if peer is not None:
+        rows.append(Row(name="prefix kept, Agent Framework", value=stability(peer), unit="share", peer=True))
+    return rows
+
+
+def measure() -> list[Row]:
+    """Measure the area."""
+    parts: Sequence[Callable[[], list[Row]]] = (
+        measure_memory,
+        measure_cold,
+        measure_steps,
+        measure_run,
+        measure_stability,
+    )
+    rows: list[Row] = []
+    for part in parts:
+        rows += part()
+        history.cache_clear()
+        gc.collect()
+    if _peer() is None:
+        rows.append(Row(name="Agent Framework: not installed, see `make bench-peers`", value=0, unit="", peer=True))
+    return rows

@@ -1,0 +1,56 @@
+"""Try every promise of `compact` 100,000 times and write down how it went.
+
+Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins; independent judges look at
+each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up and repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "soak.json"
+FORMATS = 5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=20_000, help="histories for each format")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder) / "junit.xml"
+        command = [sys.executable, "-m", "pytest", "tests/properties/test_compaction.py", "-n", str(options.processes)]
+        done = subprocess.run(
+            [*command, "--timeout", "0", f"--junitxml={junit}", "-p", "no:cacheprovider"],
+            cwd=ROOT,
+            env={**os.environ, "KOMPAKT_EXAMPLES": str(options.examples)},
+            check=False,
+        )
+        suites = ElementTree.parse(junit).getroot()
+    counts = {
+        key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
+    }
+    result = {
+        "what": "tests/properties/test_compaction.py",
+        "histories_for_each_promise": options.examples * FORMATS,
+        "formats": FORMATS,
+        **counts,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return done.returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,183 @@
+"""Summaries: when they are taken, when not, and how they fold; strategies of the caller's own beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from tests.engine.sessions import LONG, chat, rounds, run, session
+from tests.histories import plain
+from tests.histories.messages import assistant, user
+from tests.judges import FORMATS, judge
+
+import kompakt
+from kompakt.engine import pivot
+from kompakt.engine.context import Context
+from kompakt.engine.strategies import Shortening, Summarization, Truncation
+from kompakt.engine.summary import Material
+from kompakt.engine.wording import PIVOT_QUESTION
+
+KEYS = {"openai-responses": "input", "gemini": "contents"}
+
+
+class TestSummarization:
+    def test_an_async_summarizer_equals_a_sync_one(self) -> None:
+        """Both are given the same material and stand in the same place."""
+        seen: list[Material] = []
+
+        def write(material: Material) -> str:
+            seen.append(material)
+            return f"{len(material.messages)} messages"
+
+        async def write_later(material: Material) -> str:
+            await asyncio.sleep(0)
+            return write(material)
+
+        shown = []
+        for summarizer in (write, write_later):
+            context = Context(session(1, 12))
+            assert run(Summarization(summarizer, target=3000), context)
+            shown.append(list(context.project()))
+        assert shown[0] == shown[1]
+        assert seen[0].messages == seen[1].messages and seen[0].references == seen[1].references
+        assert seen[0].messages[0] == session(1, 12)[1]
+
+    @pytest.mark.parametrize("text", ["", "  \n ", "word " * 5000], ids=["empty", "blank", "inflated"])
+    def test_a_bad_summary_changes_nothing(self, text: str) -> None:
+        """An empty or inflated summary counts as none; the context is as before."""
+        context = Context(session(1, 12))
+        before = list(context.project()), context.tokens
+        assert not run(Summarization(lambda _: text, target=3000), context)
+        assert (list(context.project()), context.tokens) == before and not context.is_rewritten
+
+    def test_material_is_the_originals(self) -> None:
+        """A summariser sees names, arguments and results, never placeholders, and what the caller asks of it."""
+        seen: list[Material] = []
+        context = Context(session(2, 8))
+        context.instructions = "Keep the numbers."
+        for index in range(2, 14, 2):
+            context.prune(index, 0)
+        assert run(Summarization(lambda m: seen.append(m) or "done", target=3000), context)
+        assert seen[0].messages[1] == context.messages[2] and LONG in seen[0].messages[1].results[0].output
+        assert seen[0].instructions == "Keep the numbers."
+        assert seen[0].references == tuple(context.reference(i + 1) for i in range(len(seen[0].messages)))
+
+    def test_second_summary_is_made_from_all_originals(self) -> None:
+        """In one context a later summary covers the groups of the earlier one, from the messages themselves."""
+        seen: list[Material] = []
+        context = Context(session(1, 12))
+        strategy = Summarization(lambda m: seen.append(m) or f"summary {len(seen)}", target=3000)
+        assert run(strategy, context)
+        context.extend(rounds(12, start=50))
+        assert run(strategy, context)
+        assert seen[1].messages[: len(seen[0].messages)] == seen[0].messages
+        assert len(seen[1].messages) > len(seen[0].messages) + 8
+        assert [m.text for m in context.project()].count(PIVOT_QUESTION) == 1
+
+
+@pytest.mark.parametrize("format", FORMATS)
+class TestFolding:
+    def test_three_passes_over_the_compacted_payload(self, format: str) -> None:
+        """Each pass takes the pivot before it over: one pivot, the earlier facts in it, valid, and the tail kept."""
+        calls: list[str | None] = []
+
+        def write(material: Material) -> str:
+            calls.append(material.earlier)
+            return f"{material.earlier or ''} fact{len(calls)}".strip()
+
+        policy = kompakt.Policy("test", (Summarization(write),))
+        key = KEYS.get(format, "messages")
+        whole = plain.build(format, messages=400, seed=7, mean_chars=900)
+        cuts = [n for n in range(1, len(whole[key])) if kompakt.check({**whole, key: whole[key][:n]}, format) == []]
+        body: dict[str, Any] = {**whole, key: []}
+        done, facts = 0, ""
+        for turn, goal in enumerate((100, 240, 380), 1):
+            cut = next(n for n in cuts if n >= goal)
+            body = {**body, key: body[key] + whole[key][done:cut]}
+            newest = body[key][-1]
+            body, done = kompakt.compact(body, 9000, format=format, policy=policy).payload, cut
+            assert judge(format, body) == []
+            assert body[key][-1] == newest
+            parts = [part for message in kompakt.parse(body, format) for part in message.parts]
+            words = [part.text for part in parts if isinstance(part, kompakt.Text)]
+            assert words.count(PIVOT_QUESTION) == 1
+            sealed = [text for text in map(pivot.unseal, words) if text is not None]
+            assert len(sealed) == 1 and sealed[0].startswith(facts) and sealed[0].count("fact") == turn
+            facts = sealed[0]
+
+    def test_the_outline_keeps_the_first_facts(self, format: str) -> None:
+        """Without a model too: what the user said in the first stretch is in the third summary."""
+        key = KEYS.get(format, "messages")
+        whole = plain.build(format, messages=300, seed=8, mean_chars=700)
+        cuts = [n for n in range(1, len(whole[key])) if kompakt.check({**whole, key: whole[key][:n]}, format) == []]
+        body: dict[str, Any] = {**whole, key: []}
+        done = 0
+        for goal in (70, 140, 210):
+            cut = next(n for n in cuts if n >= goal)
+            result = kompakt.compact({**body, key: body[key] + whole[key][done:cut]}, 9000, format=format)
+            body, done = result.payload, cut
+        first = next(text for text in plain.REQUESTS if text in str(whole[key][:70]))
+        assert first in str(body[key])
+
+
+class TestOwnStrategies:
+    def test_functions_and_objects_serve(self) -> None:
+        """Any async callable on a context is a step of a policy and is named in the report."""
+
+        async def newest_only(context: Context) -> bool:
+            return context.exclude_all(context.droppable(), reason="newest only")
+
+        class Patient:
+            async def __call__(self, context: Context) -> bool:
+                return False
+
+        payload = chat(*session(2, 8))
+        result = kompakt.compact(payload, 3000, policy=kompakt.Policy("mine", (Patient(), newest_only)))
+        assert {step.strategy for step in result.report.steps} == {"newest_only"}
+        assert result.report.policy == "mine" and result.tokens_after <= 3000
+        assert {action.why for action in result.report.actions} == {"newest only"}
+
+    def test_one_that_raises_leaves_the_last_valid_state(self, caplog: pytest.LogCaptureFixture) -> None:
+        """What it had done is undone, the next step goes on, and the report and the log say so."""
+
+        async def broken(context: Context) -> bool:
+            context.exclude_all(context.droppable(), reason="half done")
+            context.replace([], "half a summary", reason="half done")
+            raise ValueError("no such luck")
+
+        payload = chat(*session(2, 8))
+        with caplog.at_level(logging.WARNING, "kompakt.compaction"):
+            result = kompakt.compact(payload, 3000, policy=kompakt.Policy("mine", (broken, Truncation())))
+        failed = [step for step in result.report.steps if step.failed]
+        assert failed and all(
+            step.failed == "ValueError('no such luck')" and step.strategy == "broken" for step in failed
+        )
+        assert all(step.tokens_before == step.tokens_after for step in failed)
+        assert "half done" not in {action.why for action in result.report.actions}
+        assert "half a summary" not in str(result.payload)
+        assert result.payload == kompakt.compact(payload, 3000, policy=kompakt.Policy("t", (Truncation(),))).payload
+        assert any("broken failed and was undone" in record.getMessage() for record in caplog.records)
+
+    def test_only_broken_strategies_still_give_a_valid_fit(self) -> None:
+        """With nothing left but errors the payload still fits and is valid."""
+
+        async def broken(context: Context) -> bool:
+            raise KeyError(len(context.messages))
+
+        payload = chat(*session(2, 8))
+        result = kompakt.compact(payload, 3000, policy=kompakt.Policy("mine", (broken,)))
+        assert result.tokens_after <= 3000 and judge("openai-chat", result.payload) == []
+
+    def test_shortening_before_summarising_keeps_small_things(self) -> None:
+        """The gentlest step that suffices is the only one taken."""
+        history = [
+            user("Task."),
+            assistant("Plan.", id="p"),
+            *rounds(2, output="short"),
+            *rounds(1, output=LONG * 12, start=5),
+        ]
+        policy = kompakt.Policy("mine", (Shortening(max_tokens=500), Summarization()))
+        result = kompakt.compact(chat(*history), 3000, policy=policy)
+        assert {step.strategy for step in result.report.steps} == {"Shortening"}
