@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/transcripts
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench soak eval fuzz format clean
+.PHONY: demo test check bench bench-peers soak eval fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +14,7 @@ help:
 	@echo "make test    install what tests need, run all tests"
 	@echo "make check   lint, format, types, fast tests"
 	@echo "make bench   speed, beside what else there is"
+	@echo "make bench-peers  the engine beside other libraries, which go into $(PEERS); writes docs/comparison.md"
 	@echo "make soak    long property tests"
 	@echo "make fuzz    coverage-guided fuzzing of the readers (bounded)"
 	@echo "make eval    read real transcripts: DATA=$(DATA)"
@@ -48,6 +50,15 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run
 
+$(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install -c benchmarks/constraints-peers.txt -e '.[bench]'
+	@touch $@
+
+bench-peers: $(PEERS)/.bench
+	$(PEERS)/bin/python -m benchmarks.compare
+	$(PEERS)/bin/python -m benchmarks.run engine
+
 soak: $(VENV)/.dev
 	$(BIN)/python scripts/soak.py
 
@@ -59,4 +70,4 @@ eval: $(VENV)/.dev
 	$(BIN)/python scripts/check_transcripts.py $(DATA)
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(PEERS) dist build

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import statistics
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -52,14 +53,38 @@ def history(messages: int) -> History:
 @cache
 def added() -> list[Any]:
     """Return the wire items of further steps: other texts and other ids than any session here has."""
-    body = json.dumps(build("openai-chat", messages=2 * STEPS + 2, mean_chars=OUTPUT_CHARS, seed=99))
-    return json.loads(body.replace('"call_', '"more_'))["messages"][2 : 2 * STEPS + 2]
+    body = json.dumps(build("openai-chat", messages=3 * STEPS, mean_chars=OUTPUT_CHARS, seed=99))
+    items = json.loads(body.replace('"call_', '"more_'))["messages"]
+    return [item for item in items if item["role"] in ("assistant", "tool")][: 2 * STEPS]
 
 
 @cache
 def added_messages() -> tuple[Message, ...]:
     """Return the same steps, parsed."""
     return tuple(kompakt.parse(added(), "openai-chat"))
+
+
+def pairs(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """Divide items into steps of two."""
+    return [items[start : start + 2] for start in range(0, len(items), 2)]
+
+
+@cache
+def session(steps: int, seed: int) -> list[list[Any]]:
+    """Return a session step by step: what is there at first, then what each step adds, up to its tool result."""
+    items = build("openai-chat", messages=3 * steps, mean_chars=OUTPUT_CHARS, seed=seed)["messages"]
+    found = [items[:2]]
+    for item in items[2:]:
+        if found[-1][-1]["role"] == "tool" or len(found) == 1:
+            found.append([])
+        found[-1].append(item)
+    return found[: steps + 1]
+
+
+def parsed_session(steps: int, seed: int) -> tuple[History, list[Sequence[Message]]]:
+    """Return the same, parsed."""
+    first, *rest = session(steps, seed)
+    return kompakt.parse({"messages": first}), [kompakt.parse(step, "openai-chat").messages for step in rest]
 
 
 def _peer() -> AgentFramework | None:
@@ -82,11 +107,6 @@ def track_steps(first: int, second: int) -> tuple[Spread, Spread, Spread]:
     ratios = sorted(b / a for a, b in zip(*times, strict=True))
     near = Spread(ratio, ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10])
     return spread(times[0]).scaled(1000), spread(times[1]).scaled(1000), near
-
-
-def pairs(items: Sequence[Any]) -> list[Sequence[Any]]:
-    """Divide items into steps of two."""
-    return [items[start : start + 2] for start in range(0, len(items), 2)]
 
 
 def track_step_from_wire(messages: int) -> Spread:
@@ -120,7 +140,7 @@ def track_peer_step(peer: AgentFramework, messages: int) -> tuple[Spread, Spread
 
 
 def measure_steps() -> list[Row]:
-    """One more step."""
+    """Measure one more step."""
     small, large, ratio = track_steps(1_000, 50_000)
     note = f"{STEPS} steps: two messages, {OUTPUT_CHARS:,} characters of tool output on average, nothing due"
     rows = [
@@ -159,7 +179,7 @@ def cold_seconds(policy: str, seed: int) -> float:
 
 
 def measure_cold() -> list[Row]:
-    """A whole compaction."""
+    """Measure a whole compaction."""
     vocabulary("o200k")("Loading is not counting.")
     cold_seconds("window", 1_000)
     windows = [cold_seconds("window", seed) for seed in range(COLD_RUNS)]
@@ -191,31 +211,31 @@ def _peer_cold(peer: AgentFramework, seed: int) -> float:
 
 def long_run(policy: str) -> tuple[float, int, int]:
     """Run all steps with a budget check at each: seconds in all, rewritings, largest request in tokens."""
-    whole = kompakt.parse(build("openai-chat", messages=2 * RUN_STEPS + 2, mean_chars=OUTPUT_CHARS, seed=7))
-    run = Run(whole.with_messages(whole.messages[:2]), RUN_BUDGET, policy=policy)
+    first, steps = parsed_session(RUN_STEPS, 7)
+    run = Run(first, RUN_BUDGET, policy=policy)
     taken, largest = 0.0, 0
-    for start in range(2, 2 * RUN_STEPS + 2, 2):
-        taken += seconds(lambda start=start: run.step(whole.messages[start : start + 2]))
+    for step in steps:
+        taken += seconds(lambda step=step: run.step(step))
         largest = max(largest, run.context.projected_tokens)
-    return taken, len({step.at for step in run.rewritten}), largest
+    return taken, len({step.at_message for step in run.rewritten}), largest
 
 
 def peer_run(peer: AgentFramework) -> tuple[float, int]:
     """Run the peer through the same steps until its time is up: seconds taken, and steps done."""
-    items = build("openai-chat", messages=2 * RUN_STEPS + 2, mean_chars=OUTPUT_CHARS, seed=7)["messages"]
-    native = peer.read(items[:2])
-    taken, steps = 0.0, 0
-    for start in range(2, 2 * RUN_STEPS + 2, 2):
-        native += peer.read(items[start : start + 2])
+    first, *steps = session(RUN_STEPS, 7)
+    native = peer.read(first)
+    taken, done = 0.0, 0
+    for step in steps:
+        native += peer.read(step)
         taken += seconds(lambda: peer.shrink(native, RUN_BUDGET, fast=True))
-        steps += 1
+        done += 1
         if taken > PEER_SECONDS:
             break
-    return taken, steps
+    return taken, done
 
 
 def measure_run() -> list[Row]:
-    """A long run."""
+    """Measure a long run."""
     rows: list[Row] = []
     for policy in ("window", "default"):
         found = [long_run(policy) for _ in range(3)]
@@ -252,7 +272,7 @@ def track_memory(messages: int) -> tuple[int, int]:
 
 
 def measure_memory() -> list[Row]:
-    """Memory."""
+    """Measure memory."""
     size, added = track_memory(10_000)
     note = f"decoded JSON {size / 1e6:.1f} MB; messages, groups, counts and projection add {added / 1e6:.1f} MB"
     name = "memory of a context of 10,000 messages, over its decoded JSON"
@@ -262,45 +282,49 @@ def measure_memory() -> list[Row]:
 # --- stability ---------------------------------------------------------------------------------------------------
 
 
-def stability(contender: Contender, *, steps: int = STEPS, budget: int = STABLE_BUDGET) -> float:
-    """Return the share of steps at which the request before is a prefix of the next."""
-    items = build("openai-chat", messages=2 * steps + 4, mean_chars=OUTPUT_CHARS, seed=3)["messages"]
-    state, before = contender.grow(None, items[:2], budget)
-    kept = 0
-    for start in range(2, 2 * steps + 2, 2):
-        state, now = contender.grow(state, items[start : start + 2], budget)
+def stability(contender: Contender, *, max_seconds: float = 60) -> tuple[float, int]:
+    """Return the share of steps at which the request before is a prefix of the next, and how many there was time for."""
+    first, *steps = session(STEPS, 3)
+    state, before = contender.grow(None, first, STABLE_BUDGET)
+    kept = done = 0
+    end = time.monotonic() + max_seconds
+    for step in steps:
+        state, now = contender.grow(state, step, STABLE_BUDGET)
         kept += now[: len(before)] == before
+        done += 1
         before = now
-    return kept / steps
+        if time.monotonic() > end:
+            break
+    return kept / done, done
 
 
 def live_stability(policy: str) -> float:
     """Return the same share for a live context."""
-    whole = kompakt.parse(build("openai-chat", messages=2 * STEPS + 4, mean_chars=OUTPUT_CHARS, seed=3))
-    run = Run(whole.with_messages(whole.messages[:2]), STABLE_BUDGET, policy=policy)
+    first, steps = parsed_session(STEPS, 3)
+    run = Run(first, STABLE_BUDGET, policy=policy)
     before = list(run.request)
     kept = 0
-    for start in range(2, 2 * STEPS + 2, 2):
-        now = run.step(whole.messages[start : start + 2])
+    for step in steps:
+        now = run.step(step)
         kept += now[: len(before)] == before
         before = list(now)
-    return kept / STEPS
+    return kept / len(steps)
 
 
 def measure_stability() -> list[Row]:
-    """How much of a request stays what it was."""
+    """Measure how much of a request stays what it was."""
     note = f"{STEPS} steps, budget {STABLE_BUDGET:,} tokens; steps at which the request before is a prefix of the next"
     rows = [
         Row(name="prefix kept, live context, `window`", value=live_stability("window"), unit="share", at_least=0.95),
         Row(name="prefix kept, live context, `default`", value=live_stability("default"), unit="share", at_least=0.95),
         *[
-            Row(name=f"prefix kept, {one.name}, no state", value=stability(one), unit="share", at_least=0.95, note=note)
+            Row(name=f"prefix kept, {one.name}, no state", value=stability(one)[0], unit="share", at_least=0.95, note=note)
             for one in (Kompakt("window"), Kompakt("default"))
         ],
     ]
     peer = _peer()
     if peer is not None:
-        rows.append(Row(name="prefix kept, Agent Framework", value=stability(peer), unit="share", peer=True))
+        rows.append(Row(name="prefix kept, Agent Framework", value=stability(peer)[0], unit="share", peer=True))
     return rows
 
 

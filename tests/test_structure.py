@@ -43,7 +43,8 @@ LAYERS: dict[str, set[str]] = {
 
 model  <-  wire, engine, store  <-  session  <-  agent, fleet  <-  gateway, inspector, integrations, evals, cli
 
-with api.py on wire and engine, files.py on wire, strategies.py as a name for the engine's, and errors.py and version.py under everything.
+with api.py on wire and engine, files.py on wire, strategies.py as a name for the engine's, and errors.py and
+version.py under everything.
 """
 
 MAX_LINES = 400

@@ -244,7 +244,8 @@ class TestState:
         context.replace(first, "early", reason="summarized")
         made = context.replace(second, "early and later", reason="summarized")
         assert made.covers == tuple(group.number for group in (*first, *second))
-        assert {group.summarized_by for group in (*first, *second)} == {made.number}
+        assert [group.summarized_by for group in (*first, *second)] == [0, 0, made.number, made.number]
+        assert made.earlier is not None and made.earlier.text == "early"
         assert not context.include(first[0])
         assert context.tokens == exact(context)
         shown = [message.text for message in context.project()]

@@ -49,9 +49,10 @@ class ContextMachine(RuleBasedStateMachine):
         self.calls += count
         self.add(assistant("doing", *map(call, ids)), *[tool(result(id, LONG)) for id in ids])
 
-    @rule(id=st.sampled_from(("a", "b", "n0", "n1")))
-    def append_late_result(self, id: str) -> None:
-        self.add(tool(result(id, LONG)))
+    @rule(data=st.data())
+    def append_late_result(self, data: st.DataObject) -> None:
+        made = [f"n{number}" for number in range(self.calls)]
+        self.add(tool(result(data.draw(st.sampled_from(["a", "b", *made])), LONG)))
 
     @rule(text=st.sampled_from(("go on", "")))
     def append_request(self, text: str) -> None:

@@ -79,7 +79,7 @@ class TestBudget:
         budget = Budget.of(tokens)
         assert budget.usable == budget.trigger == tokens
         assert budget.target < budget.trigger
-        assert budget.target == int(tokens * 0.7)
+        assert budget.target == int(tokens * 0.5)
         assert not budget.due(tokens) and budget.due(tokens + 1)
 
     @given(sizes, st.floats(0.01, 1), st.floats(0.01, 1), st.integers(0, 200_000))
@@ -92,7 +92,7 @@ class TestBudget:
     def test_for_model_numbers(self) -> None:
         """A Claude of 200,000: 168,000 usable, due at 90 %, down to 70 % of that."""
         budget = Budget.for_model(Limits(model="m", context=200_000, output=64_000))
-        assert budget == Budget(window=200_000, reserve=OUTPUT_CAP, trigger=151_200, target=105_840)
+        assert budget == Budget(window=200_000, reserve=OUTPUT_CAP, trigger=151_200, target=75_600)
 
     def test_unlimited_is_never_due(self) -> None:
         """No window, no trigger."""

@@ -95,9 +95,10 @@ class Archive:
 
     def must_stay(self, group: ContextGroup) -> bool:
         """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group."""
-        if group.pinned or group.kind == "system" or self.is_newest(group) or group in self.requests():
+        if group.pinned or group.kind == "system" or self.is_newest(group):
             return True
-        return self.newest_words is not None and group is self.group_at(self.newest_words)
+        inside = group.indices
+        return self.first_request in inside or self.newest_request in inside or self.newest_words in inside
 
     def reference(self, index: int, part: int | None = None) -> str:
         """Name a message or one of its parts; names are made when first asked for."""

@@ -262,15 +262,15 @@ class Context:
     def replace(self, groups: Sequence[ContextGroup], text: str, *, reason: str) -> Summary:
         """Let a summary stand for groups; the groups of an earlier summary stay linked through the new one."""
         earlier = self.summary_text
-        covers = (*(earlier.covers if earlier else ()), *[group.number for group in groups])
         last = max([index for group in groups for index in group.indices], default=-1)
         number = earlier.number + 1 if earlier else 0
         self.exclude_all(groups, reason=reason)
+        for group in groups:
+            group.summarized_by = number
         tokens = sum(map(self.counter.message, pivot.render(text)))
         covers_to = max(last, earlier.covers_to if earlier else -1)
-        self.summary_text = Summary(number, text, covers, covers_to, tokens)
-        for group in self.covered_groups():
-            group.summarized_by = number
+        taken = tuple(group.number for group in groups)
+        self.summary_text = Summary(number, text, taken, covers_to, tokens, earlier)
         self.view.touch()
         return self.summary_text
 
@@ -284,6 +284,17 @@ class Context:
             group.summarized_by = None
         self.summary_text = None
         self.view.touch()
+
+    def _return_to(self, summary: Summary | None) -> None:
+        """Take back summaries made since this one; link it again when it was dropped."""
+        while self.summary_text is not None and self.summary_text is not summary:
+            for number in self.summary_text.taken:
+                self.archive.group(number).summarized_by = None
+            self.summary_text = self.summary_text.earlier
+        if summary is not None and self.summary_text is None:
+            self.summary_text = summary
+            for group in self.covered_groups():
+                group.summarized_by = summary.number
 
     def adopt_pivot(self) -> str | None:
         """Take over the pivot of an earlier pass, if one is shown: hide it and return its summary to be folded in."""
@@ -335,10 +346,7 @@ class Context:
         now, then = self.view.instead, snapshot.shown
         for index in [index for index in {**now, **then} if now.get(index) is not then.get(index)]:
             self.view.put(index, then.get(index))
-        self.drop_summary()
-        self.summary_text = snapshot.summary
-        for group in self.covered_groups():
-            group.summarized_by = snapshot.summary.number if snapshot.summary else None
+        self._return_to(snapshot.summary)
         known = set(snapshot.live)
         for group in self.live:
             if group.number not in known and group.indices[0] < snapshot.messages:
@@ -350,6 +358,7 @@ class Context:
             group.pinned = number in snapshot.pinned
         self._inherited, self.stripped_to = snapshot.inherited, snapshot.stripped_to
         del self._done[snapshot.actions :]
+        self.view.touch()
 
     def _reinstate(self, annotations: Sequence[Annotation]) -> None:
         """Take exclusions, pruning and pins over from annotations whose content still stands at their place."""

@@ -6,11 +6,14 @@ the least weight go first, and a line says how many. What the user said weighs m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kompakt.engine.summary import Material
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
+
+_LEFT_OUT = re.compile(r"\((\d+) more lines left out\)")
 
 _USER, _ASSISTANT, _TOOL = 240, 120, 100
 """Characters kept of a user's sentence, an assistant's, a call with its result."""
@@ -19,11 +22,12 @@ _USER, _ASSISTANT, _TOOL = 240, 120, 100
 def summarize(material: Material) -> str:
     """Write the outline of what is left out, within its tokens."""
     names: dict[str, str] = {}
-    told = [line for line in (material.earlier or "").splitlines() if line and not line.startswith("(")]
-    lines = [(_weight(line), line) for line in told]
+    told = (material.earlier or "").splitlines()
+    lines = [(_weight(line), line) for line in told if line and not _LEFT_OUT.fullmatch(line)]
+    left = sum(int(found[1]) for line in told if (found := _LEFT_OUT.fullmatch(line)))
     for reference, message in zip(material.references, material.messages, strict=True):
         lines += [(_weight(line), line) for line in _lines(reference, message, names)]
-    return _bounded(lines, material)
+    return _bounded(lines, left, material)
 
 
 def _weight(line: str) -> int:
@@ -54,8 +58,11 @@ def quoted(text: str) -> str:
     return '"' + one_line(text, _TOOL).replace('"', "'").replace("[kompakt", "[ kompakt") + '"'
 
 
-def _bounded(lines: list[tuple[int, str]], material: Material) -> str:
-    """Keep the heaviest and newest lines that fit, in their order."""
+def _bounded(lines: list[tuple[int, str]], left: int, material: Material) -> str:
+    """Keep the heaviest and newest lines that fit, in their order; say how many did not, those of before included.
+
+    A line that did not fit once never would again, since only newer ones come: folding loses nothing to starting over.
+    """
     costs = [material.count(line) + 1 for _, line in lines]
     order = sorted(range(len(lines)), key=lambda i: (lines[i][0], i), reverse=True)
     room = material.max_tokens - 30
@@ -65,5 +72,5 @@ def _bounded(lines: list[tuple[int, str]], material: Material) -> str:
             room -= costs[i]
             kept.add(i)
     text = "\n".join(line for i, (_, line) in enumerate(lines) if i in kept)
-    left = len(lines) - len(kept)
+    left += len(lines) - len(kept)
     return f"{text}\n({left} more lines left out)" if left and text else text

@@ -6,9 +6,9 @@ its own and a ``target`` as a share of the budget's target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -49,11 +49,11 @@ def _built_in() -> dict[str, Policy]:
         policy.name: policy
         for policy in (
             Policy("default", (shorten, ephemeral, prune, summarize)),
-            Policy("conservative", (shorten, ephemeral, prune, summarize), target_share=0.85),
+            Policy("conservative", (shorten, ephemeral, prune, summarize), target_share=0.75),
             Policy(
                 "aggressive",
                 (shorten, ephemeral, strategies.OutputCollapsing(min_keep_groups=2), summarize),
-                target_share=0.4,
+                target_share=0.25,
             ),
             Policy("window", (shorten, strategies.Truncation())),
         )
@@ -90,20 +90,34 @@ def load_policies(path: str | Path) -> dict[str, Policy]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
     tables: Any = data.get("policies", {})
-    return {name: _read(name, table, str(path)) for name, table in tables.items()}
+    if not isinstance(tables, dict):
+        raise UsageError(f"{path}: policies={tables!r} is not a table; write [policies.NAME]")
+    return {name: _read(name, table, str(path)) for name, table in cast("dict[str, Any]", tables).items()}
 
 
-def _read(name: str, table: Mapping[str, Any], path: str) -> Policy:
-    steps: Sequence[Mapping[str, Any]] = table.get("steps", ())
-    share: Any = table.get("target_share")
+def _read(name: str, table: Any, path: str) -> Policy:
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: policy {name!r} is {table!r} and not a table; write [policies.{name}]")
+    given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", table).items()}
+    unknown = [key for key in given if key not in ("steps", "target_share")]
+    if unknown:
+        raise UsageError(f"{path}: policy {name!r}: {unknown[0]!r} is no setting; use 'steps' and 'target_share'")
+    steps: Any = given.get("steps", [])
+    if not isinstance(steps, list):
+        raise UsageError(f"{path}: policy {name!r}: steps={steps!r} is not a list of tables")
+    share: Any = given.get("target_share")
     if share is not None and not (isinstance(share, int | float) and 0 < share < 1):
         raise UsageError(f"{path}: policy {name!r}: target_share={share!r} is not a share between 0 and 1")
-    return Policy(name, tuple(_step(step, f"{path}: policy {name!r}") for step in steps), target_share=share)
+    where = f"{path}: policy {name!r}"
+    return Policy(name, tuple(_step(step, where) for step in cast("list[Any]", steps)), target_share=share)
 
 
-def _step(step: Mapping[str, Any], where: str) -> Strategy:
-    settings = {key.replace("-", "_"): value for key, value in step.items() if key != "strategy"}
-    kind: object = step.get("strategy")
+def _step(step: Any, where: str) -> Strategy:
+    if not isinstance(step, dict):
+        raise UsageError(f"{where}: step {step!r} is not a table; write {{ strategy = {step!r} }}")
+    given = cast("dict[str, Any]", step)
+    settings = {key.replace("-", "_"): value for key, value in given.items() if key != "strategy"}
+    kind: object = given.get("strategy")
     make = REGISTRY.get(kind) if isinstance(kind, str) else None
     if make is None:
         raise UsageError(f"{where}: strategy {kind!r} is not known; use one of {', '.join(map(repr, REGISTRY))}")

@@ -101,7 +101,7 @@ def _pinned_note(context: Context) -> Placed | None:
     missing = [text for text in context.pinned_texts if context.is_rewritten and not context.shows(text)]
     if not missing:
         return None
-    message = Message("user", (Text("\n".join([PINNED_NOTE, *missing])),))
+    message = Message("user", (Text(pivot.seal("\n".join([PINNED_NOTE, *missing]))),))
     return Placed(message, -1, context.counter.message(message))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kompakt.engine.wording import OWN_LINES
+from kompakt.engine import pivot
+from kompakt.engine.wording import OWN_LINES, PINNED_NOTE
 from kompakt.model.groups import GroupKind, is_request
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
@@ -42,11 +43,23 @@ class Summary(msgspec.Struct, frozen=True):
 
     number: int
     text: str
-    covers: tuple[int, ...]
-    """The numbers of the groups it stands for, earlier summaries' groups included."""
+    taken: tuple[int, ...]
+    """The numbers of the groups that this summary was made for."""
     covers_to: int
     """The index of the last message it stands for; it is shown right behind that place."""
     tokens: int
+    earlier: Summary | None = None
+    """The summary it took the place of, whose groups it stands for too."""
+
+    @property
+    def covers(self) -> tuple[int, ...]:
+        """The numbers of all groups it stands for, those of the earlier summaries first."""
+        chain: list[tuple[int, ...]] = []
+        summary: Summary | None = self
+        while summary is not None:
+            chain.append(summary.taken)
+            summary = summary.earlier
+        return tuple(number for taken in reversed(chain) for number in taken)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -74,7 +87,7 @@ def speaks(message: Message) -> bool:
 
 def is_own_line(text: str) -> bool:
     """Tell whether a text is one of the fixed lines that kompakt itself puts on the user's side."""
-    return text.startswith(OWN_LINES) and (text in OWN_LINES or text.startswith(OWN_LINES[-1]))
+    return text in OWN_LINES or (text.startswith(PINNED_NOTE) and pivot.unseal(text) is not None)
 
 
 def byte_size(message: Message) -> int:

@@ -20,8 +20,8 @@ PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
 OPEN_ROUND_NOTE = "[kompakt] The newest tool calls and what they answered:"
 """Begins the text that stands for an open tool round where its signed reasoning can no longer be sent."""
 
-OWN_LINES = (PIVOT_QUESTION, RUNTIME_LINE, PINNED_NOTE)
-"""What kompakt says on the user's side: never a request. The last one begins a longer text."""
+OWN_LINES = (PIVOT_QUESTION, RUNTIME_LINE)
+"""What kompakt says on the user's side, word for word: never a request. Pinned texts are known by their seal."""
 
 
 def pruned_placeholder(reference: str, tokens: int) -> str:

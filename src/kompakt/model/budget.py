@@ -18,7 +18,7 @@ TRIGGER_SHARE = 0.9
 """Share of the usable window at which compaction is due: counts are estimates until the provider reports usage, and a
 tool result may arrive in between."""
 
-TARGET_SHARE = 0.7
+TARGET_SHARE = 0.5
 """Share of the trigger that a compaction aims for: the gap is what keeps it from firing again at the next step."""
 
 
@@ -83,7 +83,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, tokens: int) -> Budget:
-        """Make a plain budget of so many tokens, aiming for 70 % of them."""
+        """Make a plain budget of so many tokens, aiming for half of them."""
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
         return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE))

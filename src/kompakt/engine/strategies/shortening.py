@@ -13,6 +13,9 @@ from kompakt.model.tokens import Counter
 MAX_SHARE = 0.25
 """Largest share of the goal that one tool result may take."""
 
+OPEN_FACTOR = 2
+"""How much more of the goal a result may take that the model has not answered yet."""
+
 _HEAD = 0.6
 """Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
 
@@ -33,8 +36,9 @@ class Shortening(Deterministic):
         for group in context.live:
             if group.tokens <= limit or group.pinned:
                 continue
+            room = limit * OPEN_FACTOR if self.max_tokens is None and context.archive.is_newest(group) else limit
             for index in group.indices:
-                changed |= shorten_results(context, index, limit)
+                changed |= shorten_results(context, index, room)
         return changed
 
 

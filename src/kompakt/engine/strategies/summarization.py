@@ -37,7 +37,8 @@ class Summarization:
             return False
         before = context.snapshot()
         room = int(goal * self.share)
-        earlier = context.adopt_pivot()
+        inherited = context.adopt_pivot()
+        earlier = context.summary_text.text if context.summary_text else inherited
         groups = self._oldest(context, goal - room)
         text = await self._written(self._material(context, groups, earlier, room)) if groups else ""
         if not text:
@@ -64,8 +65,8 @@ class Summarization:
         return taken
 
     def _material(self, context: Context, groups: Sequence[ContextGroup], earlier: str | None, room: int) -> Material:
-        """Gather all that the summary will stand for: what it stood for before, and what is new to it."""
-        indices = sorted(index for group in (*context.covered_groups(), *groups) for index in group.indices)
+        """Gather what is new to the summary; what it stood for before is in the earlier one, so input stays bounded."""
+        indices = sorted(index for group in groups for index in group.indices)
         return Material(
             messages=tuple(context.messages[index] for index in indices),
             references=tuple(context.reference(index) for index in indices),

@@ -1,0 +1,209 @@
+"""Compare kompakt with other libraries and write docs/comparison.md: python -m benchmarks.compare [--cases N].
+
+The same random histories and budgets for everyone; see `benchmarks.judging` for what is asked and `benchmarks.peers`
+for the calls. `make bench-peers` installs the others. The page holds shares and ratios of one run, no seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from tests.histories.plain import build
+
+import kompakt
+from benchmarks.engine import STABLE_BUDGET, STEPS, stability
+from benchmarks.judging import Case, draw, has_words, is_valid, starts_with_user
+from benchmarks.measuring import RESULTS, seconds
+from benchmarks.peers import KOMPAKT, PEERS, Contender, installed, neutral_tokens
+
+PAGE = Path(__file__).parent.parent / "docs" / "comparison.md"
+SPEED_CHARS = 300
+"""Mean size of a tool output where speed is compared: short, for the sake of those that take minutes otherwise."""
+SLOW = 5.0
+"""Seconds from which one run has to do."""
+MAX_SECONDS = 100
+"""What one contender may take for its cases, and for its steps; the page says where that cut something short."""
+
+
+class Score(msgspec.Struct):
+    """How one contender came out."""
+
+    name: str
+    version: str
+    cases: int = 0
+    feasible: int = 0
+    raised: int = 0
+    raised_feasible: int = 0
+    invalid: int = 0
+    over: int = 0
+    task_lost: int = 0
+    newest_lost: int = 0
+    starts: int = 0
+    milliseconds: float = 0.0
+    stable: float = 0.0
+    steps: int = 0
+    """Steps that ``stable`` is a share of."""
+    errors: dict[str, int] = {}
+
+    @property
+    def answered(self) -> int:
+        """Cases that gave an output."""
+        return self.cases - self.raised
+
+
+def judge_case(contender: Contender, case: Case, score: Score) -> None:
+    """Run a contender on one case and add the outcome to its score."""
+    score.cases += 1
+    score.feasible += case.is_feasible
+    given = json.dumps(case.messages)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            out = contender.compact(json.loads(given), case.budget)
+    except Exception as error:  # noqa: BLE001 — anybody's code; that it raises is what is counted
+        score.raised += 1
+        score.raised_feasible += case.is_feasible
+        score.errors[type(error).__name__] = score.errors.get(type(error).__name__, 0) + 1
+        return
+    score.invalid += not is_valid(out)
+    score.over += case.is_feasible and neutral_tokens(out) > case.budget
+    if case.is_feasible:
+        score.task_lost += not has_words(out, case.task)
+        score.newest_lost += not has_words(out, case.newest)
+    score.starts += starts_with_user(out)
+
+
+def speed(contender: Contender) -> float:
+    """Time a contender on 1,000 messages of texts it has not seen, to half, in ms; it may use its own counter."""
+    small = build("openai-chat", messages=20, mean_chars=SPEED_CHARS, seed=1_000)["messages"]
+    contender.shrink(contender.read(small), 200, fast=True)  # pays for imports
+    times: list[float] = []
+    for seed in range(5):
+        messages = build("openai-chat", messages=1_000, mean_chars=SPEED_CHARS, seed=2_000 + seed)["messages"]
+        native, budget = contender.read(messages), neutral_tokens(messages) // 2
+        times.append(seconds(lambda native=native, budget=budget: contender.shrink(native, budget, fast=True)))
+        if times[-1] > SLOW:
+            break
+    return statistics.median(times) * 1000
+
+
+def score(contender: Contender, cases: Sequence[Case]) -> Score:
+    """Ask everything of one contender."""
+    found = Score(contender.name, installed(contender) or kompakt.__version__)
+    end = time.monotonic() + MAX_SECONDS
+    for case in cases:
+        judge_case(contender, case, found)
+        if time.monotonic() > end:
+            break
+    found.milliseconds = speed(contender)
+    found.stable, found.steps = stability(contender, max_seconds=MAX_SECONDS)
+    return found
+
+
+# --- the page ----------------------------------------------------------------------------------------------------
+
+HEAD = """\
+# Beside other libraries
+
+Made by `python -m benchmarks.compare` (`make bench-peers` installs the others and runs it); do not edit. Every library
+gets the same {cases} valid OpenAI Chat histories: 4 to 120 messages, one to four parallel calls, results in and out of
+order, one or several turns, ending in a tool result or in a request. Budgets are 5 to 90 % of the history.
+
+"""
+
+COLUMNS = "| call | invalid | over budget | task lost | newest lost | user first | raises | time | prefix kept |"
+
+LEGEND = """
+- **invalid**: refused by the tests' judge of OpenAI Chat, which is not part of kompakt: a result without its call, a
+  call without its result, or nothing left to answer. Of all outputs, as is *user first*.
+- **over budget**, **task lost**, **newest lost**: of the {feasible} cases whose budget holds the system prompt and the first and
+  the newest user message. Counted in o200k by OpenAI's published rule. Lost means: not there as it was typed.
+- **raises**: in brackets, how often in those same cases. kompakt raises `DoesNotFit`, with the size it would need, when the
+  open tool round at its shortest does not fit either; others give something larger, or something invalid.
+- **time**: 1,000 messages to half their tokens, as a multiple of kompakt's `window`, in one run. Others have their messages
+  ready-made and use their own fastest counter; kompakt reads, counts in o200k and writes.
+- **prefix kept**: share of {steps} steps under {budget:,} tokens at which the request before is a prefix of the next, which is
+  what a provider's prompt cache needs. Libraries that keep state keep it.
+
+## The calls
+
+"""
+
+
+def _share(part: int, whole: int) -> str:
+    return "–" if not whole else "0" if not part else f"{part / whole:.1%}".replace("%", " %")
+
+
+def _line(one: Score, base: float) -> str:
+    answered = one.feasible - one.raised_feasible
+    cells = [
+        one.name,
+        _share(one.invalid, one.answered),
+        _share(one.over, answered),
+        _share(one.task_lost, answered),
+        _share(one.newest_lost, answered),
+        _share(one.starts, one.answered),
+        f"{_share(one.raised, one.cases)} ({_share(one.raised_feasible, one.feasible)})",
+        f"{one.milliseconds / base:,.2g}" if one.milliseconds < 10 * base else f"{one.milliseconds / base:,.0f}",
+        f"{one.stable:.1%}".replace("%", " %"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(scores: Sequence[Score], contenders: Sequence[Contender], missing: Sequence[Contender]) -> str:
+    """Write the page."""
+    base = scores[0].milliseconds
+    dashes = "|---" + "|---:" * (COLUMNS.count("|") - 2) + "|"
+    table = [COLUMNS, dashes, *[_line(one, base) for one in scores]]
+    facts = {"cases": scores[0].cases, "feasible": scores[0].feasible, "steps": STEPS, "budget": STABLE_BUDGET}
+    calls = [
+        f"- {one.name}, {contender.package} {one.version}: {contender.call}" + _remark(contender, one, scores[0].cases)
+        for one, contender in zip(scores, contenders, strict=True)
+    ]
+    calls += [f"- {one.name}: not installed, not measured" for one in missing]
+    return HEAD.format(**facts) + "\n".join(table) + "\n" + LEGEND.format(**facts) + "\n".join(calls) + "\n"
+
+
+def _remark(contender: Contender, one: Score, asked: int) -> str:
+    errors = ", ".join(f"`{name}` {count}×" for name, count in sorted(one.errors.items()))
+    short = [f"{one.cases} cases" if one.cases < asked else "", f"{one.steps} steps" if one.steps < STEPS else ""]
+    cut = " and ".join(filter(None, short))
+    said = [contender.remark, f"raised {errors}" if errors else "", f"only {cut}, for lack of time" if cut else ""]
+    return "".join(f"; {text}" for text in said if text)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="benchmarks.compare", description="Compare kompakt with other libraries.")
+    parser.add_argument("--cases", type=int, default=500, metavar="N", help="histories to try; 500 unless given")
+    parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="the page to write")
+    given = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    present = [one for one in (*KOMPAKT, *PEERS) if installed(one)]
+    missing = [one for one in PEERS if not installed(one)]
+    cases = [draw(number) for number in range(given.cases)]
+    scores: list[Score] = []
+    for one in present:
+        print(f"{one.name} …", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        scores.append(score(one, cases))
+        print(f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    text = page(scores, present, missing)
+    print(text)
+    given.out.write_text(text, encoding="utf-8")
+    record = msgspec.json.format(msgspec.json.encode({"area": "comparison", "scores": scores}), indent=2)
+    (RESULTS / "comparison.json").write_bytes(record + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Policies: by name, from a file, as objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.engine.sessions import chat, session
+
+import kompakt
+from kompakt.engine import policies, strategies
+from kompakt.engine.policies import BUILT_IN, REGISTRY, policy_named
+from kompakt.errors import UsageError
+
+
+def write(folder: Path, text: str) -> Path:
+    """Write a policy file."""
+    path = folder / "policies.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class TestBuiltIn:
+    @pytest.mark.parametrize("name", ["default", "conservative", "aggressive", "window"])
+    def test_is_found_by_name_and_makes_a_history_fit(self, name: str) -> None:
+        """Each name is a policy that works."""
+        policy = policy_named(name)
+        assert policy is BUILT_IN[name] and policy.name == name
+        result = kompakt.compact(chat(*session(3, 6)), 3000, policy=name)
+        assert result.tokens_after <= 3000 and result.report.policy == name
+
+    def test_come_down_as_far_as_they_say(self) -> None:
+        """One rewriting ends below each policy's share of the budget; an aggressive one far below the others."""
+        payload = chat(*session(4, 12))
+        after: dict[str, int] = {}
+        for name in BUILT_IN:
+            steps = kompakt.compact(payload, 8000, policy=name).report.steps
+            after[name] = min(step.tokens_after for step in steps if step.at_message == steps[0].at_message)
+        assert after["aggressive"] <= 0.25 * 8000 < after["default"] <= 0.5 * 8000
+        assert after["default"] < after["conservative"] <= 0.75 * 8000
+
+    def test_unknown_name_says_which_there_are(self) -> None:
+        """The error quotes the name and lists the others."""
+        with pytest.raises(UsageError) as caught:
+            kompakt.compact(chat(*session(1, 1)), 100, policy="defualt")
+        for word in ("'defualt'", "'default'", "'conservative'", "'aggressive'", "'window'", "Policy"):
+            assert word in str(caught.value)
+
+    def test_every_strategy_has_a_name_for_files(self) -> None:
+        """All but the composition can be written in a file."""
+        public = {getattr(strategies, name) for name in strategies.__all__} - {
+            strategies.Strategy,
+            strategies.TokenBudget,
+        }
+        assert set(REGISTRY.values()) == public
+
+
+class TestFiles:
+    def test_reads_steps_settings_and_share(self, tmp_path: Path) -> None:
+        """Names with dashes or underscores; the order of the file is the order of the steps."""
+        path = write(
+            tmp_path,
+            """
+            [policies.careful]
+            target_share = 0.5
+            steps = [
+                { strategy = "shortening", max_tokens = 300 },
+                { strategy = "output-pruning", keep-tokens = 100, min_tokens = 0, protect-tools = ["read"] },
+                { strategy = "truncation" },
+            ]
+            [policies.empty]
+            """,
+        )
+        found = kompakt.load_policies(path)
+        careful = found["careful"]
+        assert list(found) == ["careful", "empty"] and found["empty"].steps == ()
+        assert [type(step).__name__ for step in careful.steps] == ["Shortening", "OutputPruning", "Truncation"]
+        assert careful.steps[0].max_tokens == 300 and careful.steps[1].protect_tools == {"read"}
+        result = kompakt.compact(chat(*session(2, 8)), 3000, policy=careful)
+        assert result.report.policy == "careful" and result.report.steps[-1].tokens_after <= 1500
+
+    @pytest.mark.parametrize(
+        "text, words",
+        [
+            ("policies = [", ["policies.toml"]),
+            ('[policies.x]\nsteps = [{ strategy = "trunction" }]', ["'trunction'", "'truncation'", "policy 'x'"]),
+            ("[policies.x]\nsteps = [{ max_tokens = 3 }]", ["None", "policy 'x'"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", max = 3 }]', ["truncation", "max"]),
+            ("[policies.x]\ntarget_share = 1.5", ["target_share=1.5"]),
+            ('[policies.x]\ntarget_share = "half"', ["target_share='half'"]),
+            ("[policies.x]\ntarget = 0.5", ["'target'", "'target_share'"]),
+            ("[policies.x]\nsteps = 3", ["steps", "policy 'x'"]),
+            ('[policies.x]\nsteps = ["truncation"]', ["'truncation'", "policy 'x'"]),
+            ("[policies]\nx = 3", ["policy 'x'"]),
+            ("policies = 3", ["policies=3"]),
+            ('[policies.x]\nsteps = [{ strategy = "sliding-window", min-keep-groups = 0 }]', ["min_keep_groups=0"]),
+            ('[policies.x]\nsteps = [{ strategy = "sliding-window", min-keep-groups = "2" }]', ["sliding-window"]),
+        ],
+    )
+    def test_says_what_is_wrong_and_where(self, tmp_path: Path, text: str, words: list[str]) -> None:
+        """A file that cannot be meant is a usage error that names the place."""
+        with pytest.raises(UsageError) as caught:
+            kompakt.load_policies(write(tmp_path, text))
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+
+    def test_a_missing_file_is_a_usage_error(self, tmp_path: Path) -> None:
+        """The path is named."""
+        with pytest.raises(UsageError, match=r"nowhere\.toml"):
+            kompakt.load_policies(tmp_path / "nowhere.toml")
+
+    def test_a_file_without_policies_has_none(self, tmp_path: Path) -> None:
+        """Other tables are not ours."""
+        assert policies.load_policies(write(tmp_path, "[tool.other]\nx = 1")) == {}
