@@ -133,7 +133,7 @@ def track_peer_step(peer: AgentFramework, messages: int) -> tuple[Spread, Spread
     ratios: list[float] = []
     for block in range(0, len(own), BLOCK):
         median = statistics.median(seconds(lambda pair=pair: run.step(pair)) for pair in own[block : block + BLOCK])
-        native += peer.read(wire[block])
+        native.extend(peer.read(wire[block]))
         theirs.append(seconds(lambda: peer.shrink(native, UNLIMITED, fast=True)))
         ratios.append(theirs[-1] / median)
     return spread(theirs).scaled(1000), spread(ratios)
@@ -226,7 +226,7 @@ def peer_run(peer: AgentFramework) -> tuple[float, int]:
     native = peer.read(first)
     taken, done = 0.0, 0
     for step in steps:
-        native += peer.read(step)
+        native.extend(peer.read(step))
         taken += seconds(lambda: peer.shrink(native, RUN_BUDGET, fast=True))
         done += 1
         if taken > PEER_SECONDS:
@@ -283,7 +283,7 @@ def measure_memory() -> list[Row]:
 
 
 def stability(contender: Contender, *, max_seconds: float = 60) -> tuple[float, int]:
-    """Return the share of steps at which the request before is a prefix of the next, and how many there was time for."""
+    """Return the share of steps at which the request before is a prefix of the next, and how many were done."""
     first, *steps = session(STEPS, 3)
     state, before = contender.grow(None, first, STABLE_BUDGET)
     kept = done = 0
@@ -318,7 +318,13 @@ def measure_stability() -> list[Row]:
         Row(name="prefix kept, live context, `window`", value=live_stability("window"), unit="share", at_least=0.95),
         Row(name="prefix kept, live context, `default`", value=live_stability("default"), unit="share", at_least=0.95),
         *[
-            Row(name=f"prefix kept, {one.name}, no state", value=stability(one)[0], unit="share", at_least=0.95, note=note)
+            Row(
+                name=f"prefix kept, {one.name}, no state",
+                value=stability(one)[0],
+                unit="share",
+                at_least=0.95,
+                note=note,
+            )
             for one in (Kompakt("window"), Kompakt("default"))
         ],
     ]

@@ -1,7 +1,7 @@
 """Random histories, and what a shortened one is asked: is it valid, does it fit, are the user's words still there.
 
-Nothing here uses kompakt: validity is decided by the tests' own judge of OpenAI Chat and by a plain look at the ids, size
-by OpenAI's published rule of counting.
+Nothing here uses kompakt: validity is decided by the tests' own judge of OpenAI Chat and by a plain look at the ids,
+size by OpenAI's published rule of counting.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def draw(number: int) -> Case:
 
 
 def _with_turns(random: Random, messages: Sequence[Item]) -> list[Item]:
-    """Make each request a text of its own; a third has one turn only, a third shuffled results, a third a new request."""
+    """Make each request a text of its own; a third has one turn, a third shuffled results, others a new request."""
     single = random.random() < 1 / 3
     shuffles = random.random() < 1 / 3
     kept: list[Item] = []

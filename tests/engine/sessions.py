@@ -1,4 +1,4 @@
-"""Small sessions and helpers that the engine's tests share; the one invariant is that equal arguments give equal values."""
+"""Small sessions and helpers that the engine's tests share; equal arguments give equal values."""
 
 from __future__ import annotations
 

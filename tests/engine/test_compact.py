@@ -260,4 +260,4 @@ class TestThreePoints:
         context = Context(session(1, 10))
         assert asyncio.run(strategy(context))
         assert kompakt.compact(chat(*session(1, 10)), 3000, policy=kompakt.Policy("t", (strategy,))).changed
-        assert [tool(result("c9", "9 " + LONG))] == [message for message in context.project()[-1:]]
+        assert [tool(result("c9", "9 " + LONG))] == list(context.project()[-1:])

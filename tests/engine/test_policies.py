@@ -30,14 +30,14 @@ class TestBuiltIn:
         assert result.tokens_after <= 3000 and result.report.policy == name
 
     def test_come_down_as_far_as_they_say(self) -> None:
-        """One rewriting ends below each policy's share of the budget; an aggressive one far below the others."""
-        payload = chat(*session(4, 12))
+        """One rewriting ends below each policy's share of the budget, or its target; conservative keeps the most."""
+        payload, budget = chat(*session(4, 12)), kompakt.Budget.of(8000)
         after: dict[str, int] = {}
-        for name in BUILT_IN:
-            steps = kompakt.compact(payload, 8000, policy=name).report.steps
+        for name, policy in BUILT_IN.items():
+            steps = kompakt.compact(payload, budget, policy=name).report.steps
             after[name] = min(step.tokens_after for step in steps if step.at_message == steps[0].at_message)
-        assert after["aggressive"] <= 0.25 * 8000 < after["default"] <= 0.5 * 8000
-        assert after["default"] < after["conservative"] <= 0.75 * 8000
+            assert after[name] <= (budget.target if policy.target_share is None else policy.target_share * 8000)
+        assert after["aggressive"] < after["default"] < after["conservative"]
 
     def test_unknown_name_says_which_there_are(self) -> None:
         """The error quotes the name and lists the others."""

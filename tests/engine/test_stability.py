@@ -23,7 +23,7 @@ STEPS = 300
 
 def steps(format: str) -> tuple[dict[str, Any], list[int]]:
     """Make a session of 300 model calls and say where each of them was made."""
-    body = plain.build(format, messages=STEPS * 5, seed=12, mean_chars=600)
+    body = plain.build(format, messages=STEPS * 5, seed=12, mean_chars=1000)
     history = kompakt.parse(body, format)
     places = [
         i for i in range(1, len(history)) if history[i].role == "assistant" and history[i - 1].role != "assistant"
@@ -60,7 +60,7 @@ class TestPreviousRequestIsAPrefix:
     def test_with_the_growing_full_history_and_no_state(self, format: str) -> None:
         """The same for a caller that hands in everything each time: byte for byte, in the payload."""
         body, places = steps(format)
-        every = 1 if format == "openai-chat" else 5
+        every = 1 if format == "openai-chat" else 6
         key = KEYS.get(format, "messages")
         history = kompakt.parse(body, format)
         extended = tried = 0

@@ -320,9 +320,17 @@ class TestOverflowByRounds:
         assert {group.excluded for group in gone} == {f"overflow brought by {overflow.guilty}"}
 
     def test_spares_a_pinned_round(self) -> None:
-        """A pinned result is not shortened, guilty or not."""
-        history = [user("Task."), *rounds(2), assistant(call("x")), tool(result("x", LONG * 6)), user("Newest.")]
+        """A pinned result is not shortened, though its round is the guilty one."""
+        history = [
+            user("Task."),
+            assistant(call("x", "grep")),
+            tool(result("x", LONG * 6)),
+            *rounds(2),
+            user("Newest."),
+        ]
         context = Context(history)
-        context.pin(context.group_at(5))
-        run(OverflowByRounds(target=500), context)
-        assert history[6] in context.project()
+        context.pin(context.group_at(2))
+        overflow = OverflowByRounds(target=500)
+        assert run(overflow, context)
+        assert overflow.guilty is not None and "grep" in overflow.guilty
+        assert history[2] in context.project()

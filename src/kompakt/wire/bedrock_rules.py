@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,12 +28,13 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import Place, pair
+from kompakt.model.pairs import Place
 from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, as_object, kind_of, render
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change, Problem
 from kompakt.wire.reading import model_of
+from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths
 from kompakt.wire.wording import CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
 
 _ID = re.compile(CONTRACT.ids.pattern)
@@ -53,6 +54,10 @@ def _signs(model: str | None) -> bool:
 
 
 # --- problems ----------------------------------------------------------------------------------------------------
+
+
+_SIDES = SideCodes(call="BR-1", result="BR-2", open_call="BR-1", stray_result="BR-2")
+_SPEAKERS: dict[Role, str] = {"assistant": "assistant", "user": "user", "system": "system"}
 
 
 class _Turn(NamedTuple):
@@ -276,13 +281,14 @@ def _strict_problems(turns: Sequence[_Turn]) -> Iterator[Problem]:
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
     """Mend a history so that Bedrock takes it; say what was done."""
     changes: list[Change] = []
-    path = _paths(history)
+    path = paths(history, messages="messages", parts="content")
     signs = _signs(history.model)
     apart = strict or not (history.model is None or _MIXES.search(history.model))
     messages: list[Message] = []
     for i, message in enumerate(history):
         messages += _mend_message(message, i, changes, signs=signs)
-    messages = [_mend_hosted(m, path, changes) for m in _merged(messages, path, changes, "assistant", apart=False)]
+    spoken = _merged(messages, path, changes, "assistant", apart=False)
+    messages = [mend_hosted(message, path, changes, codes=_SIDES) for message in spoken]
     messages = _without_doubles(messages, path, changes)
     mender = msgspec.structs.replace(MENDER, path=lambda place, message: path(message.parts[place.part]))
     messages, paired = mend_pairs([message for message in messages if message.parts], mender)
@@ -324,26 +330,6 @@ def _stub(call: ToolCall) -> JsonObject:
     return {"toolSpec": {"name": call.name, "inputSchema": {"json": {"type": "object"}}}}
 
 
-def _paths(history: Sequence[Message]) -> Callable[[Part], str]:
-    """Return a function that says where a part stood in the payload, however far it was moved since."""
-    places = {
-        id(_raw(part)): (i, j)
-        for i, message in enumerate(history)
-        for j, part in enumerate(message.parts)
-        if _raw(part) is not None
-    }
-
-    def path(part: Part) -> str:
-        place = places.get(id(_raw(part)))
-        return f"messages[{place[0]}].content[{place[1]}]" if place else "messages"
-
-    return path
-
-
-def _raw(part: Part) -> Json:
-    return getattr(part, "raw", None)
-
-
 def _is_foreign(message: Message) -> bool:
     """Tell a message whose role nobody knows: it is passed on as it is and belongs to no side."""
     return type(message.raw) is dict and message.raw.get("role", "user") not in ROLES
@@ -378,7 +364,7 @@ def _mend_message(message: Message, i: int, changes: list[Change], *, signs: boo
     if all(map(_is_cache_point, kept)):
         changes.append(Change("BR-6", "dropped", path, "a message that says nothing"))
         return
-    yield from _by_side(message, path, changes)
+    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
 def _mend_fields(message: Message, path: str, changes: list[Change]) -> Message:
@@ -430,39 +416,6 @@ def _mend_result(result: ToolResult, path: str, changes: list[Change]) -> ToolRe
         changes.append(Change(code, "replaced", f"{path}.toolResult.content", "content without a blank in it"))
         inner["content"] = said
     return msgspec.structs.replace(result, raw={**result.raw, "toolResult": inner})
-
-
-def _side(part: Part, role: Role) -> Role:
-    if type(part) is ToolCall or (type(part) is ToolResult and part.hosted):
-        return "assistant"
-    return "user" if type(part) is ToolResult else role
-
-
-def _by_side(message: Message, path: str, changes: list[Change]) -> Iterator[Message]:
-    """Yield a message whole when all of it is its speaker's, else in pieces."""
-    if all(_side(part, message.role) == message.role for part in message.parts):
-        yield message
-        return
-    code = "BR-2" if message.role == "assistant" else "BR-1"
-    changes.append(Change(code, "moved", path, "tool uses are now the assistant's, results the user's"))
-    sides = groupby(message.parts, key=lambda part: _side(part, message.role))
-    for role, parts in cast("Iterator[tuple[Role, Iterator[Part]]]", sides):
-        yield Message(role, tuple(parts), raw={**(message.raw or {}), "role": role}, edited=True)
-
-
-def _mend_hosted(message: Message, path: Callable[[Part], str], changes: list[Change]) -> Message:
-    """Drop tool uses that Bedrock ran itself without their result, and such results without their tool use."""
-    if not any(getattr(part, "hosted", False) for part in message.parts):
-        return message
-    pairs = pair([message])
-    stray = {
-        place.part: "BR-1" if place in pairs.open else "BR-2"
-        for place in (*pairs.open, *pairs.orphans, *pairs.duplicates)
-        if getattr(message.parts[place.part], "hosted", False)
-    }
-    for j, code in sorted(stray.items()):
-        changes.append(Change(code, "dropped", path(message.parts[j]), "a tool use or a result without its other half"))
-    return message.with_parts(p for j, p in enumerate(message.parts) if j not in stray) if stray else message
 
 
 def _without_doubles(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:

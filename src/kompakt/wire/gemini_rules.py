@@ -8,8 +8,8 @@ where the current turn begins (GE-6). So two user contents in a row are right wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
-from typing import NamedTuple, cast
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +42,7 @@ from kompakt.wire.gemini import (
 )
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.problem import Change, Problem
+from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths, raw_of
 from kompakt.wire.wording import CONTINUE_LINE, RESUME_LINE
 
 SENTINEL = "skip_thought_signature_validator"
@@ -77,6 +78,10 @@ def needs_signatures(model: str | None) -> bool:
 
 
 # --- problems ----------------------------------------------------------------------------------------------------
+
+
+_SIDES = SideCodes(call="GE-1", result="GE-2", open_call="GE-3", stray_result="GE-2")
+_SPEAKERS: dict[Role, str] = {"assistant": "model", "user": "user", "system": "user"}
 
 
 class _Turn(NamedTuple):
@@ -253,11 +258,13 @@ def _known_fields(part: JsonObject) -> JsonObject:
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
     """Mend a history so that Gemini takes it; say what was done."""
     changes: list[Change] = []
-    path = _paths(history)
+    path = paths(history, messages="contents", parts="parts")
     messages: list[Message] = []
     for i, message in enumerate(history):
         messages += _mend_content(message, i, history, changes, strict)
-    messages = [_mend_hosted(message, path, changes) for message in _merged(messages, path, changes, {"assistant"})]
+    messages = [
+        mend_hosted(message, path, changes, codes=_SIDES) for message in _merged(messages, path, changes, {"assistant"})
+    ]
     mender = msgspec.structs.replace(MENDER, path=lambda place, message: path(message.parts[place.part]))
     messages, paired = mend_pairs([message for message in messages if message.parts], mender)
     changes += paired
@@ -267,26 +274,6 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     if needs_signatures(history.model):
         messages = _signed(messages, path, changes)
     return messages, changes
-
-
-def _paths(history: Sequence[Message]) -> Callable[[Part], str]:
-    """Return a function that says where a part stood in the payload, however far it was moved since."""
-    places = {
-        id(_raw(part)): (i, j)
-        for i, message in enumerate(history)
-        for j, part in enumerate(message.parts)
-        if _raw(part) is not None
-    }
-
-    def path(part: Part) -> str:
-        place = places.get(id(_raw(part)))
-        return f"contents[{place[0]}].parts[{place[1]}]" if place else "contents"
-
-    return path
-
-
-def _raw(part: Part) -> Json:
-    return getattr(part, "raw", None)
 
 
 def _is_foreign(message: Message) -> bool:
@@ -310,7 +297,7 @@ def _mend_content(message: Message, i: int, history: History, changes: list[Chan
     if not kept:
         changes.append(Change("GE-7", "dropped", path, "a content without parts"))
         return
-    yield from _by_side(message, path, changes)
+    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
 def _mend_fields(message: Message, path: str, changes: list[Change], *, alone: bool, strict: bool) -> Message:
@@ -364,7 +351,7 @@ def _mend_data(part: Part, path: str, changes: list[Change]) -> Part:
 
 def _scrubbed(part: Part, path: str, changes: list[Change]) -> Part:
     """Strip fields that Gemini does not know, except from a signed part."""
-    raw = _raw(part)
+    raw = raw_of(part)
     if type(raw) is not dict or type(part) in (Reasoning, Opaque) or signature_of(raw):
         return part
     known = _known_fields(raw)
@@ -372,40 +359,6 @@ def _scrubbed(part: Part, path: str, changes: list[Change]) -> Part:
         return part
     changes.append(Change("GE-9", "stripped", path, "fields that Gemini does not know"))
     return msgspec.structs.replace(part, raw=known)
-
-
-def _side(part: Part, role: Role) -> Role:
-    if type(part) is ToolCall or (type(part) is ToolResult and part.hosted):
-        return "assistant"
-    return "user" if type(part) is ToolResult else role
-
-
-def _by_side(message: Message, path: str, changes: list[Change]) -> Iterator[Message]:
-    """Yield a content whole when all of it is its speaker's, else in pieces."""
-    if all(_side(part, message.role) == message.role for part in message.parts):
-        yield message
-        return
-    code = "GE-1" if message.role == "user" else "GE-2"
-    changes.append(Change(code, "moved", path, "calls are now in a model content, responses in a user content"))
-    sides = groupby(message.parts, key=lambda part: _side(part, message.role))
-    for role, parts in cast("Iterator[tuple[Role, Iterator[Part]]]", sides):
-        raw = {**(message.raw or {}), "role": "model" if role == "assistant" else "user"}
-        yield Message(role, tuple(parts), raw=raw, edited=True)
-
-
-def _mend_hosted(message: Message, path: Callable[[Part], str], changes: list[Change]) -> Message:
-    """Drop calls that Gemini ran itself without their result, and such results without their call."""
-    if not any(getattr(part, "hosted", False) for part in message.parts):
-        return message
-    pairs = pair([message])
-    stray = {
-        place.part: "GE-3" if place in pairs.open else "GE-2"
-        for place in (*pairs.open, *pairs.orphans, *pairs.duplicates)
-        if getattr(message.parts[place.part], "hosted", False)
-    }
-    for j, code in sorted(stray.items()):
-        changes.append(Change(code, "dropped", path(message.parts[j]), "a call or a result without its other half"))
-    return message.with_parts(p for j, p in enumerate(message.parts) if j not in stray) if stray else message
 
 
 def _aligned(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
