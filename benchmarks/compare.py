@@ -201,7 +201,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="the page to write")
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    present = [one for one in (*KOMPAKT, *PEERS) if installed(one)]
+    present = [*KOMPAKT, *(one for one in PEERS if installed(one))]
     missing = [one for one in PEERS if not installed(one)]
     cases = [draw(number) for number in range(given.cases)]
     scores: list[Score] = []

@@ -21,7 +21,7 @@ from tests.histories.plain import build
 import kompakt
 from benchmarks.live import Run
 from benchmarks.measuring import Row, Spread, row, seconds, spread
-from benchmarks.peers import AgentFramework, Contender, Kompakt, installed
+from benchmarks.peers import AgentFramework, AgentFrameworkPlain, Contender, Kompakt, installed
 from kompakt.model.messages import History, Message
 from kompakt.model.tokens import vocabulary
 
@@ -193,10 +193,12 @@ def measure_cold() -> list[Row]:
     peer = _peer()
     if peer is not None:
         times = [_peer_cold(peer, seed) for seed in range(3)]
+        plain = spread(_peer_cold(AgentFrameworkPlain(), seed) for seed in range(5))
         ratios = [theirs / own for theirs, own in zip(times, windows, strict=False)]
         rows += [
             row("Agent Framework: composed strategy", spread(times).scaled(1000), "ms", peer=True, note="3 runs"),
             row("Agent Framework over kompakt, cold compaction", spread(ratios), "×", at_least=50),
+            row("Agent Framework: oldest groups first, no other step", plain.scaled(1000), "ms", peer=True),
         ]
     return rows
 

@@ -1,7 +1,7 @@
 """Try every promise of `compact` 100,000 times and write down how it went.
 
 Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins; independent judges look
-at each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up and repeated.
+at each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up.
 """
 
 from __future__ import annotations

@@ -255,17 +255,18 @@ def compact(
         InputError: the payload is not a history, or its format cannot be told.
         UsageError: the policy has to await something and a loop is running; use ``acompact``.
     """
+    chosen = policy_named(policy)
     work = acompact(
         payload,
         budget,
         model=model,
         format=format,
-        policy=policy,
+        policy=chosen,
         pins=pins,
         instructions=instructions,
         progress=progress,
     )
-    return drive(work)
+    return drive(work, may_wait=chosen.awaits)
 
 
 async def acompact(

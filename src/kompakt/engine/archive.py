@@ -6,10 +6,13 @@ keeps that apart: this module knows the history, the context knows the view.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kompakt.engine.state import ContextGroup, speaks
 from kompakt.model.groups import Grouping
 from kompakt.model.messages import Message
 from kompakt.model.references import References
+from kompakt.model.tokens import Counter
 
 
 class Archive:
@@ -77,6 +80,10 @@ class Archive:
         """Return a group by its number, or the one it became part of."""
         return self.groups[self._grouping.root(number)]
 
+    def known(self, numbers: Iterable[int]) -> list[ContextGroup]:
+        """Return groups by their numbers."""
+        return [self.group(number) for number in numbers]
+
     def group_at(self, index: int) -> ContextGroup:
         """Return the group of a message."""
         return self.groups[self._grouping.root(self._grouping.owners[index])]
@@ -106,3 +113,10 @@ class Archive:
         while len(names) <= index:
             self._references.add(self.messages[len(names)])
         return names[index] if part is None else f"{names[index]}.{part}"
+
+    def tally(self, groups: list[ContextGroup], counter: Counter) -> dict[str, int]:
+        """Count groups, messages, tool calls and tokens, as the messages are."""
+        indices = [index for group in groups for index in group.indices]
+        calls = sum(len(self.messages[index].calls) for index in indices)
+        tokens = sum(counter.message(self.messages[index]) for index in indices)
+        return {"groups": len(groups), "messages": len(indices), "tool_calls": calls, "tokens": tokens}

@@ -18,6 +18,7 @@ from kompakt.engine.context import Context
 from kompakt.engine.fitting import fit, minimal
 from kompakt.engine.policies import Policy
 from kompakt.engine.report import Step
+from kompakt.engine.strategies import Strategy
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History
@@ -73,7 +74,8 @@ async def compact(history: History, order: Order) -> Outcome:
             order.progress(index, len(history))
     if order.budget.due(context.tokens):
         await rewrite(context, order.policy, order.budget, steps)
-    limit = order.budget.trigger
+    await _perform(context, steps)
+    limit = max(order.budget.trigger, order.budget.usable)
     if context.is_rewritten:
         context.strip_reasoning()
     if limit and context.projected_tokens > limit and not fit(context, limit):
@@ -81,9 +83,17 @@ async def compact(history: History, order: Order) -> Outcome:
     return Outcome(context, tuple(steps))
 
 
+async def _perform(context: Context, steps: list[Step]) -> None:
+    """Ask the summariser once, for all that the replay left to it; what it cannot do stays as the outline has it."""
+    rehearsed, context.rehearsed = context.rehearsed, None
+    if rehearsed is not None:
+        await _attempt(context, rehearsed, "Summarization", steps)
+
+
 def _context(history: History, order: Order) -> Context:
     context = Context(history.with_messages(()), counter=order.counter)
     context.instructions = order.instructions
+    context.is_replay = True
     context.manual_thinking = order.manual_thinking
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     return context
@@ -105,20 +115,24 @@ async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[
     for strategy in policy.steps:
         if context.tokens <= context.goal:
             break
-        before = context.tokens
-        snapshot = context.snapshot()
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
-        try:
-            changed = await strategy(context)
-        except Exception as error:  # noqa: BLE001 — a strategy may be anybody's code; the run must outlive it
-            context.rollback(snapshot)
-            _log.warning("strategy %s failed and was undone: %r", name, error)
-            steps.append(Step(name, before, before, len(context.messages), failed=repr(error)))
-            continue
-        if changed:
-            steps.append(Step(name, before, context.tokens, len(context.messages)))
+        await _attempt(context, strategy, name, steps)
     if context.is_rewritten:
         context.strip_reasoning()
+
+
+async def _attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
+    """Run a strategy and note what it did; undo it when it raises."""
+    before, snapshot = context.tokens, context.snapshot()
+    try:
+        changed = await strategy(context)
+    except Exception as error:  # noqa: BLE001 — a strategy may be anybody's code; the run must outlive it
+        context.rollback(snapshot)
+        _log.warning("strategy %s failed and was undone: %r", name, error)
+        steps.append(Step(name, before, before, len(context.messages), failed=repr(error)))
+        return
+    if changed:
+        steps.append(Step(name, before, context.tokens, len(context.messages)))
 
 
 def _least(history: History, order: Order, limit: int) -> Context:
@@ -148,13 +162,15 @@ def _last_step(context: Context, history: History) -> Step:
     return Step("floor", context.tokens, context.tokens, len(history))
 
 
-def drive(work: Coroutine[Any, Any, Result]) -> Result:
+def drive(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:
     """Run work to its end; inside a running loop it may await nothing.
+
+    ``may_wait`` is false for work known to await nothing: it needs no loop at all.
 
     Raises:
         UsageError: it does await something there.
     """
-    if "asyncio" in sys.modules and not _in_a_loop():  # who never imported it has nothing that waits for a loop
+    if may_wait and "asyncio" in sys.modules and not _in_a_loop():  # who never imported it has nothing to wait for
         return _in_own_loop(work)
     try:
         work.send(None)

@@ -7,7 +7,7 @@ frozen values of the caller's and are never written to: everything said about th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -21,7 +21,7 @@ from kompakt.engine.view import View
 from kompakt.engine.wording import pruned_placeholder
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
-from kompakt.model.messages import History, Message, Part, ToolCall, ToolResult
+from kompakt.model.messages import History, Message, Part, ToolResult
 from kompakt.model.references import digest
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 
@@ -35,6 +35,10 @@ class Context:
     """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
     instructions: str | None = None
     """What the caller asks of a summary."""
+    is_replay = False
+    """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
+    rehearsed: Callable[[Context], Awaitable[bool]] | None = None
+    """What is left to do when the replay is over."""
     summary_text: Summary | None = None
     stripped_to = 0
     """Messages before this index are shown without signed reasoning."""
@@ -173,13 +177,8 @@ class Context:
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Count groups, messages, tool calls and tokens: all, and those shown."""
-        return {"all": self._tally(self.groups), "included": self._tally(self.live)}
-
-    def _tally(self, groups: list[ContextGroup]) -> dict[str, int]:
-        indices = [index for group in groups for index in group.indices]
-        calls = sum(type(part) is ToolCall for index in indices for part in self.messages[index].parts)
-        tokens = sum(group.tokens for group in groups)
-        return {"groups": len(groups), "messages": len(indices), "tool_calls": calls, "tokens": tokens}
+        included = {**self.archive.tally(self.live, self.counter), "tokens": self.view.tokens}
+        return {"all": self.archive.tally(self.groups, self.counter), "included": included}
 
     # --- what may go ----------------------------------------------------------------------------------------------
 
@@ -229,9 +228,8 @@ class Context:
 
     def pin(self, group: ContextGroup) -> None:
         """Make a group part of what always stays."""
-        group.pinned = True
-        if group.summarized_by is None:
-            self.view.unhide(group)
+        group.pinned, group.summarized_by = True, None
+        self.view.unhide(group)
 
     def prune(self, index: int, part: int) -> bool:
         """Hide one tool output behind a placeholder; return whether that changed anything."""
@@ -276,7 +274,7 @@ class Context:
 
     def covered_groups(self) -> list[ContextGroup]:
         """List the groups that the present summary stands for."""
-        return [self.archive.group(number) for number in (self.summary_text.covers if self.summary_text else ())]
+        return self.archive.known(self.summary_text.covers) if self.summary_text else []
 
     def drop_summary(self) -> None:
         """Show no summary; what it stood for stays excluded and can be included again."""
@@ -284,6 +282,13 @@ class Context:
             group.summarized_by = None
         self.summary_text = None
         self.view.touch()
+
+    def reword(self, text: str) -> None:
+        """Say the present summary in other words; what it stands for stays."""
+        if self.summary_text is not None:
+            tokens = sum(map(self.counter.message, pivot.render(text)))
+            self.summary_text = msgspec.structs.replace(self.summary_text, text=text, tokens=tokens)
+            self.view.touch()
 
     def _return_to(self, summary: Summary | None) -> None:
         """Take back summaries made since this one; link it again when it was dropped."""
@@ -367,7 +372,8 @@ class Context:
                 continue
             group = self.group_at(index)
             group.pinned = group.pinned or annotation.pinned
-            if annotation.excluded is not None and not self.is_protected(group):
+            summarized = annotation.summarized_by is not None  # shown again: the summary itself is not at hand here
+            if annotation.excluded is not None and not summarized and not self.is_protected(group):
                 self.exclude(group, reason=annotation.excluded)
             for part in annotation.pruned:
                 self.prune(index, part)

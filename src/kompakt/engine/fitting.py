@@ -66,9 +66,10 @@ def _shorten(context: Context, limit: int) -> bool:
     ]
     sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
     cap = _cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    shown = {index: context.shown(index) for index in places}
     for _ in range(_ATTEMPTS):
         for index in places:
-            context.restore(index)
+            context.view.put(index, shown[index])
             shorten_results(context, index, cap)
         if context.projected_tokens <= limit:
             return True
@@ -76,7 +77,7 @@ def _shorten(context: Context, limit: int) -> bool:
         if cap <= 0:
             break
     for index in places:
-        context.restore(index)
+        context.view.put(index, shown[index])
         shorten_results(context, index, 0)
     return context.projected_tokens <= limit
 
@@ -103,9 +104,10 @@ def _shorten_first_request(context: Context, limit: int) -> bool:
     if first is None or first is newest or first.pinned:
         return False
     index = first.indices[0]
+    shown = context.shown(index)
     room = limit - (context.projected_tokens - context.message_tokens(index))
     for share in (0.95, 0.75, 0.5, 0.25, 0.0):
-        context.restore(index)
+        context.view.put(index, shown)
         _cut_first_request(context, int(room * share))
         if context.projected_tokens <= limit:
             return True

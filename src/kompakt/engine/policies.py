@@ -25,6 +25,11 @@ class Policy(msgspec.Struct, frozen=True):
     target_share: float | None = None
     """How far to come down, as a share of the budget; the budget's own target when not given."""
 
+    @property
+    def awaits(self) -> bool:
+        """Tell whether a step may await something; anybody's own function may."""
+        return any(getattr(step, "awaits", True) for step in self.steps)
+
 
 REGISTRY: dict[str, Callable[..., Strategy]] = {
     "truncation": strategies.Truncation,

@@ -69,7 +69,7 @@ def _canonical(part: Part) -> tuple[str, ...]:
     if type(part) is ToolCall:
         return ("call", part.id, part.name, _ordered(part.input))
     if type(part) is Media:
-        return ("media", part.media, part.data or part.url or "")
+        return ("media", part.media, part.data or part.url or "", part.detail or "")
     if type(part) is Reasoning:
         return ("reasoning", part.text, part.blob or "")
     if type(part) is Marker:

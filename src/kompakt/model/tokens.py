@@ -92,18 +92,19 @@ def vocabulary(name: Vocabulary) -> Callable[[str], int]:
 class Counter:
     """Counts texts, parts, messages and whole requests for one family of models."""
 
-    __slots__ = ("_cache", "_count", "factor", "family")
+    __slots__ = ("_cache", "_count", "_vocabulary", "factor", "family")
 
     def __init__(self, family: Family = NEUTRAL, *, count: Callable[[str], int] | None = None) -> None:
         self.family = family
         self.factor = family.factor
         self._count = count
+        self._vocabulary = family.vocabulary if count is None else f"{count.__module__}.{count.__qualname__}"
         self._cache: dict[int, int] = {}
 
     @property
     def name(self) -> str:
         """Name what a count depends on, so that a stored count can be told from another counter's."""
-        return f"{self.family.vocabulary}*{self.factor:.4f}"
+        return f"{self._vocabulary}*{self.factor:.4f}"
 
     def calibrate(self, reported: Usage, counted: int, *, weight: float = 0.2) -> None:
         """Move the factor towards what a provider reported for a prompt that was counted here.

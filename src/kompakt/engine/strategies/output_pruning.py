@@ -15,6 +15,8 @@ KEEP_TOKENS = 40_000
 MIN_TOKENS = 20_000
 """Least worth doing: a rewriting costs a cached prefix, so it has to save enough."""
 
+_UNFINISHED = ("in_progress", "incomplete")
+
 KEEP_TURNS = 2
 """Newest user turns that are never touched."""
 
@@ -57,7 +59,7 @@ class OutputPruning(Deterministic):
             for part, result in results_of(context, index):
                 if result.pruned_at is not None:
                     return found
-                if tool_name(context, index, result.call_id) in self.protect_tools:
+                if result.status in _UNFINISHED or tool_name(context, index, result.call_id) in self.protect_tools:
                     continue
                 tokens = context.counter.part(result)
                 kept += tokens

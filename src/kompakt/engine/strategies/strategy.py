@@ -20,6 +20,8 @@ class Deterministic:
     given, else what the policy that runs it aims for.
     """
 
+    awaits = False
+
     def __init__(self, *, when: Trigger | None = None, target: int | None = None) -> None:
         self.when = when
         self.target = target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kompakt.engine import outline
 from kompakt.engine.context import Context
@@ -40,18 +41,29 @@ class Summarization:
         inherited = context.adopt_pivot()
         earlier = context.summary_text.text if context.summary_text else inherited
         groups = self._oldest(context, goal - room)
-        text = await self._written(self._material(context, groups, earlier, room)) if groups else ""
+        rehearses = context.is_replay and self.awaits
+        write = outline.summarize if rehearses else self.summarizer
+        text = await _written(write, self._material(context, groups, earlier, room)) if groups else ""
         if not text:
             context.rollback(before)
             return False
         context.replace(groups, text, reason="summarized")
+        if rehearses:
+            context.rehearsed = partial(self._reword, room=room)
         return True
 
-    async def _written(self, material: Material) -> str:
-        """Ask for the summary; an empty or inflated one counts as none."""
-        made = self.summarizer(material)
-        text = (made if isinstance(made, str) else await made).strip()
-        return text if material.count(text) <= material.max_tokens else ""
+    @property
+    def awaits(self) -> bool:
+        """Tell whether the summariser may take its time; the outline does not."""
+        return self.summarizer is not outline.summarize
+
+    async def _reword(self, context: Context, *, room: int) -> bool:
+        """Replace what the outline said during a replay by the summariser's own words, for everything at once."""
+        material = self._material(context, context.covered_groups(), context.adopt_pivot(), room)
+        text = await _written(self.summarizer, material)
+        if text:
+            context.reword(text)
+        return bool(text)
 
     def _oldest(self, context: Context, goal: int) -> list[ContextGroup]:
         """Take groups from the oldest on until the rest fits; no message before the last one taken is left over."""
@@ -75,3 +87,10 @@ class Summarization:
             count=lambda text: context.counter.scaled(context.counter.text(text)),
             instructions=context.instructions,
         )
+
+
+async def _written(write: Summarizer, material: Material) -> str:
+    """Ask for the summary; an empty or inflated one counts as none."""
+    made = write(material)
+    text = (made if isinstance(made, str) else await made).strip()
+    return text if material.count(text) <= material.max_tokens else ""

@@ -25,6 +25,11 @@ class TokenBudget:
         self.when = when
         self.early_stop = early_stop
 
+    @property
+    def awaits(self) -> bool:
+        """Tell whether one of the strategies may await something."""
+        return any(getattr(strategy, "awaits", True) for strategy in self.strategies)
+
     async def __call__(self, context: Context) -> bool:
         """Run the strategies; a nested goal is put back afterwards."""
         goal = context.goal
