@@ -18,7 +18,7 @@ from kompakt.engine.context import Context
 from kompakt.engine.fitting import fit, minimal
 from kompakt.engine.policies import Policy
 from kompakt.engine.report import Step
-from kompakt.engine.strategies import Strategy
+from kompakt.engine.strategies import Strategy, Truncation
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History
@@ -117,6 +117,8 @@ async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[
             break
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
         await _attempt(context, strategy, name, steps)
+    if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
+        await _attempt(context, Truncation(), Truncation.__name__, steps)
     if context.is_rewritten:
         context.strip_reasoning()
 
