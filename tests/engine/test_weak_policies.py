@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.histories import plain
+
 import kompakt
 from kompakt.strategies import OutputPruning
-from tests.histories import plain
 
 
 class TestWeakPolicy:
