@@ -294,7 +294,7 @@ async def acompact(
         budget=_budget(budget, model or given.model),
         policy=policy_named(policy),
         counter=_counter(given, model),
-        pins=tuple(pins),
+        pins=_pins(pins, given, history),
         instructions=instructions,
         progress=progress,
         manual_thinking=_thinks_by_hand(history.body),
@@ -321,6 +321,7 @@ def _account(
         steps=outcome.steps,
         actions=tuple(context.actions()),
         repairs=tuple(map(str, mended.changes)),
+        problems=tuple(map(str, mended.remaining)),
         seconds=time.perf_counter() - began,
     )
     if rewritten:
@@ -332,6 +333,29 @@ def _account(
         changed=rewritten or mended.changed,
         report=report,
     )
+
+
+def _pins(pins: Iterable[str | int], given: History, history: History) -> tuple[str | int, ...]:
+    """Check pins, and find messages that were pinned by index again where a repair moved them."""
+    if isinstance(pins, str):
+        raise UsageError(f"pins={pins!r} is one text; pass a list of texts: pins=[{pins!r}]")
+    wanted = tuple(dict.fromkeys(pins))
+    for pin in wanted:
+        if isinstance(pin, bool) or not isinstance(pin, str | int) or pin == "":  # type: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"pin {pin!r} is neither a text nor the index of a message")
+    if history is given:
+        return wanted
+    places = {id(message.raw): index for index, message in enumerate(history)}
+    return tuple(pin if isinstance(pin, str) else _moved(pin, given, places) for pin in wanted)
+
+
+def _moved(pin: int, given: History, places: dict[int, int]) -> int:
+    if not -len(given) <= pin < len(given):
+        raise UsageError(f"pin {pin!r} is not a message: there are {len(given)}")
+    place = places.get(id(given[pin].raw))
+    if place is None:
+        raise UsageError(f"message {pin!r} is pinned but had to be mended; repair the history first, or pin its text")
+    return place
 
 
 def _budget(budget: int | Budget | None, model: str | None) -> Budget:

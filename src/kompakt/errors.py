@@ -35,7 +35,11 @@ class MalformedPayload(InputError):
     def __init__(self, path: str, expected: str, found: object) -> None:
         self.path = path
         self.expected = expected
+        self.found = found
         super().__init__(f"{path}: expected {expected}, found {_describe(found)}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.path, self.expected, self.found)
 
 
 class UnknownFormat(InputError):
@@ -46,9 +50,13 @@ class AmbiguousFormat(InputError):
     """The payload reads equally well, or equally badly, in several formats."""
 
     def __init__(self, reason: str, candidates: Sequence[str]) -> None:
+        self.reason = reason
         self.candidates = tuple(candidates)
         names = ", ".join(repr(name) for name in candidates)
         super().__init__(f"{reason}: could be {names}; say which with format=… (--format on the command line)")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reason, self.candidates)
 
 
 class UnreadableFile(InputError):
@@ -67,6 +75,9 @@ class DoesNotFit(KompaktError):
             f"{floor:,} tokens must stay and the budget is {budget:,}; raise it to {floor:,} or shorten one of: {parts}"
         )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _does_not_fit, (self.floor, self.budget, self.largest)
+
 
 class UsageError(KompaktError, ValueError):
     """An argument that cannot be meant."""
@@ -74,6 +85,10 @@ class UsageError(KompaktError, ValueError):
 
 class ConversionError(KompaktError):
     """The history holds something that the target format cannot say at all."""
+
+
+def _does_not_fit(floor: int, budget: int, largest: Sequence[tuple[str, int]]) -> DoesNotFit:
+    return DoesNotFit(floor=floor, budget=budget, largest=largest)
 
 
 def _describe(value: object) -> str:

@@ -181,24 +181,39 @@ def encode(value: Json) -> bytes:
 
 
 def write(path: str | Path, data: bytes) -> None:
-    """Put data into a file: all of it or none, whatever interrupts.
+    """Put data into a file: all of it or none, whatever interrupts; ``-`` is standard output.
+
+    A link is followed, an existing file keeps its mode, and what is no file (a pipe, a device) is written to as it is.
 
     Raises:
         UnreadableFile: the place cannot be written to.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    if str(path) == "-":
+        sys.stdout.buffer.write(data)
+        return
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
     except OSError as error:
-        raise UnreadableFile(f"{target}: {error.strerror or error}") from None
+        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        if mode is not None:
+            temporary.chmod(mode)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def history(transcript: Transcript) -> History:

@@ -71,6 +71,10 @@ def compact(
         else:
             typer.echo(data, nl=False)
     show(done.report, actions=dry_run)
+    for problem in done.report.problems:
+        typer.echo(f"left: {problem}", err=True)
+    if done.report.problems:
+        raise typer.Exit(1)
 
 
 @contextmanager

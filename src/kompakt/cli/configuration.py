@@ -38,12 +38,16 @@ def defaults() -> dict[str, Any]:
         raise UsageError(f"{path}: {error}") from None
     common = {key: value for key, value in data.items() if not isinstance(value, dict)}
     commands = ("check", "repair", "count", "compact", "doctor", "demo")
+    for command in commands:
+        if not isinstance(data.get(command, {}), dict):
+            raise UsageError(f"{path}: {command} must be a table, [{command}]")
     return {command: {**common, **data.get(command, {})} for command in commands}
 
 
 def policy(name: str) -> str | Policy:
     """Find a policy by name, among the built-in ones or in the configuration file."""
     path = find()
-    if name in BUILT_IN or path is None:
-        return name
-    return load_policies(path).get(name, name)
+    own = {} if path is None else load_policies(path)
+    if name not in own and name not in BUILT_IN:
+        raise UsageError(f"policy {name!r} is not known; use one of {', '.join(map(repr, {**BUILT_IN, **own}))}")
+    return own.get(name, name)

@@ -16,6 +16,7 @@ import msgspec
 
 from kompakt.engine.context import Context
 from kompakt.engine.fitting import fit, minimal
+from kompakt.engine.inheritance import release_notes
 from kompakt.engine.policies import Policy
 from kompakt.engine.report import Step
 from kompakt.engine.strategies import Strategy, Truncation
@@ -79,7 +80,7 @@ async def compact(history: History, order: Order) -> Outcome:
     if context.is_rewritten:
         context.strip_reasoning()
     if limit and context.projected_tokens > limit and not fit(context, limit):
-        return Outcome(_least(history, order, limit), (*steps, _last_step(context, history)))
+        return Outcome(_least(history, order, limit), (_last_step(context, history),))
     return Outcome(context, tuple(steps))
 
 
@@ -112,6 +113,7 @@ async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[
     """Run a policy once; a strategy that raises leaves the last valid state and the run goes on."""
     share = policy.target_share
     context.goal = int(budget.trigger * share) if share is not None else budget.target
+    release_notes(context)
     for strategy in policy.steps:
         if context.tokens <= context.goal:
             break
@@ -121,6 +123,7 @@ async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[
         await _attempt(context, Truncation(), Truncation.__name__, steps)
     if context.is_rewritten:
         context.strip_reasoning()
+        context.note_pins()
 
 
 async def _attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
@@ -148,6 +151,7 @@ def _least(history: History, order: Order, limit: int) -> Context:
     for index in _pinned_indices(len(history), order.pins):
         context.pin(context.group_at(index))
     minimal(context)
+    context.note_pins()
     if context.projected_tokens > limit:
         raise DoesNotFit(floor=context.projected_tokens, budget=limit, largest=_largest(context))
     return context
@@ -157,7 +161,8 @@ def _largest(context: Context) -> list[tuple[str, int]]:
     """Name the largest messages of what must stay."""
     sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
     found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
-    return [*found, ("system and tools", context.fixed_tokens)]
+    pinned = sum(context.counter.scaled(context.counter.text(pin)) for pin in context.missing_pins)
+    return [*found, ("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
 
 
 def _last_step(context: Context, history: History) -> Step:

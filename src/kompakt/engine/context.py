@@ -52,15 +52,19 @@ class Context:
         annotations: Sequence[Annotation] = (),
     ) -> None:
         history = messages if isinstance(messages, History) else None
-        self.counter = counter or counter_for(None if history is None else history.model)
+        self.counter = counter or counter_for(None if history is None else history.model).own()
         self.contract = contract if contract is not None or history is None else history.contract
         self.pinned_texts: list[str] = []
+        self.missing_pins: list[str] = []
+        """Pinned texts that nothing shown contained when something was last rewritten."""
         self.fixed_tokens = PRIMING + (0 if history is None else self._envelope_tokens(history))
         """What the envelope costs: system, tools, the beginning of the answer."""
+        self._system = [] if history is None else [message.text for message in history.system]
         self.archive = Archive()
         self.view = View(self.archive, self.counter)
         self._done: list[tuple[int, int | None, str, str, int]] = []
-        self._inherited: str | None = None
+        self.inherited: str | None = None
+        """What the summaries of earlier passes said."""
         self._projection = Projection(self)
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
@@ -171,9 +175,13 @@ class Context:
         """Name a message or one of its parts."""
         return self.archive.reference(index, part)
 
-    def shows(self, text: str) -> bool:
-        """Tell whether some shown message contains a text as it is."""
-        return any(text in words_of(part) for index in self.shown_indices() for part in self.shown(index).parts)
+    def note_pins(self) -> None:
+        """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
+        shown = [words_of(part) for index in self.shown_indices() for part in self.shown(index).parts]
+        missing = [pin for pin in self.pinned_texts if not any(pin in text for text in (*self._system, *shown))]
+        if missing != self.missing_pins:
+            self.missing_pins = missing
+            self.view.touch()
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Count groups, messages, tool calls and tokens: all, and those shown."""
@@ -301,22 +309,6 @@ class Context:
             for group in self.covered_groups():
                 group.summarized_by = summary.number
 
-    def adopt_pivot(self) -> str | None:
-        """Take over the pivot of an earlier pass, if one is shown: hide it and return its summary to be folded in."""
-        indices = self.shown_indices()
-        found = pivot.earlier([self.shown(index) for index in indices])
-        if found is None:
-            return self._inherited
-        position, self._inherited = found
-        question, answer = indices[position - 1], indices[position]
-        self.view.hide(self.group_at(answer), "folded into a newer summary")
-        asked = self.shown(question)
-        if len(asked.parts) == 1:
-            self.view.hide(self.group_at(question), "folded into a newer summary")
-        else:
-            self.view.put(question, asked.with_parts(asked.parts[:-1]))
-        return self._inherited
-
     def strip_reasoning(self) -> None:
         """Show everything there is now without signed reasoning; what comes later keeps its own."""
         if self.stripped_to != len(self.messages):
@@ -341,7 +333,7 @@ class Context:
             pinned=frozenset(group.number for group in live if group.pinned),
             shown=dict(self.view.instead),
             summary=self.summary_text,
-            inherited=self._inherited,
+            inherited=self.inherited,
             stripped_to=self.stripped_to,
             actions=len(self._done),
         )
@@ -361,7 +353,7 @@ class Context:
             group = self.archive.group(number)
             self.view.unhide(group)
             group.pinned = number in snapshot.pinned
-        self._inherited, self.stripped_to = snapshot.inherited, snapshot.stripped_to
+        self.inherited, self.stripped_to = snapshot.inherited, snapshot.stripped_to
         del self._done[snapshot.actions :]
         self.view.touch()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.context import Context
+from kompakt.engine.inheritance import release_notes
 from kompakt.engine.strategies.shortening import shorten_results, shortened
 from kompakt.engine.strategies.strategy import results_of
 from kompakt.model.messages import Text
@@ -19,6 +20,8 @@ _ATTEMPTS = 6
 
 def fit(context: Context, limit: int) -> bool:
     """Bring the projection down to the limit; return whether that worked."""
+    context.strip_reasoning()  # whatever is done next changes the prefix
+    release_notes(context)
     return (
         _drop(context, limit)
         or _shorten(context, limit)
@@ -41,6 +44,7 @@ def minimal(context: Context) -> None:
 def _drop(context: Context, limit: int) -> bool:
     """Leave out the oldest groups until the exact size fits."""
     while True:
+        context.note_pins()
         over = context.projected_tokens - limit
         if over <= 0:
             return True
@@ -71,6 +75,7 @@ def _shorten(context: Context, limit: int) -> bool:
         for index in places:
             context.view.put(index, shown[index])
             shorten_results(context, index, cap)
+        context.note_pins()
         if context.projected_tokens <= limit:
             return True
         cap = int(cap * 0.8) - 10
@@ -79,6 +84,7 @@ def _shorten(context: Context, limit: int) -> bool:
     for index in places:
         context.view.put(index, shown[index])
         shorten_results(context, index, 0)
+    context.note_pins()
     return context.projected_tokens <= limit
 
 
@@ -109,6 +115,7 @@ def _shorten_first_request(context: Context, limit: int) -> bool:
     for share in (0.95, 0.75, 0.5, 0.25, 0.0):
         context.view.put(index, shown)
         _cut_first_request(context, int(room * share))
+        context.note_pins()
         if context.projected_tokens <= limit:
             return True
     return False

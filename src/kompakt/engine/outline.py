@@ -15,6 +15,9 @@ from kompakt.model.tokens import json_text
 
 _LEFT_OUT = re.compile(r"\((\d+) more lines left out\)")
 
+_LINE = re.compile(r"m[0-9a-f]{4,} (\S+)")
+"""How a line of an outline begins: reference, then who or what."""
+
 _USER, _ASSISTANT, _TOOL = 240, 120, 100
 """Characters kept of a user's sentence, an assistant's, a call with its result."""
 
@@ -23,20 +26,29 @@ def summarize(material: Material) -> str:
     """Write the outline of what is left out, within its tokens."""
     names: dict[str, str] = {}
     told = (material.earlier or "").splitlines()
-    lines = [(_weight(line), line) for line in told if line and not _LEFT_OUT.fullmatch(line)]
+    lines = [(_weight(line), line) for line in told if line and not _LEFT_OUT.fullmatch(line) and not _own(line)]
     left = sum(int(found[1]) for line in told if (found := _LEFT_OUT.fullmatch(line)))
     for reference, message in zip(material.references, material.messages, strict=True):
         lines += [(_weight(line), line) for line in _lines(reference, message, names)]
     return _bounded(lines, left, material)
 
 
+def _own(line: str) -> bool:
+    """Tell whether a line repeats what kompakt itself said."""
+    return "[kompakt" in line
+
+
 def _weight(line: str) -> int:
-    return 2 if "user:" in line[:40] else 1 if "called" in line[:40] else 0
+    """Weigh a line: what the user said, and what an earlier summary said in other words, most; talk least."""
+    found = _LINE.match(line)
+    if found is None:
+        return 2
+    return {"user:": 2, "called": 1}.get(found[1], 0)
 
 
 def _lines(reference: str, message: Message, names: dict[str, str]) -> Iterator[str]:
     for part in message.parts:
-        if type(part) is Text and part.text.strip():
+        if type(part) is Text and part.text.strip() and "[kompakt" not in part.text:
             limit = _USER if message.role == "user" else _ASSISTANT
             yield f"{reference} {message.role}: {one_line(part.text, limit)}"
         elif type(part) is ToolCall:

@@ -98,7 +98,7 @@ def _pivot(context: Context) -> Iterator[Placed]:
 
 def _pinned_note(context: Context) -> Placed | None:
     """Carry the pinned texts that no shown message contains."""
-    missing = [text for text in context.pinned_texts if context.is_rewritten and not context.shows(text)]
+    missing = context.missing_pins if context.is_rewritten else []
     if not missing:
         return None
     message = Message("user", (Text(pivot.seal("\n".join([PINNED_NOTE, *missing]))),))
@@ -192,13 +192,18 @@ def _single(context: Context, entries: Sequence[Placed]) -> Placed:
             transcript += _told(entry.message)
             own = own if entry.message.role == "user" else []
         if own and transcript:
-            parts.append(Text("\n".join([OPEN_ROUND_NOTE, *transcript])))
+            parts.append(_transcript(transcript))
             transcript = []
         parts += own
     if transcript:
-        parts.append(Text("\n".join([OPEN_ROUND_NOTE, *transcript])))
+        parts.append(_transcript(transcript))
     message = Message("user", tuple(parts))
     return Placed(message, entries[-1].index, context.counter.message(message))
+
+
+def _transcript(lines: list[str]) -> Text:
+    """Seal a transcript, so that the next pass knows it for what it is and not for the user's words."""
+    return Text(pivot.seal("\n".join([OPEN_ROUND_NOTE, *lines])))
 
 
 def _told(message: Message) -> Iterator[str]:

@@ -33,6 +33,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     repairs: tuple[str, ...] = ()
     """What had to be mended before anything else."""
+    problems: tuple[str, ...] = ()
+    """What no repair could mend: the provider will refuse it still."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
 

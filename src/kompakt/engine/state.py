@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine import pivot
-from kompakt.engine.wording import OWN_LINES, PINNED_NOTE
+from kompakt.engine.wording import OPEN_ROUND_NOTE, OWN_LINES, PINNED_NOTE
 from kompakt.model.groups import GroupKind, is_request
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
@@ -87,7 +87,12 @@ def speaks(message: Message) -> bool:
 
 def is_own_line(text: str) -> bool:
     """Tell whether a text is one of the fixed lines that kompakt itself puts on the user's side."""
-    return text in OWN_LINES or (text.startswith(PINNED_NOTE) and pivot.unseal(text) is not None)
+    return text in OWN_LINES or (text.startswith((PINNED_NOTE, OPEN_ROUND_NOTE)) and pivot.unseal(text) is not None)
+
+
+def is_transcript(text: str) -> bool:
+    """Tell whether a text is the transcript of an open round that an earlier pass wrote."""
+    return text.startswith(OPEN_ROUND_NOTE) and pivot.unseal(text) is not None
 
 
 def byte_size(message: Message) -> int:

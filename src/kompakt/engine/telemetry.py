@@ -7,9 +7,9 @@ conversation never appear in any of them.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from kompakt.engine.report import Report
@@ -22,7 +22,12 @@ _listeners: list[Callable[[Report], None]] = []
 def on_compaction(listener: Callable[[Report], None]) -> Callable[[], None]:
     """Call a function after every compaction; return what stops it."""
     _listeners.append(listener)
-    return lambda: _listeners.remove(listener)
+
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return stop
 
 
 def announce(report: Report) -> None:
@@ -44,9 +49,12 @@ def announce(report: Report) -> None:
 
 
 def _trace(facts: dict[str, Any]) -> None:
-    if find_spec("opentelemetry") is None:
+    try:
+        trace = import_module("opentelemetry.trace")
+    except ImportError:
         return
-    tracer = import_module("opentelemetry.trace").get_tracer("kompakt")
-    with tracer.start_as_current_span("kompakt.compact") as span:
-        for name, value in facts.items():
-            span.set_attribute(f"kompakt.{name}", value)
+    began = time.time_ns() - int(facts["seconds"] * 1e9)
+    span = trace.get_tracer("kompakt").start_span("kompakt.compact", start_time=began)
+    for name, value in facts.items():
+        span.set_attribute(f"kompakt.{name}", value)
+    span.end()

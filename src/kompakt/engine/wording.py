@@ -34,6 +34,11 @@ def collapsed_placeholder(reference: str, first_line: str, lines: int) -> str:
     return f"{first_line}\n[kompakt] {lines} lines in all; recall {reference} restores them."
 
 
+def hidden_media_note(reference: str) -> str:
+    """Stand behind a text whose picture or file is not shown."""
+    return f"\n[kompakt] A picture or file is hidden here; recall {reference} restores it."
+
+
 def cut_note(reference: str, tokens: int) -> str:
     """Stand between head and tail of a shortened text."""
     return f"\n[kompakt] … about {tokens} tokens left out here; recall {reference} restores them …\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from kompakt.errors import UsageError
 from kompakt.model.limits import Limits
 
 OUTPUT_CAP = 32_000
@@ -62,22 +63,22 @@ class Budget(Struct, frozen=True, kw_only=True):
         for name in ("window", "reserve", "trigger", "target"):
             value: object = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{name}={value!r} is not a count of tokens; use a whole number, 0 or more")
+                raise UsageError(f"{name}={value!r} is not a count of tokens; use a whole number, 0 or more")
         if self.window == 0 and self.reserve:
-            raise ValueError(f"reserve={self.reserve!r} needs a window; set window=… or leave the reserve at 0")
+            raise UsageError(f"reserve={self.reserve!r} needs a window; set window=… or leave the reserve at 0")
         if 0 < self.window <= self.reserve:
-            raise ValueError(f"reserve={self.reserve!r} leaves nothing of window={self.window!r}; lower the reserve")
+            raise UsageError(f"reserve={self.reserve!r} leaves nothing of window={self.window!r}; lower the reserve")
         self._check_order()
 
     def _check_order(self) -> None:
         if self.window == self.trigger == self.target == 0:
             return
         if self.trigger == 0:
-            raise ValueError(f"trigger={self.trigger!r} never fires; set it to 1 or more")
+            raise UsageError(f"trigger={self.trigger!r} never fires; set it to 1 or more")
         if self.window and self.trigger > self.usable:
-            raise ValueError(f"trigger={self.trigger!r} lies beyond the usable {self.usable!r} tokens; lower it")
+            raise UsageError(f"trigger={self.trigger!r} lies beyond the usable {self.usable!r} tokens; lower it")
         if self.target >= self.trigger:
-            raise ValueError(
+            raise UsageError(
                 f"target={self.target!r} is not below trigger={self.trigger!r}: each step would compact again; lower it"
             )
 
@@ -85,7 +86,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     def of(cls, tokens: int) -> Budget:
         """Make a plain budget of so many tokens, aiming for half of them."""
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
+            raise UsageError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
         return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE))
 
     @classmethod
@@ -100,7 +101,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         """Make the budget of a model: trigger as a share of what is usable, target as a share of the trigger."""
         for name, share in (("trigger_share", trigger_share), ("target_share", target_share)):
             if not 0 < share <= 1:
-                raise ValueError(f"{name}={share!r} is not a share; use a number above 0 and up to 1")
+                raise UsageError(f"{name}={share!r} is not a share; use a number above 0 and up to 1")
         room = usable(limits, output_cap=output_cap)
         if room == 0:
             return cls(window=0, trigger=0, target=0)
@@ -122,7 +123,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 def usable(limits: Limits, *, output_cap: int = OUTPUT_CAP) -> int:
     """Count the tokens a model leaves for prompt and history; 0 is unlimited."""
     if output_cap < 0:
-        raise ValueError(f"output_cap={output_cap!r} is negative; use 0 to keep nothing free")
+        raise UsageError(f"output_cap={output_cap!r} is negative; use 0 to keep nothing free")
     if limits.context == 0:
         return 0
     if limits.input:

@@ -98,13 +98,21 @@ class Counter:
         self.family = family
         self.factor = family.factor
         self._count = count
-        self._vocabulary = family.vocabulary if count is None else f"{count.__module__}.{count.__qualname__}"
+        self._vocabulary = (
+            family.vocabulary if count is None else getattr(count, "__qualname__", type(count).__qualname__)
+        )
         self._cache: dict[int, int] = {}
 
     @property
     def name(self) -> str:
         """Name what a count depends on, so that a stored count can be told from another counter's."""
         return f"{self._vocabulary}*{self.factor:.4f}"
+
+    def own(self) -> Counter:
+        """Return a counter with a factor of its own that shares what was counted."""
+        counter = Counter(self.family, count=self._count)
+        counter._vocabulary, counter._cache, counter.factor = self._vocabulary, self._cache, self.factor
+        return counter
 
     def calibrate(self, reported: Usage, counted: int, *, weight: float = 0.2) -> None:
         """Move the factor towards what a provider reported for a prompt that was counted here.

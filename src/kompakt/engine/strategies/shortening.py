@@ -7,7 +7,7 @@ import msgspec
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, results_of
 from kompakt.engine.triggers import Trigger
-from kompakt.engine.wording import cut_note
+from kompakt.engine.wording import cut_note, hidden_media_note
 from kompakt.model.tokens import Counter
 
 MAX_SHARE = 0.25
@@ -36,18 +36,22 @@ class Shortening(Deterministic):
         for group in context.live:
             if group.tokens <= limit or group.pinned:
                 continue
-            room = limit * OPEN_FACTOR if self.max_tokens is None and context.archive.is_newest(group) else limit
+            newest = context.archive.is_newest(group)
+            room = limit * OPEN_FACTOR if self.max_tokens is None and newest else limit
             for index in group.indices:
-                changed |= shorten_results(context, index, room)
+                changed |= shorten_results(context, index, room, keep_media=newest)
         return changed
 
 
-def shorten_results(context: Context, index: int, limit: int) -> bool:
-    """Shorten the results of one message to at most ``limit`` tokens each; return whether anything changed."""
+def shorten_results(context: Context, index: int, limit: int, *, keep_media: bool = False) -> bool:
+    """Shorten the results of one message to at most ``limit`` tokens each; return whether anything changed.
+
+    ``keep_media`` leaves results alone that are large for a picture only.
+    """
     changed = False
     for part, result in list(results_of(context, index)):
         tokens = context.counter.part(result)
-        if tokens <= limit:
+        if tokens <= limit or (keep_media and result.media and len(result.output) <= limit):
             continue
         reference = context.reference(index, part)
         text = shortened(result.output, limit, context.counter, reference=reference)
@@ -61,12 +65,14 @@ def shorten_results(context: Context, index: int, limit: int) -> bool:
 def shortened(text: str, limit: int, counter: Counter, *, reference: str) -> str:
     """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least."""
     total = counter.scaled(counter.text(text))
-    note = cut_note(reference, total)
+    if total <= limit:
+        return f"{text}{hidden_media_note(reference)}"
+    note = cut_note(reference, total - max(0, limit))
     room = limit - counter.scaled(counter.text(note)) - 8
     while room > 0:
         keep = int(len(text) * room / max(1, total))
         head = _safe_end(text, int(keep * _HEAD))
-        tail = _safe_start(text, len(text) - (keep - int(keep * _HEAD)))
+        tail = max(head, _safe_start(text, len(text) - (keep - int(keep * _HEAD))))
         candidate = f"{text[:head]}{note}{text[tail:]}"
         if counter.scaled(counter.text(candidate)) <= limit:
             return candidate

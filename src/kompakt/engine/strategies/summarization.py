@@ -7,6 +7,7 @@ from functools import partial
 
 from kompakt.engine import outline
 from kompakt.engine.context import Context
+from kompakt.engine.inheritance import adopt_pivots
 from kompakt.engine.state import ContextGroup
 from kompakt.engine.summary import Material, Summarizer
 from kompakt.engine.triggers import Trigger
@@ -38,8 +39,7 @@ class Summarization:
             return False
         before = context.snapshot()
         room = int(goal * self.share)
-        inherited = context.adopt_pivot()
-        earlier = context.summary_text.text if context.summary_text else inherited
+        earlier = self._earlier(context)
         groups = self._oldest(context, goal - room)
         rehearses = context.is_replay and self.awaits
         write = outline.summarize if rehearses else self.summarizer
@@ -52,6 +52,13 @@ class Summarization:
             context.rehearsed = partial(self._reword, room=room)
         return True
 
+    def _earlier(self, context: Context) -> str | None:
+        """Return what earlier summaries say: the present one, and a pivot of an earlier pass not yet folded into it."""
+        known, inherited = context.inherited, adopt_pivots(context)
+        if context.summary_text is None:
+            return inherited
+        return "\n".join([*([inherited] if inherited and inherited != known else []), context.summary_text.text])
+
     @property
     def awaits(self) -> bool:
         """Tell whether the summariser may take its time; the outline does not."""
@@ -59,7 +66,7 @@ class Summarization:
 
     async def _reword(self, context: Context, *, room: int) -> bool:
         """Replace what the outline said during a replay by the summariser's own words, for everything at once."""
-        material = self._material(context, context.covered_groups(), context.adopt_pivot(), room)
+        material = self._material(context, context.covered_groups(), adopt_pivots(context), room)
         text = await _written(self.summarizer, material)
         if text:
             context.reword(text)
