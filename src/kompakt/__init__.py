@@ -12,7 +12,6 @@ from kompakt.engine.report import Report
 from kompakt.engine.telemetry import on_compaction
 from kompakt.errors import (
     AmbiguousFormat,
-    ConversionError,
     DoesNotFit,
     InputError,
     KompaktError,
@@ -48,7 +47,6 @@ __all__ = [
     "Change",
     "Compaction",
     "Context",
-    "ConversionError",
     "Counter",
     "DoesNotFit",
     "Drop",

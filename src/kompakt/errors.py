@@ -7,8 +7,7 @@
     │   ├── AmbiguousFormat   more than one fits; pass ``format=``
     │   └── UnreadableFile    not JSON, not a transcript, not there; names file and position
     ├── DoesNotFit            what must stay is larger than the budget; names floor, budget and the largest parts
-    ├── UsageError            a call that cannot be meant: names the argument and the way out
-    └── ConversionError       a history that the target format has no words for
+    └── UsageError            a call that cannot be meant: names the argument and the way out
 
 A message quotes the offending value and names the way out. Nothing else leaves the package on purpose.
 """
@@ -81,10 +80,6 @@ class DoesNotFit(KompaktError):
 
 class UsageError(KompaktError, ValueError):
     """An argument that cannot be meant."""
-
-
-class ConversionError(KompaktError):
-    """The history holds something that the target format cannot say at all."""
 
 
 def _does_not_fit(floor: int, budget: int, largest: Sequence[tuple[str, int]]) -> DoesNotFit:

@@ -60,6 +60,9 @@ def main() -> None:
         # The reader of our output has gone; point it at nothing so that Python's own flush stays quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        typer.echo(f"kompakt: cannot write the result: {error.strerror or error}", err=True)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         typer.echo("kompakt: interrupted; nothing was written", err=True)
         raise SystemExit(130) from None

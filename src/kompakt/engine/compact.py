@@ -73,6 +73,8 @@ async def compact(history: History, order: Order) -> Outcome:
         previous = message.role
         if order.progress is not None and index % _PROGRESS_EVERY == 0:
             order.progress(index, len(history))
+    if order.progress is not None:
+        order.progress(len(history), len(history))
     if order.budget.due(context.tokens):
         await rewrite(context, order.policy, order.budget, steps)
     await _perform(context, steps)

@@ -171,7 +171,7 @@ def _warn_once(model: str) -> None:
         _warned.add(model)
     warnings.warn(
         f"The context window of model {model!r} is unknown; {ASSUMED_WINDOW:,} tokens are assumed. "
-        "State it with context_window=… on the client, --context-window on the gateway, or budget=….",
+        "Say how many tokens there are with budget=… (--budget on the command line).",
         UnknownModelWarning,
         stacklevel=3,
     )

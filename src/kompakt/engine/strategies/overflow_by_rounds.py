@@ -1,4 +1,4 @@
-"""Undo an overflow where it came from, with the least rewriting that makes a request fit. Cost: the messages shown."""
+"""Undo an overflow where it came from, with the least rewriting that makes a request fit. Cost: the history, once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""A compacted history that is sent back with more behind it, again and again."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kompakt
+from kompakt import Context, Message, Text, files
+from kompakt.engine import pivot
+from kompakt.engine.inheritance import adopt_pivots
+from kompakt.engine.strategies.shortening import shortened
+from kompakt.model.tokens import Counter
+
+
+def tool_round(number: int, *, thinking: bool = False, words: int = 100) -> list[dict[str, Any]]:
+    """Make one Anthropic tool round."""
+    call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"number": number}}
+    thought = [{"type": "thinking", "thinking": "So.", "signature": "c2ln"}] if thinking else []
+    result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"out {number} " + "word " * words}
+    return [{"role": "assistant", "content": [*thought, call]}, {"role": "user", "content": [result]}]
+
+
+def summary_of(payload: dict[str, Any]) -> str:
+    """Find the sealed summary of a payload."""
+    texts = [
+        part.text for message in kompakt.parse(payload) for part in message.parts if isinstance(part, kompakt.Text)
+    ]
+    return next(text for text in texts if "[kompakt summary" in text)
+
+
+class TestSentBack:
+    def test_an_open_round_under_manual_thinking_never_bricks_the_session(self) -> None:
+        """What was said in one message is taken out again, so the floor does not grow with every pass."""
+        body: dict[str, Any] = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 9000,
+            "thinking": {"type": "enabled", "budget_tokens": 2000},
+            "messages": [{"role": "user", "content": "The task."}],
+        }
+        for number in range(60):
+            body = {**body, "messages": [*body["messages"], *tool_round(number, thinking=True, words=200)]}
+            body = kompakt.compact(body, 4000).payload
+            assert kompakt.check(body) == []
+        assert "The task." in str(body["messages"][0])
+
+    def test_a_summary_is_about_the_work_and_not_about_kompakt(self) -> None:
+        """However often it is folded, no line repeats what kompakt itself said."""
+        body: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "The task."}]}
+        for turn in range(30):
+            rounds = [message for number in range(8) for message in tool_round(8 * turn + number)]
+            body = kompakt.compact({**body, "messages": [*body["messages"], *rounds]}, 4000, pins=["stay"]).payload
+        lines = summary_of(body).splitlines()
+        assert len(lines) > 10
+        assert [line for line in lines[:-1] if "[kompakt" in line] == []
+
+    def test_two_pivots_are_both_taken_over(self) -> None:
+        """A history that was joined from two compacted ones keeps what both summaries say, oldest first."""
+        pivots = [message for text in ("older facts", "newer facts") for message in pivot.render(text)]
+        context = Context([Message("user", (Text("The task."),)), *pivots, Message("user", (Text("Go on."),))])
+        assert adopt_pivots(context) == "older facts\nnewer facts"
+        assert [message.text for message in context.project()] == ["The task.", "Go on."]
+
+
+class TestPins:
+    def test_a_pin_holds_its_message_also_when_a_repair_moved_it(self) -> None:
+        """An index means the message of the payload that was given."""
+        talk = [{"role": r, "content": f"{r} {n} " + "w " * 100} for n in range(30) for r in ("assistant", "user")]
+        broken = [{"role": "user", "content": "first"}, {"role": "tool", "tool_call_id": "x", "content": "y"}, *talk]
+        pinned = broken[17]
+        assert pinned in kompakt.compact(broken, 1500, pins=[17], format="openai-chat").payload
+
+    def test_a_pin_said_apart_stays_where_it_is(self) -> None:
+        """Text that comes up again later does not move the note: the prefix holds until the next rewriting."""
+        talk = [{"role": r, "content": f"{r} {n} " + "w " * 100} for n in range(30) for r in ("assistant", "user")]
+        history = [{"role": "user", "content": "first"}, *talk]
+        more = [{"role": "assistant", "content": "fine"}, {"role": "user", "content": "remember: use tabs please"}]
+        before = kompakt.compact(history, 3000, format="openai-chat", pins=["use tabs"]).payload
+        after = kompakt.compact([*history, *more], 3000, format="openai-chat", pins=["use tabs"]).payload
+        assert after[: len(before)] == before
+
+    @pytest.mark.parametrize("pins", ["keep me", [1.5], [True], [""]])
+    def test_what_cannot_be_meant_is_refused(self, pins: Any) -> None:
+        """One text for a list, a fraction, a truth value, nothing."""
+        with pytest.raises(kompakt.UsageError, match="pin"):
+            kompakt.compact([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], 100, pins=pins)
+
+    def test_the_error_names_pins_that_are_too_large(self) -> None:
+        """A pin that alone exceeds the budget is among the largest."""
+        with pytest.raises(kompakt.DoesNotFit, match="pinned texts"):
+            kompakt.compact(
+                [{"role": "user", "content": "go " * 50}] * 9, 60, format="openai-chat", pins=["z q " * 500]
+            )
+
+
+class TestShortened:
+    def test_a_short_text_is_not_said_twice(self) -> None:
+        """A result that is large for its picture keeps its words once and says what is hidden."""
+        text = shortened("screenshot taken", 1000, Counter(), reference="m1.0")
+        assert text.count("screenshot taken") == 1
+        assert "m1.0" in text
+
+    def test_the_note_says_how_much_is_left_out(self) -> None:
+        """About what was cut, not the size of the whole."""
+        counter = Counter()
+        text = "word " * 9000
+        short = shortened(text, 1300, counter, reference="m1")
+        stated = int(short.split("about ")[1].split(" ")[0])
+        assert abs(stated - (counter.text(text) - counter.text(short))) < 200
+
+
+class TestErrors:
+    def test_survive_another_process(self) -> None:
+        """Errors can be pickled and copied, fields and text."""
+        errors = [
+            kompakt.DoesNotFit(floor=3, budget=2, largest=[("m1", 3)]),
+            kompakt.MalformedPayload("messages[1]", "an object", 5),
+            kompakt.AmbiguousFormat("why", ["a", "b"]),
+        ]
+        for error in errors:
+            for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+                assert (type(twin), str(twin)) == (type(error), str(error))
+
+
+class TestWrite:
+    def test_follows_links_and_keeps_modes(self, tmp_path: Path) -> None:
+        """A link stays a link, a private file stays private."""
+        real, link = tmp_path / "real.json", tmp_path / "link.json"
+        real.write_text("old")
+        real.chmod(0o600)
+        link.symlink_to(real)
+        files.write(link, b"new")
+        assert link.is_symlink()
+        assert real.read_bytes() == b"new"
+        assert real.stat().st_mode & 0o777 == 0o600
+
+    def test_refuses_a_folder_in_one_line(self, tmp_path: Path) -> None:
+        """Not with a traceback."""
+        with pytest.raises(kompakt.UnreadableFile, match="directory"):
+            files.write(tmp_path, b"x")
