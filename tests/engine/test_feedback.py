@@ -27,10 +27,8 @@ def tool_round(number: int, *, thinking: bool = False, words: int = 100) -> list
 
 def summary_of(payload: dict[str, Any]) -> str:
     """Find the sealed summary of a payload."""
-    texts = [
-        part.text for message in kompakt.parse(payload) for part in message.parts if isinstance(part, kompakt.Text)
-    ]
-    return next(text for text in texts if "[kompakt summary" in text)
+    spoken = [message.text for message in kompakt.parse(payload) if message.role == "assistant"]
+    return next(text for text in spoken if "[kompakt summary" in text)
 
 
 class TestSentBack:

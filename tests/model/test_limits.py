@@ -124,7 +124,7 @@ class TestWindowHardWired:
         assert (found.context, found.known, found.model) == (ASSUMED_WINDOW, False, name)
         assert len(caught) == 1
         text = str(caught[0].message)
-        assert repr(name) in text and "32,000" in text and "context_window" in text
+        assert repr(name) in text and "32,000" in text and "budget=" in text
         assert caught[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
