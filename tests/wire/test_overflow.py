@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anthropic
+import httpx2 as httpx
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,10 +164,7 @@ class TestExceptions:
         assert overflow(error) is not None
 
     def test_real_sdk_errors(self) -> None:
-        """The SDKs' own classes, where they are installed."""
-        openai = pytest.importorskip("openai")
-        anthropic = pytest.importorskip("anthropic")
-        httpx = pytest.importorskip("httpx2")
+        """The SDKs' own classes."""
         request = httpx.Request("POST", "https://api.test/v1")
         body = {"message": OPENAI, "code": "context_length_exceeded", "type": "invalid_request_error"}
         response = httpx.Response(400, json={"error": body}, request=request)
