@@ -69,9 +69,9 @@ def _canonical(part: Part) -> tuple[str, ...]:
     if type(part) is ToolCall:
         return ("call", part.id, part.name, _ordered(part.input))
     if type(part) is Media:
-        return ("media", part.media, part.data or part.url or "", part.detail or "")
+        return ("media", part.media, _ordered(part.data or part.url or ""), _ordered(part.detail or ""))
     if type(part) is Reasoning:
-        return ("reasoning", part.text, part.blob or "")
+        return ("reasoning", part.text, _ordered(part.blob or ""))
     if type(part) is Marker:
         return ("marker",)
     return ("other", _ordered(part.raw)) if type(part) is Opaque else ()

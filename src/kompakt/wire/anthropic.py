@@ -115,13 +115,18 @@ def parse_block(block: JsonObject, path: str) -> Part:
     return Opaque(kind, block)
 
 
+def _is_media(block: JsonObject) -> bool:
+    kind = block.get("type")
+    return type(kind) is str and kind in _MEDIA and type(block.get("source")) is dict
+
+
 def _parse_result(block: JsonObject, path: str) -> ToolResult:
     content = block.get("content")
     output = text_of(content)
     media = ()
     if type(content) is list:
         inner = blocks_at(block, "content", path)
-        media = tuple([_parse_media(b) for b in inner if b.get("type") in _MEDIA and type(b.get("source")) is dict])
+        media = tuple([_parse_media(b) for b in inner if _is_media(b)])
     hosted = block["type"] != "tool_result"
     return ToolResult(
         text_at(block, "tool_use_id", path),

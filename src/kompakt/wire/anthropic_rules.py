@@ -387,9 +387,13 @@ def _newest_answer(items: Sequence[Json]) -> int:
     for i in range(len(items) - 1, -1, -1):
         if items[i]["role"] == "assistant":
             start = i
-        elif not any(block.get("type") == "tool_result" for block in blocks_of(items[i])):
+        elif items[i]["role"] != "system" and not _has_result(items[i]):
             break
     return start
+
+
+def _has_result(item: JsonObject) -> bool:
+    return any(block.get("type") == "tool_result" for block in blocks_of(item))
 
 
 def starts_thinking(items: Sequence[Json], body: JsonObject) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-import msgspec
-
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
 from kompakt.model.messages import (
@@ -29,7 +27,7 @@ from kompakt.model.messages import (
     ToolResult,
     text_of,
 )
-from kompakt.wire.reading import an_array, an_object, blocks_at, data_url, model_of, text_at
+from kompakt.wire.reading import an_array, an_object, blocks_at, data_url, model_of, text_at, written
 from kompakt.wire.wording import MARKER_QUESTION
 
 FORMAT = "openai-chat"
@@ -221,7 +219,7 @@ def _joined(content: list[Json], message: Message) -> Json:
 def _build_call(call: ToolCall) -> JsonObject:
     if call.raw is not None and not call.edited:
         return call.raw
-    arguments = call.input if type(call.input) is str else msgspec.json.encode(call.input or {}).decode()
+    arguments = call.input if type(call.input) is str else written(call.input or {})
     if type(call.raw) is dict and "function" in call.raw:
         function = {**call.raw["function"], "name": call.name, "arguments": arguments}
         return {**call.raw, "id": call.id, "function": function}

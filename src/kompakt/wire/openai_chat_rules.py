@@ -17,6 +17,7 @@ from kompakt.wire import portable
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.openai_chat import CONTRACT, MAX_ID
 from kompakt.wire.problem import Change, Problem
+from kompakt.wire.reading import written
 
 _NO_SYSTEM = ("o1-mini", "o1-preview")
 """Reasoning models from before the developer role; they refuse system messages (OC-9, from memory, unverified)."""
@@ -169,7 +170,7 @@ def _mend_arguments(part: Part, path: str, changes: list[Change]) -> Part:
     if type(part) is not ToolCall or not _bad_arguments(part):
         return part
     changes.append(Change("OC-8", "replaced", f"{path}.tool_calls", f"arguments of {part.id!r} are now JSON text"))
-    return msgspec.structs.replace(part, input=msgspec.json.encode(part.input or {}).decode(), edited=True)
+    return msgspec.structs.replace(part, input=written(part.input or {}), edited=True)
 
 
 def _mend_functions(messages: Sequence[Message], changes: list[Change]) -> Sequence[Message]:

@@ -15,6 +15,7 @@ from kompakt.model.contract import IdRule
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
 from kompakt.wire.mending import Mender
 from kompakt.wire.problem import Change, Problem
+from kompakt.wire.reading import written
 from kompakt.wire.wording import CONTINUE_LINE
 
 MAX_MESSAGES = 2048
@@ -139,16 +140,22 @@ def _mend_message(message: Message, i: int, thinks: bool, refuses: bool, changes
     if thinks and calls and not _reasons(message):
         changes.append(Change("DS-1", "added", f"{path}.reasoning_content", "an empty reasoning text"))
         message = message.with_parts((Reasoning(""), *message.parts))
-    if any(type(call.input) is str and not is_json(call.input) for call in calls):
+    if any(map(_is_unquoted, calls)):
         changes.append(Change("OC-8", "replaced", f"{path}.tool_calls", "arguments that are no JSON are now quoted"))
         message = message.with_parts(_quoted(part) if type(part) is ToolCall else part for part in message.parts)
     return message
 
 
+def _is_unquoted(call: ToolCall) -> bool:
+    """Tell whether the arguments of a function are no JSON; a custom tool takes any text."""
+    is_custom = isinstance(call.raw, dict) and call.raw.get("type") == "custom"
+    return type(call.input) is str and not is_custom and not is_json(call.input)
+
+
 def _quoted(call: ToolCall) -> ToolCall:
-    if type(call.input) is not str or is_json(call.input):
+    if not _is_unquoted(call):
         return call
-    return msgspec.structs.replace(call, input=msgspec.json.encode({"raw": call.input}).decode(), edited=True)
+    return msgspec.structs.replace(call, input=written({"raw": call.input}), edited=True)
 
 
 def _in_order(messages: Sequence[Message], report: Callable[[Change], None]) -> Iterator[Message]:

@@ -91,3 +91,13 @@ def parsed_input(value: object) -> Json:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return {"raw": value}
     return cast("Json", decoded) if isinstance(decoded, dict) else {"raw": value}
+
+
+def written(value: Json) -> str:
+    """Write a value as the JSON text that a wire wants; lone surrogates as escapes, which is all that can be done."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        import json  # late: only for what is no text
+
+        return json.dumps(value)
