@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ import kompakt
 from kompakt.model.budget import Usage
 from kompakt.model.media import image_size, media_tokens
 from kompakt.model.messages import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from kompakt.model.tokens import FAMILIES, NEUTRAL, Counter, Family, counter_for, family_of
+from kompakt.model.tokens import FAMILIES, NEUTRAL, Counter, Family, counter_for, family_of, pieces, vocabulary
 
 
 @cache
@@ -73,6 +74,25 @@ class TestVocabulary:
     def test_a_megabyte_in_one_line_is_counted(self, line: str) -> None:
         """Long lines neither hang nor differ."""
         assert Counter().text(line) == other_count(line)
+
+    def test_a_text_beyond_the_limit_counts_as_a_whole(self) -> None:
+        """It is counted in pieces, and none of them ends inside a word, wherever the limit falls."""
+        text = "x, " * 1_300_000 + "internationalization  \n" * 10_000
+        assert Counter().text(text) == vocabulary("o200k")(text)
+
+    @pytest.mark.parametrize("name", ["o200k", "cl100k"])
+    @given(
+        parts=st.lists(st.sampled_from([*" \t\n\r./'", "\xa0", "\u3000", "\x1c", "\u0301", "don't", "数", "42"])),
+        most=st.integers(1, 12),
+    )
+    def test_pieces_count_as_the_whole(self, name: Any, parts: list[str], most: int) -> None:
+        """Pieces hold all of a text, keep the limit, and add up where there was a place to cut."""
+        count, text = vocabulary(name), "".join(parts)
+        found = list(pieces(text, most))
+        assert "".join(found) == text
+        assert all(len(piece) <= most for piece in found)
+        if all(after[0] == " " and not before[-1].isspace() for before, after in pairwise(found)):
+            assert sum(map(count, found)) == count(text)
 
     @pytest.mark.parametrize("text", ["\ud800", "a\udc00b", "ok \ud83d not \ude00 ok", "\ud83d" * 100])
     def test_lone_surrogates_are_counted(self, text: str) -> None:

@@ -10,6 +10,7 @@ Which result belongs to which call is ``pairs``' knowledge.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -302,17 +303,17 @@ def _only_reasons(message: Message) -> bool:
 def groups(messages: Sequence[Message]) -> list[Group]:
     """Split a history into atomic groups, in the order they begin."""
     grouping = Grouping()
-    add = grouping.add
-    owners = [add(message) for message in messages]
-    root = grouping.root
-    members: dict[int, list[int]] = {}
-    for index, owner in enumerate(owners):
-        members.setdefault(root(owner), []).append(index)
-    kinds = grouping.kinds
-    return [
-        Group(kinds[number], tuple(indices), tuple([messages[i] for i in indices]))
-        for number, indices in members.items()
-    ]
+    owners = list(map(grouping.add, messages))
+    if grouping.merges:
+        owners = list(map(grouping.root, owners))
+    # Groups are numbered as they begin. Sorting (they nearly are sorted) needs no list for each group, which would all
+    # be alive at once and be walked by the garbage collector again and again.
+    owner, message, kinds = owners.__getitem__, messages.__getitem__, grouping.kinds
+    found: list[Group] = []
+    for number, places in groupby(sorted(range(len(owners)), key=owner), owner):
+        indices = tuple(places)
+        found.append(Group(kinds[number], indices, tuple(map(message, indices))))
+    return found
 
 
 # --- cuts --------------------------------------------------------------------------------------------------------
