@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/transcripts
+OUT ?= eval-out
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -17,7 +18,7 @@ help:
 	@echo "make bench-peers  the engine beside other libraries, which go into $(PEERS); writes docs/comparison.md"
 	@echo "make soak    long property tests"
 	@echo "make fuzz    coverage-guided fuzzing of the readers (bounded)"
-	@echo "make eval    read real transcripts: DATA=$(DATA)"
+	@echo "make eval    read real transcripts and measure compaction on them: DATA=$(DATA) OUT=$(OUT)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -68,6 +69,7 @@ fuzz: $(VENV)/.dev
 
 eval: $(VENV)/.dev
 	$(BIN)/python scripts/check_transcripts.py $(DATA)
+	$(BIN)/kompakt eval --data $(DATA) --out $(OUT)
 
 clean:
 	rm -rf $(VENV) $(PEERS) dist build

@@ -9,10 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, counting, engine, parsing, starting
+from benchmarks import accuracy, counting, engine, parsing, recalling, starting
 from benchmarks.measuring import save, show
 
-AREAS = {"starting": starting, "parsing": parsing, "counting": counting, "engine": engine}
+AREAS = {"starting": starting, "parsing": parsing, "counting": counting, "engine": engine, "recalling": recalling}
 
 
 def main(arguments: list[str]) -> int:

@@ -5,9 +5,25 @@ which nothing is lost.
 """
 
 from kompakt import strategies
-from kompakt.api import Compaction, acompact, check, compact, count, groups, parse, render, repair, rounds, split, turns
+from kompakt.api import (
+    Compaction,
+    acompact,
+    check,
+    compact,
+    count,
+    groups,
+    parse,
+    recall,
+    recall_tool,
+    render,
+    repair,
+    rounds,
+    split,
+    turns,
+)
 from kompakt.engine.context import Context
 from kompakt.engine.policies import Policy, load_policies
+from kompakt.engine.recall import Recalled
 from kompakt.engine.report import Report
 from kompakt.engine.telemetry import on_compaction
 from kompakt.errors import (
@@ -64,6 +80,7 @@ __all__ = [
     "Policy",
     "Problem",
     "Reasoning",
+    "Recalled",
     "Repair",
     "Report",
     "Round",
@@ -89,6 +106,8 @@ __all__ = [
     "on_compaction",
     "overflow",
     "parse",
+    "recall",
+    "recall_tool",
     "render",
     "repair",
     "rounds",

@@ -5,6 +5,7 @@ Binds wire and model; holds no knowledge of its own. Nothing here mutates what i
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +16,12 @@ import msgspec
 from kompakt.engine.compact import Order, Outcome, drive
 from kompakt.engine.compact import compact as compact_history
 from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
+from kompakt.engine.recall import tool as recalling
 from kompakt.engine.report import Report
+from kompakt.engine.retelling import retell
 from kompakt.engine.telemetry import announce
-from kompakt.errors import InputError, MalformedPayload, UsageError
+from kompakt.errors import AmbiguousFormat, InputError, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
 from kompakt.model import tokens
 from kompakt.model.budget import Budget
@@ -25,10 +29,13 @@ from kompakt.model.groups import Group, Round, Turn
 from kompakt.model.limits import limits as limits_of
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.tokens import Counter, TokenCount
-from kompakt.wire.conversion import Drop, neutral
+from kompakt.wire.conversion import Drop
 from kompakt.wire.detection import detect
 from kompakt.wire.formats import WIRES, Wire
 from kompakt.wire.problem import Problem, Repair
+from kompakt.wire.thinking import thinks_by_hand
+from kompakt.wire.tools import define_tool
+from kompakt.wire.translation import translate
 from kompakt.wire.wording import CONTINUE_LINE
 
 Payload: TypeAlias = Json | History
@@ -79,7 +86,12 @@ def render(
     history = messages if isinstance(messages, History) else History(messages, format=format or "openai-chat")
     wire = WIRES[detect((), format=format or history.format)]
     if wire.format != history.format:
-        return _translate(history, wire, dropped)
+        payload, drops = translate(history, wire)
+        if dropped is not None:
+            dropped.extend(drops)
+        elif drops:
+            _log.warning("%s to %s left out: %s", history.format, wire.format, "; ".join(map(str, drops)))
+        return payload
     items = [item for message in history for item in wire.render(message)]
     if history.body is None:
         return items
@@ -88,44 +100,6 @@ def render(
     if wire.messages_key not in history.body:
         return {**history.body, wire.messages_key: items} if items else history.body
     return {key: items if key == wire.messages_key else value for key, value in history.body.items()}
-
-
-def _translate(history: History, wire: Wire, dropped: list[Drop] | None) -> Json:
-    drops: list[Drop] = []
-    system = neutral(history.system, drops)
-    spoken = neutral(history, drops)
-    if wire.contract.system_in_messages:
-        spoken = [*system, *spoken]
-    else:
-        system += [message for message in spoken if message.role == "system"]
-        spoken = [message for message in spoken if message.role != "system"]
-    items = [item for message in spoken for item in wire.render(message)]
-    if history.tools:
-        drops.append(Drop("tools", f"{len(history.tools)} tool definitions, which have another shape there"))
-    if dropped is not None:
-        dropped.extend(drops)
-    elif drops:
-        _log.warning("%s to %s left out: %s", history.format, wire.format, "; ".join(map(str, drops)))
-    if history.body is None and not system:
-        return items
-    return _envelope(wire, items, [message.text for message in system], history.model)
-
-
-def _envelope(wire: Wire, items: list[Json], system: list[str], model: str | None) -> JsonObject:
-    """Put translated messages into the target's body."""
-    body: JsonObject = {}
-    if model:
-        body["modelId" if wire.format == "bedrock" else "model"] = model
-    text = "\n\n".join(filter(None, system))
-    if text and not wire.contract.system_in_messages:
-        shapes: dict[str, tuple[str, Json]] = {
-            "anthropic": ("system", text),
-            "gemini": ("systemInstruction", {"parts": [{"text": text}]}),
-            "bedrock": ("system", [{"text": text}]),
-        }
-        key, value = shapes[wire.format]
-        body[key] = value
-    return {**body, wire.messages_key: items}
 
 
 def check(payload: Payload, format: str | None = None, *, strict: bool = False, resting: bool = False) -> list[Problem]:
@@ -232,6 +206,54 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     request_changes: dict[str, Json] = {}
     """What the payload cannot say and the sender has to: headers and parameters."""
+    memory: Memory
+    """The history as it was before, which ``recall`` searches and restores."""
+
+    def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
+        """Find or restore what is no longer in the payload; see ``kompakt.recall``."""
+        return self.memory.recall(query_or_reference, tokens=tokens)
+
+
+def recall(
+    source: Payload | Compaction,
+    query_or_reference: str,
+    tokens: int | None = DEFAULT_TOKENS,
+    format: str | None = None,
+) -> Recalled:
+    """Find passages of a history by words, or give back byte-exactly what a reference names.
+
+    ``source`` is the original payload or a ``Compaction``. The answer has at most ``tokens`` tokens, or any number with
+    ``None``. A reference that names nothing is searched for like any words. Nothing found makes a false answer.
+
+    Raises:
+        InputError: the payload is not a history, or its format cannot be told.
+        UsageError: the question is no text, or ``tokens`` is not positive.
+    """
+    if isinstance(source, Compaction):
+        return source.recall(query_or_reference, tokens)
+    try:
+        history = parse(source, format)
+    except AmbiguousFormat as error:  # what was said reads the same in all of them
+        history = parse(source, error.candidates[0])
+    memory = Memory(history, counter=_counter(history, None))
+    if memory.lacks(query_or_reference):  # compact names what it has repaired before
+        mended = repair(history)
+        if mended.changes:
+            memory = Memory(parse(mended.payload, history.format), counter=_counter(history, None))
+    return memory.recall(query_or_reference, tokens=tokens)
+
+
+def recall_tool(format: str) -> JsonObject:
+    """Return the definition of a tool that lets a model recall.
+
+    Answer its calls with ``recall(source, input["query"]).text``.
+
+    Raises:
+        UnknownFormat: there is no such format.
+    """
+    return define_tool(
+        format, name=recalling.NAME, description=recalling.DESCRIPTION, schema=copy.deepcopy(recalling.SCHEMA)
+    )
 
 
 def compact(
@@ -297,22 +319,24 @@ async def acompact(
         pins=_pins(pins, given, history),
         instructions=instructions,
         progress=progress,
-        manual_thinking=_thinks_by_hand(history.body),
+        manual_thinking=thinks_by_hand(history.body),
     )
     outcome = await compact_history(history, order)
-    return _account(given, mended, history.with_messages(outcome.context.project()), order, outcome, began)
+    return _account(given, mended, history, order, outcome, began)
 
 
 def _account(
-    given: History, mended: Repair, result: History, order: Order, outcome: Outcome, began: float
+    given: History, mended: Repair, history: History, order: Order, outcome: Outcome, began: float
 ) -> Compaction:
     """Put the outcome into the caller's shape and say what was done."""
     context = outcome.context
+    result = history.with_messages(context.project())
     before = tokens.count(given, order.counter).total
     rewritten = context.is_rewritten
+    due = f"over {order.budget.trigger} tokens"
     report = Report(
         policy=order.policy.name,
-        reason=f"over {order.budget.trigger} tokens" if rewritten else "nothing due",
+        reason=due if rewritten else "outputs admitted" if context.differs else "nothing due",
         tokens_before=before,
         tokens_after=context.projected_tokens,
         messages_before=len(given),
@@ -322,16 +346,18 @@ def _account(
         actions=tuple(context.actions()),
         repairs=tuple(map(str, mended.changes)),
         problems=tuple(map(str, mended.remaining)),
+        told=retell(context) if context.summary_text else "",
         seconds=time.perf_counter() - began,
     )
-    if rewritten:
+    if context.differs:
         announce(report)
     return Compaction(
-        payload=render(result) if rewritten else mended.payload,
+        payload=render(result) if context.differs else mended.payload,
         tokens_before=before,
         tokens_after=report.tokens_after,
-        changed=rewritten or mended.changed,
+        changed=context.differs or mended.changed,
         report=report,
+        memory=Memory(history, counter=order.counter, projection=result),
     )
 
 
@@ -366,11 +392,3 @@ def _budget(budget: int | Budget | None, model: str | None) -> Budget:
     if model is None:
         raise UsageError("no budget and no model to take one from; pass budget=… or model=…")
     return Budget.for_model(limits_of(model))
-
-
-def _thinks_by_hand(body: JsonObject | None) -> bool:
-    """Tell whether a request turns thinking on by hand, as Anthropic and Bedrock spell it."""
-    fields: object = (body or {}).get("additionalModelRequestFields")
-    holders = [body or {}, cast("JsonObject", fields) if isinstance(fields, dict) else {}]
-    thinking = [holder.get("thinking") for holder in holders]
-    return any(isinstance(one, dict) and cast("JsonObject", one).get("type") == "enabled" for one in thinking)

@@ -73,7 +73,7 @@ class TestStructure:
         """What the first pass kept is in the second as far as the budget allows, newest first, and nothing twice."""
         payload = chat(*session(1, 20))
         first = kompakt.compact(payload, 4000).payload
-        second = kompakt.compact([*first, *chat(*rounds(3, start=90))], 4000).payload
+        second = kompakt.compact([*first, *chat(*rounds(2, start=90))], 4000).payload
         kept = [c for c in pairs(second)[0] if c in pairs(first)[0]]
         assert kept and kept == pairs(first)[0][-len(kept) :]
         assert len(set(pairs(second)[0])) == len(pairs(second)[0])

@@ -59,6 +59,8 @@ DOORS: dict[str, Callable[[Any, str | None], Any]] = {
     "turns": kompakt.turns,
     "split": lambda payload, name: kompakt.split(payload, 2, name),
     "render": lambda payload, name: kompakt.render(kompakt.parse(payload, name)),
+    "compact": lambda payload, name: kompakt.compact(payload, 60, format=name),
+    "recall": lambda payload, name: kompakt.recall(payload, "read_file ok", format=name),
 }
 
 

@@ -11,7 +11,17 @@ import sys
 
 import typer
 
-from kompakt.cli import checking, compacting, configuration, counting, demonstration, doctoring, repairing
+from kompakt.cli import (
+    checking,
+    compacting,
+    configuration,
+    counting,
+    demonstration,
+    doctoring,
+    evaluating,
+    recalling,
+    repairing,
+)
 from kompakt.errors import DoesNotFit, KompaktError
 from kompakt.version import __version__
 
@@ -27,8 +37,10 @@ app.command("check")(checking.check)
 app.command("repair")(repairing.repair)
 app.command("count")(counting.count)
 app.command("compact")(compacting.compact)
+app.command("recall")(recalling.recall)
 app.command("doctor")(doctoring.doctor)
 app.command("demo")(demonstration.demo)
+app.command("eval")(evaluating.evaluate)
 
 
 def _show_version(value: bool) -> None:

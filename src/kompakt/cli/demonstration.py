@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BUDGET = 30_000
 """Tokens the second session has to fit into: a third of what it has."""
 
+LEDGER_LINES = 14
+QUESTION = "which test failed"
+
 _WIDTH = 100
 """Columns of the widest table: it fits beside an editor; narrower terminals wrap inside the cells."""
 
@@ -71,8 +74,22 @@ def _compact_long_session(console: Console) -> None:
     console.print(table)
     console.print(
         f"System prompt, first and newest request stand as they were; {len(report.actions)} actions are in the report; "
-        f"{len(api.check(done.payload))} problems.\nOn your own file: kompakt compact FILE --budget N -o OUT."
+        f"{len(api.check(done.payload))} problems.\nOn your own file: kompakt compact FILE --budget N -o OUT.\n"
     )
+    _show_ledger(console, done)
+
+
+def _show_ledger(console: Console, done: api.Compaction) -> None:
+    """Show the beginning of what the ledger tells, and one recall of what it leaves out."""
+    lines = done.report.told.split("\n")
+    console.print(f"What left is told by {len(lines)} lines that code took from it, no model asked:", style="bold")
+    for line in lines[1 : 1 + LEDGER_LINES]:
+        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    console.print(f"  … and {max(0, len(lines) - LEDGER_LINES - 1)} more\n")
+    found = done.recall(QUESTION, tokens=120)
+    console.print(f'And nothing is lost: kompakt recall FILE "{QUESTION}"', style="bold")
+    for line in found.text.split("\n"):
+        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
 
 
 def session(name: str = "broken-session.json") -> JsonObject:

@@ -27,6 +27,7 @@ class Archive:
         "newest_request",
         "newest_words",
         "rounds",
+        "tokens",
     )
 
     def __init__(self) -> None:
@@ -38,6 +39,8 @@ class Archive:
         """The newest words of the user's, also when they stand beside tool results."""
         self.rounds = 0
         """Answers of the model: the steps of the run."""
+        self.tokens = 0
+        """What all messages cost as they came."""
         self._grouping = Grouping()
         self._references = References()
 

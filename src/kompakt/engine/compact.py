@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kompakt.engine.admission.gate import Gate
 from kompakt.engine.context import Context
 from kompakt.engine.fitting import fit, minimal
 from kompakt.engine.inheritance import release_notes
 from kompakt.engine.policies import Policy
 from kompakt.engine.report import Step
+from kompakt.engine.retelling import resize
 from kompakt.engine.strategies import Strategy, Truncation
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.model.budget import Budget
@@ -62,32 +64,64 @@ async def compact(history: History, order: Order) -> Outcome:
     """
     context = _context(history, order)
     pinned = _pinned_indices(len(history), order.pins)
+    gate = _Gate(order.policy)
     steps: list[Step] = []
     previous = "system"
     for index, message in enumerate(history):
         if message.role == "assistant" and previous != "assistant" and order.budget.due(context.tokens):
-            await rewrite(context, order.policy, order.budget, steps)
+            await _relieve(context, order, gate, steps)
         context.append(message)
         if index in pinned:
             context.pin(context.group_at(index))
+        gate.admit_new(context)
         previous = message.role
         if order.progress is not None and index % _PROGRESS_EVERY == 0:
             order.progress(index, len(history))
     if order.progress is not None:
         order.progress(len(history), len(history))
     if order.budget.due(context.tokens):
-        await rewrite(context, order.policy, order.budget, steps)
+        await _relieve(context, order, gate, steps)
     await _perform(context, steps)
     limit = max(order.budget.trigger, order.budget.usable)
-    if context.is_rewritten:
+    if context.differs:  # an output admitted here may have been sent as it came before
         context.strip_reasoning()
+        if order.policy.admission is not None:
+            context.note_pins()
     if limit and context.projected_tokens > limit and not fit(context, limit):
         return Outcome(_least(history, order, limit), (_last_step(context, history),))
     return Outcome(context, tuple(steps))
 
 
+class _Gate:
+    """Admission as a policy wants it: from the beginning, from the first time that the budget is due, or never."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._gate = Gate(policy.admission) if policy.admission is not None else None
+        self._open = policy.admits_always
+
+    def admit_new(self, context: Context) -> None:
+        """Let the newest message in."""
+        if self._gate is not None and self._open:
+            self._gate.admit(context)
+
+    def open(self, context: Context, steps: list[Step]) -> None:
+        """Begin with everything there is; later messages are let in as they come."""
+        if self._gate is None or self._open:
+            return
+        self._open, before = True, context.tokens
+        if self._gate.admit(context):
+            steps.append(Step("admission", before, context.tokens, len(context.messages)))
+            context.strip_reasoning()
+
+
+async def _relieve(context: Context, order: Order, gate: _Gate, steps: list[Step]) -> None:
+    """Make room: by admission, where it has not begun, then by the policy's steps as far as they are needed."""
+    gate.open(context, steps)
+    await rewrite(context, order.policy, order.budget, steps)
+
+
 async def _perform(context: Context, steps: list[Step]) -> None:
-    """Ask the summariser once, for all that the replay left to it; what it cannot do stays as the outline has it."""
+    """Ask the summariser once, for all that the replay left to it; what it cannot do the ledger says alone."""
     rehearsed, context.rehearsed = context.rehearsed, None
     if rehearsed is not None:
         await _attempt(context, rehearsed, "Summarization", steps)
@@ -114,15 +148,17 @@ def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
 async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[Step]) -> None:
     """Run a policy once; a strategy that raises leaves the last valid state and the run goes on."""
     share = policy.target_share
-    context.goal = int(budget.trigger * share) if share is not None else budget.target
+    step = context.archive.tokens / max(1, context.rounds)
+    context.goal = int(budget.trigger * share) if share is not None else budget.goal(step)
     release_notes(context)
     for strategy in policy.steps:
-        if context.tokens <= context.goal:
-            break
+        if context.tokens <= context.goal and not getattr(strategy, "concludes", False):
+            continue
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
         await _attempt(context, strategy, name, steps)
     if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
         await _attempt(context, Truncation(), Truncation.__name__, steps)
+        resize(context)
     if context.is_rewritten:
         context.strip_reasoning()
         context.note_pins()

@@ -12,11 +12,13 @@ from typing import Literal
 
 import msgspec
 
-from kompakt.engine import pivot
+from kompakt.engine.annotating import annotate, reinstate
 from kompakt.engine.annotation import Action, Annotation
 from kompakt.engine.archive import Archive
+from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.projection import Projection
-from kompakt.engine.state import ContextGroup, Snapshot, Summary, speaks, words_of
+from kompakt.engine.retelling import frame_tokens
+from kompakt.engine.state import ContextGroup, Load, Snapshot, Summary, speaks, words_of
 from kompakt.engine.view import View
 from kompakt.engine.wording import pruned_placeholder
 from kompakt.errors import UsageError
@@ -65,10 +67,13 @@ class Context:
         self._done: list[tuple[int, int | None, str, str, int]] = []
         self.inherited: str | None = None
         """What the summaries of earlier passes said."""
+        self.ledger = Ledger()
+        self.told: tuple[object, str] | None = None
+        """What the pivot said last, and in which state; see ``retelling``."""
         self._projection = Projection(self)
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
-        self._reinstate(annotations)
+        reinstate(self, annotations)
 
     def _envelope_tokens(self, history: History) -> int:
         tools = tool_tokens(history.tools, self.counter) if history.tools else 0
@@ -133,9 +138,15 @@ class Context:
 
     @property
     def is_rewritten(self) -> bool:
-        """Tell whether anything is shown otherwise than it came."""
+        """Tell whether anything is shown otherwise than it was first sent."""
         hidden = self.view.messages < len(self.messages)
-        return hidden or bool(self.view.instead) or self.summary_text is not None or self.stripped_to > 0
+        rewritten = len(self.view.instead) > len(self.view.admitted)
+        return hidden or rewritten or self.summary_text is not None or self.stripped_to > 0
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether anything is shown otherwise than it came, admitted outputs included."""
+        return self.is_rewritten or bool(self.view.instead)
 
     @property
     def single_message(self) -> bool:
@@ -259,24 +270,36 @@ class Context:
         self._say(index, None, "restored", "asked for", self.view.put(index, None))
         return True
 
-    def show(self, index: int, part: int, instead: Part, *, what: Literal["pruned", "shortened"], why: str) -> None:
+    def show(
+        self, index: int, part: int, instead: Part, *, what: Literal["admitted", "pruned", "shortened"], why: str
+    ) -> None:
         """Show another part in the place of one; the message itself stays what it is."""
         message = self.shown(index)
         parts = [instead if place == part else own for place, own in enumerate(message.parts)]
-        self._say(index, part, what, why, self.view.put(index, message.with_parts(parts)))
+        fresh = what == "admitted" and index == len(self.messages) - 1
+        put = self.view.admit if fresh else self.view.put
+        self._say(index, part, what, why, put(index, message.with_parts(parts)))
 
-    def replace(self, groups: Sequence[ContextGroup], text: str, *, reason: str) -> Summary:
-        """Let a summary stand for groups; the groups of an earlier summary stay linked through the new one."""
+    def replace(
+        self, groups: Sequence[ContextGroup], text: str, *, reason: str, room: int = 0, load: Load | None = None
+    ) -> Summary:
+        """Let a summary stand for groups; the groups of an earlier summary stay linked through the new one.
+
+        With ``room`` a ledger of what is hidden follows the text, both within so many tokens; ``load`` is its matter.
+        """
         earlier = self.summary_text
-        last = max([index for group in groups for index in group.indices], default=-1)
+        last = max([index for group in groups for index in group.indices], default=self.archive.first_request or -1)
         number = earlier.number + 1 if earlier else 0
         self.exclude_all(groups, reason=reason)
         for group in groups:
             group.summarized_by = number
-        tokens = sum(map(self.counter.message, pivot.render(text)))
+        tokens = frame_tokens(self, text, room)
         covers_to = max(last, earlier.covers_to if earlier else -1)
         taken = tuple(group.number for group in groups)
-        self.summary_text = Summary(number, text, taken, covers_to, tokens, earlier)
+        upto = len(self.messages)
+        self.summary_text = Summary(
+            number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load()
+        )
         self.view.touch()
         return self.summary_text
 
@@ -294,7 +317,7 @@ class Context:
     def reword(self, text: str) -> None:
         """Say the present summary in other words; what it stands for stays."""
         if self.summary_text is not None:
-            tokens = sum(map(self.counter.message, pivot.render(text)))
+            tokens = frame_tokens(self, text, self.summary_text.room)
             self.summary_text = msgspec.structs.replace(self.summary_text, text=text, tokens=tokens)
             self.view.touch()
 
@@ -357,34 +380,6 @@ class Context:
         del self._done[snapshot.actions :]
         self.view.touch()
 
-    def _reinstate(self, annotations: Sequence[Annotation]) -> None:
-        """Take exclusions, pruning and pins over from annotations whose content still stands at their place."""
-        for index, annotation in enumerate(annotations[: len(self.messages)]):
-            if digest(self.messages[index]).hex() != annotation.content:
-                continue
-            group = self.group_at(index)
-            group.pinned = group.pinned or annotation.pinned
-            summarized = annotation.summarized_by is not None  # shown again: the summary itself is not at hand here
-            if annotation.excluded is not None and not summarized and not self.is_protected(group):
-                self.exclude(group, reason=annotation.excluded)
-            for part in annotation.pruned:
-                self.prune(index, part)
-
     def annotations(self) -> list[Annotation]:
         """Give what is known of each message, to be stored beside it."""
-        return [self._annotation(index) for index in range(len(self.messages))]
-
-    def _annotation(self, index: int) -> Annotation:
-        group, message = self.group_at(index), self.messages[index]
-        parts = enumerate(self.shown(index).parts)
-        return Annotation(
-            group=group.number,
-            tokens=self.counter.message(message),
-            counter=self.counter.name,
-            content=digest(message).hex(),
-            excluded=group.excluded,
-            pruned=tuple(j for j, part in parts if type(part) is ToolResult and part.pruned_at is not None),
-            pinned=group.pinned,
-            summarized_by=None if group.summarized_by is None else f"s{group.summarized_by}",
-            source_id=message.source_id,
-        )
+        return annotate(self)

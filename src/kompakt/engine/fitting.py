@@ -10,6 +10,7 @@ import msgspec
 
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import release_notes
+from kompakt.engine.retelling import resize, retell
 from kompakt.engine.strategies.shortening import shorten_results, shortened
 from kompakt.engine.strategies.strategy import results_of
 from kompakt.model.messages import Text
@@ -17,17 +18,43 @@ from kompakt.model.messages import Text
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
 
+LEDGER_PART = 0.7
+"""Share of what is left that the ledger may take before the newest results have their own."""
+
+LEAST_LEDGER = 120
+"""A ledger of fewer tokens says too little to be worth its frame."""
+
 
 def fit(context: Context, limit: int) -> bool:
     """Bring the projection down to the limit; return whether that worked."""
     context.strip_reasoning()  # whatever is done next changes the prefix
     release_notes(context)
-    return (
+    resize(context)
+    fits = (
         _drop(context, limit)
+        or _share_out(context, limit)
         or _shorten(context, limit)
         or _without_summary(context, limit)
         or _shorten_first_request(context, limit)
     )
+    return fits and _told_anew(context, limit)
+
+
+def _told_anew(context: Context, limit: int) -> bool:
+    """Write the ledger once more for what is shown in the end: what was cut on the way has to be told too."""
+    summary, told = context.summary_text, context.told
+    for _ in range(_ATTEMPTS):
+        if context.summary_text is None or not context.summary_text.room:
+            break
+        context.told = None
+        context.view.touch()
+        over = context.projected_tokens - limit
+        if over <= 0:
+            return True
+        resize(context, max(1, context.summary_text.room - over - 10))
+    context.summary_text, context.told = summary, told
+    context.view.touch()
+    return context.projected_tokens <= limit
 
 
 def minimal(context: Context) -> None:
@@ -59,15 +86,32 @@ def _drop(context: Context, limit: int) -> bool:
         context.strip_reasoning()
 
 
+def _share_out(context: Context, limit: int) -> bool:
+    """Divide what is left between the ledger and the results that must stay, so that neither takes all."""
+    summary = context.summary_text
+    if summary is None or not summary.room:
+        return False
+    results = sum(
+        context.counter.part(result) for index in _places(context) for _, result in results_of(context, index)
+    )
+    told = context.counter.scaled(context.counter.text(retell(context)))
+    free = limit - (context.projected_tokens - results - told)
+    wanted = min(summary.room, max(int(free * LEDGER_PART), free - results))
+    if wanted < LEAST_LEDGER:
+        return False
+    resize(context, wanted)
+    return _shorten(context, limit)
+
+
+def _places(context: Context) -> list[int]:
+    """List the messages that hold results which may be shortened."""
+    shown = [index for group in context.live if not group.pinned for index in group.indices]
+    return [index for index in shown if any(results_of(context, index))]
+
+
 def _shorten(context: Context, limit: int) -> bool:
     """Shorten what results are left, all to one cap, as large a cap as fits."""
-    places = [
-        index
-        for group in context.live
-        if not group.pinned
-        for index in group.indices
-        if any(results_of(context, index))
-    ]
+    places = _places(context)
     sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
     cap = _cap(sizes, limit - (context.projected_tokens - sum(sizes)))
     shown = {index: context.shown(index) for index in places}

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.engine import strategies
+from kompakt.engine.admission.settings import FIRM, GENTLE, Settings
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import UsageError
 
@@ -24,6 +25,10 @@ class Policy(msgspec.Struct, frozen=True):
     steps: tuple[Strategy, ...]
     target_share: float | None = None
     """How far to come down, as a share of the budget; the budget's own target when not given."""
+    admission: Settings | None = None
+    """How tool outputs are compressed as they come; not at all when not given."""
+    admits_always: bool = False
+    """Whether that begins with the first message, and not only when the history first outgrows its budget."""
 
     @property
     def awaits(self) -> bool:
@@ -50,17 +55,20 @@ def _built_in() -> dict[str, Policy]:
     ephemeral = strategies.SourceAttribution()
     prune = strategies.OutputPruning()
     summarize = strategies.Summarization()
+    gentle = (shorten, ephemeral, summarize)
     return {
         policy.name: policy
         for policy in (
-            Policy("default", (shorten, ephemeral, prune, summarize)),
+            Policy("default", gentle),
             Policy("conservative", (shorten, ephemeral, prune, summarize), target_share=0.75),
             Policy(
                 "aggressive",
                 (shorten, ephemeral, strategies.OutputCollapsing(min_keep_groups=2), summarize),
                 target_share=0.25,
+                admission=FIRM,
             ),
             Policy("window", (shorten, strategies.Truncation())),
+            Policy("admission", gentle, admission=FIRM, admits_always=True),
         )
     }
 
@@ -104,9 +112,10 @@ def _read(name: str, table: Any, path: str) -> Policy:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: policy {name!r} is {table!r} and not a table; write [policies.{name}]")
     given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", table).items()}
-    unknown = [key for key in given if key not in ("steps", "target_share")]
+    unknown = [key for key in given if key not in _SETTINGS]
     if unknown:
-        raise UsageError(f"{path}: policy {name!r}: {unknown[0]!r} is no setting; use 'steps' and 'target_share'")
+        known = ", ".join(map(repr, _SETTINGS))
+        raise UsageError(f"{path}: policy {name!r}: {unknown[0]!r} is no setting; use one of {known}")
     steps: Any = given.get("steps", [])
     if not isinstance(steps, list):
         raise UsageError(f"{path}: policy {name!r}: steps={steps!r} is not a list of tables")
@@ -114,7 +123,30 @@ def _read(name: str, table: Any, path: str) -> Policy:
     if share is not None and not (isinstance(share, int | float) and 0 < share < 1):
         raise UsageError(f"{path}: policy {name!r}: target_share={share!r} is not a share between 0 and 1")
     where = f"{path}: policy {name!r}"
-    return Policy(name, tuple(_step(step, where) for step in cast("list[Any]", steps)), target_share=share)
+    return Policy(
+        name,
+        tuple(_step(step, where) for step in cast("list[Any]", steps)),
+        target_share=share,
+        admission=_admission(given.get("admission"), where),
+        admits_always=given.get("admits_always") is True,
+    )
+
+
+_SETTINGS = ("steps", "target_share", "admission", "admits_always")
+_LEVELS = {"gentle": GENTLE, "firm": FIRM}
+
+
+def _admission(given: Any, where: str) -> Settings | None:
+    """Read how outputs are admitted: the name of a level, or a table of settings."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in _LEVELS:
+        return _LEVELS[given]
+    try:
+        return msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        levels = " or ".join(map(repr, _LEVELS))
+        raise UsageError(f"{where}: admission={given!r} is neither {levels} nor a table of settings: {error}") from None
 
 
 def _step(step: Any, where: str) -> Strategy:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine import pivot
+from kompakt.engine.retelling import retell
 from kompakt.engine.wording import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
@@ -91,8 +92,10 @@ def _chosen(context: Context) -> Iterator[Placed]:
 
 
 def _pivot(context: Context) -> Iterator[Placed]:
-    assert context.summary_text is not None
-    for message in pivot.render(context.summary_text.text):
+    text = retell(context)
+    if not text:
+        return
+    for message in pivot.render(text):
         yield Placed(message, -1, context.counter.message(message))
 
 

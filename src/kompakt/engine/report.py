@@ -35,6 +35,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What had to be mended before anything else."""
     problems: tuple[str, ...] = ()
     """What no repair could mend: the provider will refuse it still."""
+    told: str = ""
+    """What the pivot says of what was left out: the ledger, behind a summariser's words if there were any."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
 

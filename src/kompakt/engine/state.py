@@ -38,8 +38,23 @@ class ContextGroup:
         return f"<{self.kind} group {self.number}, {self.tokens} tokens{state}>"
 
 
+class Load(msgspec.Struct, frozen=True):
+    """How much a pivot stands for."""
+
+    hidden: int = 0
+    """Tokens of what is left out, as it came."""
+    weight: int = 0
+    """About the tokens it would take to tell all of it."""
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.hidden + other.hidden, self.weight + other.weight)
+
+    def __sub__(self, other: Load) -> Load:
+        return Load(self.hidden - other.hidden, self.weight - other.weight)
+
+
 class Summary(msgspec.Struct, frozen=True):
-    """Text that stands for groups, with the links to them."""
+    """What stands for groups, with the links to them: text, and a ledger where there is room for one."""
 
     number: int
     text: str
@@ -48,8 +63,15 @@ class Summary(msgspec.Struct, frozen=True):
     covers_to: int
     """The index of the last message it stands for; it is shown right behind that place."""
     tokens: int
+    """What it may cost; with a ledger, the room set aside for it."""
     earlier: Summary | None = None
     """The summary it took the place of, whose groups it stands for too."""
+    room: int = 0
+    """Tokens for text and ledger together; 0 for text alone."""
+    upto: int = 0
+    """How many messages there were when it was made; the ledger knows no later ones."""
+    load: Load = Load()
+    """What it has to tell."""
 
     @property
     def covers(self) -> tuple[int, ...]:

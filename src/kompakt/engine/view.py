@@ -17,6 +17,7 @@ class View:
 
     __slots__ = (
         "_live",
+        "admitted",
         "archive",
         "bytes",
         "counter",
@@ -40,6 +41,8 @@ class View:
         self.sizes: list[int] = []
         self.instead: dict[int, Message] = {}
         """Messages that are shown otherwise than they are."""
+        self.admitted: set[int] = set()
+        """Those of them that were never shown as they are."""
         self.version = 0
         self.rewritten_to = 0
         """How many messages there were when something was last rewritten; later ones stand as they came."""
@@ -54,6 +57,7 @@ class View:
         for other in absorbed:
             self._absorb(group, other)
         self.counts.append(tokens)
+        self.archive.tokens += tokens
         self.sizes.append(size)
         group.tokens += tokens
         if group.excluded is None:
@@ -116,6 +120,16 @@ class View:
 
     def put(self, index: int, message: Message | None) -> int:
         """Show another message in the place of one, or the one itself for ``None``; return the tokens saved."""
+        self.admitted.discard(index)
+        self.touch()
+        return self._replace(index, message)
+
+    def admit(self, index: int, message: Message) -> int:
+        """Show the newest message otherwise from the beginning: nobody saw it yet, so nothing is rewritten."""
+        self.admitted.add(index)
+        return self._replace(index, message)
+
+    def _replace(self, index: int, message: Message | None) -> int:
         if message is None:
             self.instead.pop(index, None)
         else:
@@ -129,5 +143,4 @@ class View:
         if group.excluded is None:
             self.tokens -= saved
             self.bytes -= shrunk
-        self.touch()
         return saved

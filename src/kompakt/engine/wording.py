@@ -5,6 +5,8 @@ Each is fixed and marked, so that the same history gives the same bytes and nobo
 
 from __future__ import annotations
 
+import re
+
 PIVOT_QUESTION = "[kompakt] What was done so far?"
 """The user's side of a pivot."""
 
@@ -42,3 +44,33 @@ def hidden_media_note(reference: str) -> str:
 def cut_note(reference: str, tokens: int) -> str:
     """Stand between head and tail of a shortened text."""
     return f"\n[kompakt] … about {tokens} tokens left out here; recall {reference} restores them …\n"
+
+
+FOLD = "⋯ "
+"""Begins what stands, in an output compressed at admission, for lines that are not shown: their first and last."""
+
+_ADMITTED = re.compile(
+    r"\[kompakt\] [^\n]{1,80}; recall \S{1,80} (?:restores them|is the same|gives it as it came)\.\Z"
+)
+
+
+def folded_note(reference: str, folded: int, lines: int) -> str:
+    """End an output of which lines were folded at admission."""
+    if not folded:
+        return f"[kompakt] Written shorter, nothing left out; recall {reference} gives it as it came."
+    return f"[kompakt] {folded} of {lines} lines folded; recall {reference} restores them."
+
+
+def repeated_note(reference: str, lines: int) -> str:
+    """Stand for an output that was shown before, word for word."""
+    return f"[kompakt] The same {lines} lines as before; recall {reference} is the same."
+
+
+def seen_mark(reference: str, lines: str) -> str:
+    """Stand, inside an output, for lines that were shown before."""
+    return f"{FOLD}{lines} as in {reference}"
+
+
+def is_admitted(text: str) -> bool:
+    """Tell whether a text ends in a note of admission."""
+    return _ADMITTED.search(text, max(0, len(text) - 260)) is not None

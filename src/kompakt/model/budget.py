@@ -22,6 +22,15 @@ tool result may arrive in between."""
 TARGET_SHARE = 0.5
 """Share of the trigger that a compaction aims for: the gap is what keeps it from firing again at the next step."""
 
+STEADY_STEPS = 12
+"""Steps that should fit between target and trigger, so that a prefix holds a while."""
+
+HASTY_STEPS = 3
+"""Where no more than these fit, the prefix breaks all the time whatever is done."""
+
+TIGHT_SHARE = 0.9
+"""Share of the trigger that is aimed for there: the room is worth more than the next step's prefix."""
+
 
 class Usage(Struct, frozen=True):
     """Tokens of one finished step, each counted once."""
@@ -114,6 +123,18 @@ class Budget(Struct, frozen=True, kw_only=True):
     def usable(self) -> int:
         """Count what a request may take; 0 is unlimited."""
         return self.window - self.reserve
+
+    def goal(self, step: float) -> int:
+        """Say what to come down to when a step takes so many tokens on the average.
+
+        The target, as a rule. A plain budget that holds few steps is rewritten often whatever is done, so the fewer it
+        holds, the more of it is used.
+        """
+        fitting = (self.trigger - self.target) / max(1.0, step)
+        if fitting >= STEADY_STEPS or self.target != _share(self.trigger, TARGET_SHARE):
+            return self.target
+        haste = min(1.0, (STEADY_STEPS - fitting) / (STEADY_STEPS - HASTY_STEPS))
+        return _share(self.trigger, TARGET_SHARE + haste * (TIGHT_SHARE - TARGET_SHARE))
 
     def due(self, tokens: int) -> bool:
         """Say whether so many tokens call for a compaction."""

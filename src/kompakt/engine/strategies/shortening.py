@@ -10,7 +10,7 @@ from kompakt.engine.triggers import Trigger
 from kompakt.engine.wording import cut_note, hidden_media_note
 from kompakt.model.tokens import Counter
 
-MAX_SHARE = 0.25
+MAX_SHARE = 0.15
 """Largest share of the goal that one tool result may take."""
 
 OPEN_FACTOR = 2

@@ -1,27 +1,38 @@
-"""Let a summary stand for old groups. Cost: the groups shown, plus what the summariser costs."""
+"""Let a ledger, and a summariser's words if there is one, stand for old groups. Cost: the groups shown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from kompakt.engine import outline
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import adopt_pivots
-from kompakt.engine.state import ContextGroup
+from kompakt.engine.ledger import parsing
+from kompakt.engine.ledger.lines import narrated
+from kompakt.engine.retelling import settle
+from kompakt.engine.state import ContextGroup, Load
 from kompakt.engine.summary import Material, Summarizer
 from kompakt.engine.triggers import Trigger
 
-SUMMARY_SHARE = 0.2
-"""Largest share of the goal that the summary may take."""
+SUMMARY_SHARE = 0.8
+"""Largest share of the goal that the pivot may take; only a budget far below the history comes near it."""
+
+LEDGER_SHARE = 0.12
+"""Tokens of ledger for each token it stands for: enough for nearly every name that recorded agents used again."""
+
+MAX_LEDGER = 8_000
+"""Most tokens of a pivot, however large the window: what is further back is one recall away."""
+
+NARRATIVE_SHARE = 0.4
+"""Largest share of the pivot that a summariser's words may take."""
 
 
 class Summarization:
-    """Replace the oldest groups by a summary and keep a tail; earlier summaries are folded in."""
+    """Replace the oldest groups by a pivot and keep a tail; what earlier pivots told is folded in."""
 
     def __init__(
         self,
-        summarizer: Summarizer = outline.summarize,
+        summarizer: Summarizer | None = None,
         *,
         share: float = SUMMARY_SHARE,
         when: Trigger | None = None,
@@ -32,72 +43,100 @@ class Summarization:
         self.when = when
         self.target = target
 
-    async def __call__(self, context: Context) -> bool:
-        """Summarise when due; a summary that is empty or saves nothing changes nothing."""
-        goal = self.target if self.target is not None else context.goal
-        if not (self.when(context) if self.when is not None else context.tokens > goal):
-            return False
-        before = context.snapshot()
-        room = int(goal * self.share)
-        earlier = self._earlier(context)
-        groups = self._oldest(context, goal - room)
-        rehearses = context.is_replay and self.awaits
-        write = outline.summarize if rehearses else self.summarizer
-        text = await _written(write, self._material(context, groups, earlier, room)) if groups else ""
-        if not text:
-            context.rollback(before)
-            return False
-        context.replace(groups, text, reason="summarized")
-        if rehearses:
-            context.rehearsed = partial(self._reword, room=room)
-        return True
-
-    def _earlier(self, context: Context) -> str | None:
-        """Return what earlier summaries say: the present one, and a pivot of an earlier pass not yet folded into it."""
-        known, inherited = context.inherited, adopt_pivots(context)
-        if context.summary_text is None:
-            return inherited
-        return "\n".join([*([inherited] if inherited and inherited != known else []), context.summary_text.text])
+    concludes = True
+    """Run also when other steps did enough: what they hid wants to be told."""
 
     @property
     def awaits(self) -> bool:
-        """Tell whether the summariser may take its time; the outline does not."""
-        return self.summarizer is not outline.summarize
+        """Tell whether a summariser may take its time; the ledger does not."""
+        return self.summarizer is not None
+
+    async def __call__(self, context: Context) -> bool:
+        """Summarise when due; an empty or inflated text of the summariser's leaves the ledger alone to speak."""
+        goal = self.target if self.target is not None else context.goal
+        if not (self.when(context) if self.when is not None else context.tokens > goal or owed(context, goal)):
+            return False
+        before, known = context.snapshot(), context.inherited
+        adopt_pivots(context)
+        groups, room, load = self._oldest(context, goal)
+        if not groups and context.inherited == known and not owed(context, goal):
+            context.rollback(before)
+            return False
+        text = ""
+        if self.summarizer is not None and not context.is_replay:
+            text = await self._asked(context, groups, room)
+        context.replace(groups, text, reason="summarized", room=room, load=load)
+        if not context.is_replay:
+            settle(context)
+        if self.summarizer is not None and context.is_replay:
+            context.rehearsed = partial(self._reword, room=room)
+        return True
 
     async def _reword(self, context: Context, *, room: int) -> bool:
-        """Replace what the outline said during a replay by the summariser's own words, for everything at once."""
-        material = self._material(context, context.covered_groups(), adopt_pivots(context), room)
-        text = await _written(self.summarizer, material)
+        """Add the summariser's words to what the replay left out, for everything at once."""
+        text = await self._asked(context, context.covered_groups(), room)
         if text:
             context.reword(text)
         return bool(text)
 
-    def _oldest(self, context: Context, goal: int) -> list[ContextGroup]:
-        """Take groups from the oldest on until the rest fits; no message before the last one taken is left over."""
-        over = context.tokens - goal - (context.summary_text.tokens if context.summary_text else 0)
+    def _oldest(self, context: Context, goal: int) -> tuple[list[ContextGroup], int, Load]:
+        """Take groups from the oldest on until the rest fits; return them, the room of their pivot and its matter."""
+        summary = context.summary_text
+        most = min(int(goal * self.share), MAX_LEDGER)
+        load = summary.load if summary else Load()
+        cut = {group.number: group for group in map(context.group_at, context.view.instead) if group.excluded is None}
+        shown = sum((_load_of(context, group) for group in cut.values()), Load())
+        rest = context.tokens - (summary.tokens if summary else 0)
         taken: list[ContextGroup] = []
         for group in context.droppable():
-            if over <= 0:
+            if rest + min(most, _room(context, load + shown)) <= goal:
                 break
             taken.append(group)
-            over -= group.tokens
-        return taken
+            rest -= group.tokens
+            load += _load_of(context, group)
+            if group.number in cut:
+                shown -= _load_of(context, group)
+        room = min(max(most, min(goal - rest, MAX_LEDGER)), _room(context, load + shown))
+        return taken, room, load
 
-    def _material(self, context: Context, groups: Sequence[ContextGroup], earlier: str | None, room: int) -> Material:
-        """Gather what is new to the summary; what it stood for before is in the earlier one, so input stays bounded."""
+    async def _asked(self, context: Context, groups: Sequence[ContextGroup], room: int) -> str:
+        """Ask for a narrative of what is new to it; what it stood for before is in the earlier one."""
+        assert self.summarizer is not None
         indices = sorted(index for group in groups for index in group.indices)
-        return Material(
+        inherited = parsing.read(context.inherited).narrative if context.inherited else []
+        earlier = [*inherited, context.summary_text.text if context.summary_text else ""]
+        material = Material(
             messages=tuple(context.messages[index] for index in indices),
             references=tuple(context.reference(index) for index in indices),
-            earlier=earlier,
-            max_tokens=room,
+            earlier="\n".join(filter(None, earlier)) or None,
+            max_tokens=int(room * NARRATIVE_SHARE),
             count=lambda text: context.counter.scaled(context.counter.text(text)),
             instructions=context.instructions,
         )
+        made = self.summarizer(material)
+        text = narrated((made if isinstance(made, str) else await made).strip())
+        return text if material.count(text) <= material.max_tokens else ""
 
 
-async def _written(write: Summarizer, material: Material) -> str:
-    """Ask for the summary; an empty or inflated one counts as none."""
-    made = write(material)
-    text = (made if isinstance(made, str) else await made).strip()
-    return text if material.count(text) <= material.max_tokens else ""
+def _load_of(context: Context, group: ContextGroup) -> Load:
+    """Say how large a group is as it came, and how much there is to say about it."""
+    hidden = sum(context.counter.message(context.messages[index]) for index in group.indices)
+    return Load(hidden, sum(context.ledger.weight(index, context.messages[index]) for index in group.indices))
+
+
+def _room(context: Context, load: Load) -> int:
+    """Tokens to set aside: all that an earlier pivot told, and a share of the rest or all there is to say of it."""
+    told = context.counter.scaled(context.counter.text(context.inherited)) if context.inherited else 0
+    return told + FRAME + min(context.counter.scaled(load.weight), int(load.hidden * LEDGER_SHARE))
+
+
+FRAME = 100
+"""Tokens for headings."""
+
+
+def owed(context: Context, goal: int) -> bool:
+    """Tell whether so much was shortened or hidden since the last pivot that it wants to be told."""
+    upto = context.summary_text.upto if context.summary_text else 0
+    new = [index for index in context.view.instead if index >= upto]
+    cut = sum(context.counter.message(context.messages[index]) - context.message_tokens(index) for index in new)
+    return cut > goal and sum(context.ledger.weight(index, context.messages[index]) for index in new) > FRAME

@@ -1,0 +1,82 @@
+"""``kompakt eval``: measure a policy on recorded sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kompakt.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from kompakt.evals.report import Results
+    from kompakt.evals.row import Row
+    from kompakt.evals.run import Settings
+
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Recorded sessions.", exists=True, file_okay=False)]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go; a stopped run goes on from there.")]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Measure the first N sessions only.")]
+Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Processes to measure on.")]
+Gate = Annotated[bool, typer.Option("--gate", help="Exit with 1 when a goal is missed.")]
+PolicyName = Annotated[str, typer.Option("--policy", metavar="P", help="The policy to measure.")]
+Admission = Annotated[
+    str | None,
+    typer.Option("--admission", metavar="P", help="Also measure what this policy saves when nothing is due."),
+]
+
+
+def evaluate(
+    data: Data,
+    out: Out = Path("eval-out"),
+    policy: PolicyName = "default",
+    admission: Admission = None,
+    limit: Limit = None,
+    jobs: Jobs = 2,
+    gate: Gate = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure on recorded sessions what compaction still tells: facts, needs, precision, chains and the rest."""
+    import msgspec  # late: `--help` should not pay for any of these
+
+    from kompakt.evals.report import gather, write
+    from kompakt.evals.run import Settings
+    from kompakt.version import __version__
+
+    rows = _measured(Settings(data=data, out=out, policy=policy, admission=admission, limit=limit, jobs=jobs))
+    results = gather(rows, version=__version__, policy=policy)
+    for path in write(results, rows, out):
+        typer.echo(str(path), err=True)
+    if as_json:
+        typer.echo(msgspec.json.encode(results))
+    else:
+        _show(results)
+    if gate and any(goal.reached is False for goal in results.goals):
+        raise typer.Exit(1)
+
+
+def _measured(settings: Settings) -> list[Row]:
+    """Run with a bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from kompakt.evals.run import run
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def progress(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        return run(settings, progress)
+
+
+def _show(results: Results) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("metric", "goal", "measured", "reached", title=f"{results.sessions} sessions, {results.policy}")
+    for goal in results.goals:
+        table.add_row(goal.name, goal.goal, goal.found, {True: "yes", False: "no", None: ""}[goal.reached])
+    Console().print(table)

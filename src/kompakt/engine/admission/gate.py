@@ -1,0 +1,75 @@
+"""The gate: every message passes it once, when it is appended, and only then.
+
+What it decides for a message depends on that message and on those before it, never on a later one, so what was sent
+once is sent again byte for byte. It remembers calls, whose arguments are in the context too: a file that the agent
+wrote itself need not be shown to it again. Cost: what the message costs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.admission.calls import texts_of
+from kompakt.engine.admission.outputs import admit
+from kompakt.engine.admission.seen import Seen
+from kompakt.engine.admission.settings import DEFAULT, Settings
+from kompakt.engine.context import Context
+from kompakt.engine.strategies.strategy import results_of
+from kompakt.model.messages import ToolCall
+
+_MIN_LINES = 3
+"""Lines of an argument that is worth remembering."""
+
+
+class Gate:
+    """Lets the messages of one history in, each once and in order."""
+
+    __slots__ = ("_passed", "_seen", "settings")
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._seen = Seen()
+        self._passed = 0
+
+    def admit(self, context: Context) -> bool:
+        """Let in what came since the last time; return whether anything is shown otherwise than it came."""
+        changed = False
+        for index in range(self._passed, len(context.messages)):
+            changed |= admit_message(context, index, self._seen, self.settings)
+        self._passed = len(context.messages)
+        return changed
+
+
+def admit_message(context: Context, index: int, seen: Seen, settings: Settings = DEFAULT) -> bool:
+    """Let a message in that was just appended; return whether it is shown otherwise than it came.
+
+    Call it once for every message, in order, with the same ``seen``. What failed, what is pinned, what the provider
+    ran and what must stay as it is are left alone.
+    """
+    for place, part in enumerate(context.messages[index].parts):
+        if type(part) is ToolCall and not part.hosted:
+            _remember(context.reference(index, place), part, seen)
+    changed = False
+    for place, result in list(results_of(context, index)):
+        reference = context.reference(index, place)
+        call_input = seen.calls.pop(result.call_id, None)
+        if result.is_error or context.group_at(index).pinned:
+            seen.add_text(reference, result.output)
+            continue
+        count = context.counter.text
+        admitted = admit(
+            result.output, reference=reference, settings=settings, seen=seen, call_input=call_input, count=count
+        )
+        if admitted is not None:
+            instead = msgspec.structs.replace(result, output=admitted.text, edited=True)
+            context.show(index, place, instead, what="admitted", why=f"as {admitted.kind}")
+            changed = True
+    return changed
+
+
+def _remember(reference: str, call: ToolCall, seen: Seen) -> None:
+    """Note what a call says, for the result that answers it and for texts that repeat it."""
+    seen.calls[call.id] = call.input
+    for text in texts_of(call.input):
+        if text.count("\n") >= _MIN_LINES:
+            seen.add(reference, text.split("\n"))

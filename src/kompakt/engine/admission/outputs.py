@@ -1,0 +1,155 @@
+"""Admit one tool output: find out what kind it is by its shape, and compress it as its kind allows.
+
+A pure function of the text, the settings and what the same history showed before, so the same history gives the same
+bytes, whatever comes later. Never raises, never makes an output larger, and leaves alone what gains little. Cost: a
+look at the first lines for each kind, then one pass over the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from kompakt.engine.admission import blobs, diffs, json_values, listings, logs, searches, sources, suites, traces
+from kompakt.engine.admission.calls import arguments, texts_of
+from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.page import Page, page_of, plain
+from kompakt.engine.admission.seen import Seen
+from kompakt.engine.admission.settings import DEFAULT, Settings
+from kompakt.engine.wording import folded_note, is_admitted, repeated_note
+from kompakt.model.messages import Json
+from kompakt.model.tokens import counter_for
+
+_MIN_ANCHOR = 12
+"""Characters of a line by which a text is found again."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """An output as it enters the context."""
+
+    text: str
+    kind: str
+    tokens_before: int
+    tokens_after: int
+
+
+def admit(
+    text: str,
+    *,
+    reference: str,
+    settings: Settings = DEFAULT,
+    seen: Seen | None = None,
+    call_input: Json = None,
+    count: Callable[[str], int] | None = None,
+) -> Admitted | None:
+    """Compress a tool output; ``None`` means that it is left alone.
+
+    ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before
+    and learns what is shown now. ``call_input`` is what the call that is answered was given;
+    ``count`` counts tokens.
+    """
+    seen = Seen() if seen is None else seen
+    count = counter_for(None).text if count is None else count
+    before = count(text) if len(text) >= settings.min_tokens else 0
+    found = None
+    if before >= settings.min_tokens and not is_admitted(text):
+        found = _compressed(text, reference, settings, seen, call_input)
+    if found is not None:
+        shrunk, kind = found
+        after = count(shrunk.text)
+        if after <= before * (1 - settings.min_saving):
+            if kind != "source" or not settings.show_again:  # what was shown of a file is found line by line
+                seen.add_whole(reference, text)
+            seen.add(reference, shrunk.shown or ())
+            return Admitted(shrunk.text, kind, before, after)
+    seen.add_text(reference, text)
+    return None
+
+
+def _compressed(
+    text: str, reference: str, settings: Settings, seen: Seen, call_input: Json
+) -> tuple[Shrunk, str] | None:
+    """Write an output shorter, with the note that says where the original is."""
+    earlier = seen.whole(text) if "repeat" in settings.kinds else None
+    if earlier is not None:
+        return _repeated(text, earlier), "repeat"
+    short, count = blobs.replace(text) if "blob" in settings.kinds else (text, 0)
+    shrunk, kind = _by_kind(short, settings, seen, call_input)
+    if shrunk is None and count:
+        shrunk, kind = Shrunk(short, count, short.count("\n") + 1), "blob"
+    if shrunk is None:
+        return None
+    note = folded_note(reference, shrunk.folded + count, shrunk.lines)
+    return msgspec.structs.replace(shrunk, text=f"{shrunk.text}\n{note}"), kind
+
+
+def _repeated(text: str, reference: str) -> Shrunk:
+    """Stand for an output that was there before; failures are said again."""
+    lines, bare = text.split("\n"), page_of(text).lines
+    failed = [lines[place] for place in sorted(failures("\n".join(bare), bare))]
+    return Shrunk("\n".join([*failed, repeated_note(reference, len(lines))]), len(lines), len(lines), ())
+
+
+def _by_kind(text: str, settings: Settings, seen: Seen, call_input: Json) -> tuple[Shrunk | None, str]:
+    """Try the kinds that a text looks like, the surest first; what is left over is a log or somebody's words."""
+    kinds = settings.kinds
+    value = json_values.decoded(text) if "json" in kinds else None
+    if value is not None:
+        return json_values.shrink(text, settings, value), "json"
+    page = page_of(text)
+    if "diff" in kinds and not page.is_numbered and diffs.is_diff(text):
+        return diffs.shrink(text, settings, seen=seen), "diff"
+    words = "\n".join(page.lines) if page.is_numbered else text
+    is_prose = logs.is_prose(words)
+    if "source" in kinds and page.is_numbered:
+        if settings.fold_echoes and _is_echo(page, call_input):
+            return sources.shrink_echo(page, settings), "source"
+        is_range = page.first > 1 or _asks_for_part(call_input)
+        return sources.shrink(page, settings, seen=seen, is_range=is_range, fold=not is_prose), "source"
+    for kind, matches, shrink in _PRINTED:
+        if kind in kinds and matches(text):
+            shrunk = shrink(text, settings)
+            if shrunk is not None:
+                return _without_seen(shrunk, seen), kind
+    if "source" in kinds and not is_prose and sources.is_code(text):
+        return sources.shrink(page, settings, seen=seen, is_range=_asks_for_part(call_input)), "source"
+    if "log" in kinds and not is_prose:
+        return _without_seen(logs.shrink(text, settings), seen), "log"
+    if "repeat" in kinds:
+        return sources.shrink(page, settings, seen=seen, is_range=True, fold=False), "repeat"
+    return None, ""
+
+
+_PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, Settings], Shrunk | None]], ...] = (
+    ("trace", traces.is_trace, logs.shrink),
+    ("test run", suites.is_test_run, suites.shrink),
+    ("listing", listings.is_listing, listings.shrink),
+    ("search", searches.is_search, searches.shrink),
+)
+"""What commands print in a shape of its own: name, how it is known, how it is written."""
+
+
+def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
+    """Point to the lines of a compressed output that an earlier one has word for word: tests run again, mostly."""
+    page = plain(shrunk.text.split("\n"))
+    again = sources.shrink(page, Settings(), seen=seen, is_range=True, fold=False)
+    if again is None:
+        return Shrunk(shrunk.text, shrunk.folded, shrunk.lines, tuple(page.lines))
+    return Shrunk(again.text, min(shrunk.lines, shrunk.folded + again.folded), shrunk.lines, again.shown)
+
+
+def _is_echo(page: Page, call_input: Json) -> bool:
+    """Tell whether a page shows what the call itself brought along: a line of a text of several lines."""
+    lines = set(page.lines)
+    for text in texts_of(call_input):
+        anchor = max(text.split("\n"), key=len)
+        if "\n" in text and len(anchor) >= _MIN_ANCHOR and anchor in lines:
+            return True
+    return False
+
+
+def _asks_for_part(call_input: Json) -> bool:
+    """Tell from the shape of a call whether it asks for some lines of a file: it holds numbers."""
+    values = arguments(call_input)
+    return any(type(value) is int or (isinstance(value, list) and value and type(value[0]) is int) for value in values)

@@ -1,0 +1,138 @@
+"""A page: the lines of a text, and the line numbers that a tool may have printed before them.
+
+Numbers before every line are a third of the tokens of a file. They follow from one another, so one in a few is enough;
+and the lines without them are exactly those of the file, which is what an edit has to quote. Cost: a look at each line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from operator import eq
+
+import msgspec
+
+from kompakt.engine.wording import FOLD
+
+_NUMBER = re.compile(r" *(\d{1,7})(?:→|\t|:(?!\d) ?|\| ?)")
+
+_MIN_LINES = 5
+"""Fewer numbered lines are no page: a list, rather."""
+
+_MIN_SHARE = 0.6
+"""Share of the lines that must have a number: a header and a trailer may stand around a page."""
+
+
+_MIN_FOLLOWS = 0.9
+"""Share of the numbers that must follow from the one before: a page may be cut once or twice."""
+
+_SAMPLE = 40
+"""Lines looked at before all are."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Lines without their numbers."""
+
+    lines: list[str]
+    numbers: list[int]
+    """The number of each line; counted from 1 where none is printed, 0 for lines around a numbered page."""
+    found: list[re.Match[str] | None] | None = None
+    """The numbers as they were printed; ``None`` when there are none."""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Tell whether numbers were printed."""
+        return self.found is not None
+
+    @property
+    def first(self) -> int:
+        """The first number of the page."""
+        return next((number for number in self.numbers if number), 1)
+
+    def prefix(self, place: int) -> str:
+        """Return the number of a line as it was printed."""
+        match = self.found[place] if self.found is not None else None
+        return match[0] if match is not None else ""
+
+
+def page_of(text: str) -> Page:
+    """Read a text as a page."""
+    lines = text.split("\n")
+    return _numbered(lines) or plain(lines)
+
+
+def plain(lines: list[str]) -> Page:
+    """Take lines as they are."""
+    return Page(lines, list(range(1, len(lines) + 1)))
+
+
+def _numbered(lines: list[str]) -> Page | None:
+    """Take the numbers off, when there is one before nearly every line and each follows from the one before."""
+    sample = lines[:_SAMPLE]
+    if len(lines) < _MIN_LINES or sum(_NUMBER.match(line) is not None for line in sample) * 3 < len(sample):
+        return None
+    found = [_NUMBER.match(line) for line in lines]
+    numbers = [int(match[1]) if match else 0 for match in found]
+    count = len(numbers) - numbers.count(0)
+    follows = sum(map(eq, numbers[1:], [number + 1 for number in numbers]))
+    if count < max(_MIN_LINES, len(lines) * _MIN_SHARE) or follows < (count - 1) * _MIN_FOLLOWS:
+        return None
+    bare = [line[match.end() :] if match else line for line, match in zip(lines, found, strict=True)]
+    return Page(bare, numbers, found)
+
+
+def write(
+    page: Page, keep: Collection[int], marks: Mapping[int, tuple[int, str]], *, every: int, exact: Collection[int] = ()
+) -> tuple[str, int]:
+    """Write the lines kept; return the text and how many lines are not in it.
+
+    One number in ``every`` is written, and those of the lines in ``exact``. ``marks`` says for the first line of a
+    run where the run ends and what stands for it. A run that nothing stands for is told by the number of its last
+    line, behind the line before it.
+    """
+    out: list[str] = []
+    folded, fresh, last = 0, True, -1
+    for place in [*sorted({*keep, *marks}), len(page.lines)]:
+        if place <= last:
+            continue
+        if place > last + 1 and _fold(page, out, last + 1, place):
+            folded += place - last - 1
+            fresh = fresh or last < 0
+        if place in marks:
+            last, mark = marks[place][0] - 1, marks[place][1]
+            out.append(mark)
+            folded += last - place + 1
+            fresh = True
+        elif place < len(page.lines):
+            number = page.numbers[place]
+            out.append(
+                (page.prefix(place) if fresh or not number % every or place in exact else "") + page.lines[place]
+            )
+            fresh, last = fresh and not number, place
+    return "\n".join(out), folded
+
+
+def _fold(page: Page, out: list[str], start: int, end: int) -> bool:
+    """Stand for the lines from ``start`` up to ``end``; short runs are written out instead."""
+    lines = page.lines[start:end]
+    if end - start <= 2 and sum(map(len, lines)) <= len(FOLD) + 4:
+        out += lines
+        return False
+    last = page.numbers[end - 1] or end
+    if out:
+        out[-1] += f" {FOLD}{last}"
+    else:
+        out.append(f"{FOLD}{page.numbers[start] or start + 1}-{last}")
+    return True
+
+
+def written_lines(page: Page, keep: Sequence[int]) -> tuple[str, ...]:
+    """List the lines that are shown, with a break where something between them is not."""
+    shown: list[str] = []
+    last = -1
+    for place in keep:
+        if place != last + 1:
+            shown.append("\n")
+        shown.append(page.lines[place])
+        last = place
+    return tuple(shown)

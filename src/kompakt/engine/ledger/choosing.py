@@ -1,0 +1,154 @@
+"""Which facts are told when not all of them fit: the weightiest, and of those the newest.
+
+Facts are kept by weight, in the order of their last news, so choosing looks at about as many as there is room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from kompakt.engine.ledger import lines
+from kompakt.engine.ledger.facts import Fact, joined
+from kompakt.engine.ledger.speech import STRICT
+
+REMARKS_SHARE = 0.08
+"""Largest share of the room for what the assistant told along the way."""
+
+CALLS_SHARE = 0.06
+"""Largest share of the room for calls that neither touched a file nor ran a command nor failed."""
+
+NARRATIVE_SHARE = 0.3
+"""Largest share of the room for what earlier passes told in words."""
+
+WORDS_SHARE = 0.25
+"""Largest share of the room for what the user demanded, so that a pasted document cannot take it all."""
+
+LEAST_WORDS = 160
+"""Tokens that the user's words may take in any room that has them."""
+
+SAME_REFERENCE = 3
+"""Tokens that a line saves whose reference stands in the line before."""
+
+HEADING = 6
+"""Tokens of the heading of a section."""
+
+_WEIGHTS = 7
+_MISSES = 40
+"""Facts too large for what is left that are passed over before the lighter ones are tried."""
+
+Place = tuple[str, str]
+
+
+class Facts:
+    """Facts by weight, joined as they come."""
+
+    __slots__ = ("_by_weight", "_news", "_numbers", "_weights")
+
+    def __init__(self) -> None:
+        self._by_weight: list[dict[Place, Fact]] = [{} for _ in range(_WEIGHTS)]
+        self._weights: dict[Place, int] = {}
+        self._numbers: dict[Place, int] = {}
+        self._news = 0
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def add(self, facts: Iterable[Fact]) -> None:
+        """Join facts to what is known."""
+        for fact in facts:
+            place = (fact.kind, fact.key)
+            weight = self._weights.get(place)
+            if weight is not None:
+                fact = joined(self._by_weight[weight].pop(place), fact)
+            weight = self._weights[place] = weight_of(fact)
+            self._by_weight[weight][place] = fact
+            self._numbers[place] = self._news
+            self._news += 1
+
+    def of(self, kind: str) -> Iterator[Fact]:
+        """Go through the facts of a kind, newest first within a weight."""
+        for bucket in self._by_weight:
+            yield from (fact for fact in reversed(bucket.values()) if fact.kind == kind)
+
+    def chosen(
+        self,
+        room: int,
+        whole: int,
+        root: str,
+        count: Callable[[str], int],
+        is_told: Callable[[Fact], bool],
+        *,
+        spare: int = 0,
+    ) -> tuple[list[Fact], int]:
+        """Take what fits into the room, in the order of its last news; return it and about what it takes.
+
+        ``spare`` is what names left of their room: what has only a small share may have that too.
+        """
+        shares = _shares(whole, spare)
+        taken: list[Fact] = []
+        named: set[tuple[str, str]] = set()
+        kinds: set[str] = set()
+        spent = 0
+        for bucket in self._by_weight:
+            misses = 0
+            for fact in _in_turn(bucket):
+                if misses > _MISSES or spent >= room:
+                    break
+                if not is_told(fact):
+                    continue
+                same = (fact.kind, fact.reference)
+                cost = count(lines.line_of(fact, root)) + 1 - (SAME_REFERENCE if same in named else 0)
+                cost += HEADING if fact.kind not in kinds else 0
+                kind = fact.kind if fact.reference else ""
+                if cost > min(room - spent, shares.get(kind, cost)):
+                    misses += 1
+                    continue
+                spent += cost
+                named.add(same)
+                kinds.add(fact.kind)
+                taken.append(fact)
+                if kind in shares:
+                    shares[kind] -= cost
+        taken.sort(key=lambda fact: self._numbers[fact.kind, fact.key])
+        return taken, spent
+
+
+def _shares(whole: int, spare: int) -> dict[str, int]:
+    """Say how many tokens the kinds may take that could take too many; nothing stands for an earlier narrative."""
+    return {
+        "word": max(int(whole * WORDS_SHARE), LEAST_WORDS),
+        "call": int(whole * CALLS_SHARE) + spare,
+        "remark": int(whole * REMARKS_SHARE) + spare,
+        "": int(whole * NARRATIVE_SHARE),
+    }
+
+
+def _in_turn(bucket: dict[Place, Fact]) -> Iterator[Fact]:
+    """Go through facts from the newest on; of one message's words the outer ones before the inner ones.
+
+    So a document that somebody pasted waits, line by line, until every other message has had its say.
+    """
+    said: dict[str, list[Fact]] = {}
+    for fact in bucket.values():
+        if fact.kind != "word":
+            break
+        said.setdefault(fact.reference, []).append(fact)
+    else:
+        depth = {id(fact): min(k, len(here) - 1 - k) for here in said.values() for k, fact in enumerate(here)}
+        newest = list(reversed(bucket.values()))
+        yield from sorted(newest, key=lambda fact: depth[id(fact)])
+        return
+    yield from reversed(bucket.values())
+
+
+def weight_of(fact: Fact) -> int:
+    """Weigh a fact by how much it would be missed; the lightest goes first."""
+    if fact.kind == "word":
+        return 0 if STRICT.search(fact.key) else 2
+    if fact.kind in ("task", "file"):
+        return 4 if fact.relation in ("done", "read") else 1
+    if fact.kind == "remark":
+        return 6 if fact.reference else 3
+    if fact.kind == "test":
+        return 4 if fact.relation == "failed" else 5
+    return {"question": 6, "call": 6, "command": 4, "failure": 4, "value": 4, "id": 4}.get(fact.kind, 5)

@@ -1,0 +1,182 @@
+"""What happened, message by message: who said what, which call got which answer. Facts are drawn from it when needed.
+
+Reading a message costs little: texts are only pointed at. What they say is worked out once, for the events that are no
+longer shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from kompakt.engine.ledger.facts import Fact
+from kompakt.engine.ledger.outcomes import failure_lines, outcome, test_totals, tests_of
+from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
+from kompakt.engine.ledger.shapes import Deed, deed_of
+from kompakt.engine.ledger.shell import quotes
+from kompakt.engine.ledger.speech import binding, opening, own_words, question, request
+from kompakt.engine.ledger.tasks import Tasks, is_task
+from kompakt.engine.ledger.values import printed_numbers, told_numbers
+from kompakt.model.messages import ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+
+COMMAND = 60
+"""Characters of a command's first line that are kept."""
+
+ERROR = 80
+"""Characters of a failure line that are kept."""
+
+MAX_ORIGIN = 200
+"""Characters kept of what a call was about."""
+
+TOLD = 200
+"""Characters kept of what the assistant told."""
+
+_TAGS = re.compile(r"^\s*<[\w-]+>\s*")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a ledger is to be written for."""
+
+    room: int
+    """Tokens it may take."""
+    count: Callable[[str], int]
+    is_hidden: Callable[[int], bool]
+    """Whether the model no longer sees a message as it was."""
+    reference: Callable[[int], str]
+    upto: int
+    """How many messages there are as far as this ledger knows."""
+    shown: Callable[[], str]
+    """What the model still sees: a name that stands there need not be said again."""
+    earlier: str | None = None
+    """What an earlier pass wrote."""
+    shown_at: frozenset[int] | None = None
+    """The messages that are shown as they were, where that is at hand."""
+
+
+class Spoken(msgspec.Struct, gc=False):
+    """Words of the user's or of the assistant's."""
+
+    at: int
+    role: str
+    text: str
+
+    def hidden_at(self) -> tuple[int, ...]:
+        """Say which messages hold it."""
+        return (self.at,)
+
+    def facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
+        """Say what is so."""
+        if self.role == "user":
+            whole = request(self.text)
+            lines = whole.split("\n") if whole else binding(self.text)
+            yield from (Fact("word", line, "", reference, at=self.at) for line in lines)
+            yield from _values(own_words(self.text), reference, self.at)
+            return
+        yield from _values(self.text, reference, self.at)
+        if asked := question(self.text):
+            yield Fact("question", harmless(one_line(asked, TOLD)), "", reference, at=self.at)
+        if told := opening(self.text, TOLD):
+            yield Fact("remark", harmless(told), "", reference, at=self.at)
+
+
+class Called(msgspec.Struct, gc=False):
+    """A call and what came of it."""
+
+    at: int
+    call: ToolCall
+    answered_at: int = -1
+    result: ToolResult | None = None
+    known: Deed | None = None
+
+    @property
+    def deed(self) -> Deed:
+        """What the call does."""
+        if self.known is None:
+            self.known = deed_of(self.call)
+        return self.known
+
+    def hidden_at(self) -> tuple[int, ...]:
+        """Say which messages hold it."""
+        return (self.at,) if self.answered_at < 0 else (self.at, self.answered_at)
+
+    @property
+    def command(self) -> str | None:
+        """The command's first line, as far as it is kept."""
+        command = self.deed.command
+        return None if command is None else keyed(command.split("\n", 1)[0][:COMMAND])
+
+    def facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
+        """Say what is so."""
+        yield from tasks.facts(self.deed.fields, self.result, reference, self.at)
+        if self.result is None:
+            return
+        how = outcome(self.result, is_data=self.deed.command is None and self.deed.reads)
+        tells = how != "success" or self.deed.command is not None
+        failures = failure_lines(self.result.output) if tells else []
+        if how == "success":
+            yield from (Fact("file", keyed(path), done, reference, at=self.at) for done, path in self._done(failures))
+        yield from self._outcome(how, failures, reference)
+        if self.deed.command is not None:
+            tests = tests_of(self.result.output) if not self.quotes else {}
+            yield from (Fact("test", _name(name), how, reference, at=self.at) for name, how in tests.items())
+            numbers = printed_numbers(self.result.output)
+            yield from (Fact("value", _name(key), number, reference, at=self.at) for key, number in numbers)
+
+    def _done(self, failures: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Go through what was done to files; one of many commands may have failed though the last did not."""
+        for done, path in self.deed.files:
+            if self.deed.command is None or not any(path in line for line in failures):
+                yield done, path
+
+    def _outcome(self, how: str, failures: Sequence[str], reference: str) -> Iterator[Fact]:
+        deed, output = self.deed, self.result.output if self.result is not None else ""
+        news = [] if (deed.reads or self.quotes) and how == "success" else failures
+        notes = [*news, *(line for line in (test_totals(output) if deed.command else ()) if line not in news)]
+        if deed.command is not None:
+            said = tuple(quoted(line, ERROR) for line in notes)
+            yield Fact("command", self.command or "", how, reference, said, at=self.at)
+        elif how != "success":
+            lines = notes or [_TAGS.sub("", output)]
+            said = tuple(quoted(one_line(line, ERROR) if not notes else line, ERROR) for line in lines)
+            yield Fact("failure", self.origin, "failed", reference, said, at=self.at)
+        elif not deed.files and not is_task(deed.fields):
+            yield Fact("call", self.asked, "called", reference, (quoted(one_line(output, ERROR), ERROR),), at=self.at)
+
+    @property
+    def quotes(self) -> bool:
+        """Tell whether the answer shows what somebody wrote rather than how something went."""
+        return self.deed.command is not None and quotes(self.deed.command)
+
+    @property
+    def asked(self) -> str:
+        """Name the call with the beginning of what it was given."""
+        given = self.call.input if isinstance(self.call.input, str) else json_text(self.call.input)
+        named = f"{self.call.name} {one_line(given, ERROR)}" if given not in ("", "{}", "null") else self.call.name
+        return _plain(named) or "a call"
+
+    @property
+    def origin(self) -> str:
+        """Name the call in a few words: the tool, and the file or address it was about."""
+        about = next((path for _, path in self.deed.files), None) or self.deed.url
+        return _plain(f"{self.call.name} {about or ''}"[:MAX_ORIGIN]) or "a call"
+
+
+def _plain(text: str) -> str:
+    """Take out of the name of a call what would be read as the end of it."""
+    return harmless(text).replace("`", "'").replace(" said ", " ").strip()
+
+
+def _name(text: str) -> str:
+    """Say a name that a tool printed; one of several words is quoted, since it could be a sentence."""
+    return quoted(text, ERROR) if " " in text else harmless(text)
+
+
+def _values(text: str, reference: str, at: int) -> Iterator[Fact]:
+    for key, number in told_numbers(text):
+        yield Fact("value", harmless(key), number, reference, at=at)
+
+
+Event = Spoken | Called

@@ -1,0 +1,210 @@
+"""Where names are told: at the line of the fact they were seen with, in a line of their source or as what it uses.
+
+A short line of code or prose that holds several names says more than the names alone and costs little more; it is
+quoted as it stands. Names whose lines are long are only listed, with what each is where that can be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from kompakt.engine.ledger import lines
+from kompakt.engine.ledger.events import Called, Event, Order, Spoken
+from kompakt.engine.ledger.facts import Fact
+from kompakt.engine.ledger.names import Names, Place, Sighting, candidates, definition
+from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
+from kompakt.engine.ledger.shapes import input_text
+from kompakt.engine.ledger.values import IDS, id_words
+
+LINE = 110
+"""Longest line that is quoted for its names."""
+
+EXTRA = 2.0
+"""How many times the price of its names a line may cost."""
+
+_NUMBERED = re.compile(r"^\s*\d+\s*[\u2192|:\t]\s?")
+
+Owner = tuple[str, str]
+"""Kind and key of the fact whose line carries names, or nothing and a label of their own."""
+
+Told = dict[Owner, str]
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """A name, or a line with several, that is told."""
+
+    place: Place
+    text: str
+    sighting: Sighting
+    is_line: bool
+    price: int
+
+
+def places_of(events: Sequence[Event]) -> Iterator[Place]:
+    """Go through the texts of events, newest first."""
+    for event in reversed(events):
+        if type(event) is Spoken:
+            yield Place(event.at, "user" if event.role == "user" else "answer", event.text)
+        elif type(event) is Called:
+            kind, key = _fact_of(event)
+            if event.result is not None:
+                yield Place(event.answered_at, "output", event.result.output, kind, key)
+            yield Place(event.at, "call", input_text(event.call), kind, key)
+
+
+def _fact_of(event: Called) -> Owner:
+    """Name the fact whose line can carry the names of a call and its answer."""
+    if event.command is not None:
+        return "command", event.command
+    for _, path in event.deed.files:
+        return "file", keyed(path)
+    return "", one_line(f"{event.origin} {input_text(event.call)}", 50)
+
+
+def named(facts: Sequence[Fact], known: Names, room: int, order: Order) -> tuple[Told, list[str], bool]:
+    """Choose the names there is room for and put them where they were seen: at facts, and on lines of their own.
+
+    The last value says whether there was room for all of them.
+    """
+    if room <= 0:
+        return {}, [], True
+    said = set(candidates("\n".join([order.shown(), *map(lines.line_of, facts)]), numbers=True))
+    wanted = [name for name in known.ranked(order.upto) if name not in said][: room * _SEVERAL // _LEAST]
+    lined = {(fact.kind, fact.key) for fact in facts}
+    taken, all_names = _afforded(_choices(wanted, known, order), lined, room, order)
+    return *_lay_out(taken), all_names
+
+
+_SEVERAL = 2
+_LEAST = 4
+"""Tokens of the shortest name: more names than fit several times over are not worth a look."""
+
+
+def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choice]:
+    """Decide for each name, best first, whether its line is worth quoting; a line covers all names in it."""
+    left = set(wanted)
+    sightings = known.sightings
+    for name in wanted:
+        if name not in left:
+            continue
+        seen = sightings[name]
+        if seen.offset == -2:
+            _look(name, seen, order)
+        if seen.line_price:
+            here = [other for other in seen.beside if other in left]
+            if seen.line_price <= EXTRA * sum(sightings[other].price or len(other) // 3 for other in here):
+                left.difference_update(here)
+                yield Choice(seen.place, seen.line, seen, True, seen.line_price)
+                continue
+        left.discard(name)
+        yield Choice(seen.place, name, seen, False, seen.price + (2 if seen.word else 0))
+
+
+def _look(name: str, seen: Sighting, order: Order) -> None:
+    """Find out how a name stands at its place: the line, what else is in it, what it is; and what that costs."""
+    text = seen.place.text
+    at = seen.offset = text.find(name)
+    seen.price = seen.price or order.count(name) + 1
+    seen.line, seen.beside, seen.word, seen.line_price = "", (), "", 0
+    if at < 0:
+        return
+    seen.word = id_words(name, text) if IDS.fullmatch(name) else definition(text, at)
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at, start + 2 * LINE + 1)
+    if seen.place.at < 0 or (end < 0 and len(text) - start > 2 * LINE):
+        return
+    line = _NUMBERED.sub("", text[start : len(text) if end < 0 else end]).strip()
+    if len(line) <= LINE:
+        seen.line, seen.beside = line, tuple(candidates(line, numbers=True))
+        seen.line_price = order.count(line) + 3 if name in seen.beside else 0
+
+
+def _afforded(
+    choices: Iterable[Choice], lined: set[Owner], room: int, order: Order
+) -> tuple[dict[Owner, list[Choice]], bool]:
+    """Take choices in their order while there is room, each new place of theirs paid for too; say if that was all."""
+    taken: dict[Owner, list[Choice]] = {}
+    labels: dict[tuple[int, str], str] = {}
+    misses = 0
+    for choice in choices:
+        owner = (choice.place.kind, choice.place.key)
+        if owner not in lined or "/" in choice.text:  # a path never shares a line with what was done to another
+            spot = (choice.place.at, choice.place.speaker + choice.place.key)
+            owner = ("", labels.get(spot) or labels.setdefault(spot, _label(choice.place, order)))
+        price = choice.price
+        if owner not in taken:
+            price += 5 if owner[0] else order.count(owner[1]) + 3
+        if price > room:
+            misses += 1
+            if room < _END or misses > _MISSES:
+                break
+            continue
+        room -= price
+        taken.setdefault(owner, []).append(choice)
+    return taken, not misses
+
+
+_END = 12
+"""Tokens that are too few for another name."""
+
+_MISSES = 25
+"""Choices too dear for what is left that are passed over."""
+
+
+def _label(place: Place, order: Order) -> str:
+    if place.at < 0:
+        return f"{place.reference} {lines.SEEN if place.kind else ''}{place.key}"
+    where = place.key or {"user": "the user's words", "answer": "the answer"}.get(place.speaker, "a call")
+    return f"{order.reference(place.at)} {lines.SEEN}{harmless(where).replace(': ', ' ')}"
+
+
+def _lay_out(taken: dict[Owner, list[Choice]]) -> tuple[Told, list[str]]:
+    """Write what is told place by place, oldest first."""
+    told: Told = {}
+    loose: list[str] = []
+    for owner, chosen in sorted(taken.items(), key=lambda item: (item[1][0].place.at, item[0])):
+        phrase = " ".join(_phrases(chosen))
+        if owner[0]:
+            told[owner] = f"{lines.THERE}{phrase}"
+        else:
+            loose.append(f"{owner[1]}: {phrase}")
+    return told, loose
+
+
+def _phrases(chosen: Iterable[Choice]) -> Iterator[str]:
+    by_place: dict[int, list[Choice]] = {}
+    for choice in chosen:
+        by_place.setdefault(id(choice.place), []).append(choice)
+    for here in by_place.values():
+        quotations = sorted({(choice.sighting.offset, choice.text) for choice in here if choice.is_line})
+        yield from (quoted(line, LINE) for _, line in quotations)
+        listed = [choice for choice in here if not choice.is_line]
+        if listed:
+            yield told_as(listed)
+
+
+def told_as(listed: Sequence[Choice]) -> str:
+    """Put the names of one text into words: what it defines, what each definition uses, and what else it uses."""
+    ordered = sorted(listed, key=lambda choice: (choice.sighting.offset, choice.text))
+    defined = [choice for choice in ordered if choice.sighting.word and not IDS.fullmatch(choice.text)]
+    starts = [choice.sighting.offset for choice in defined]
+    used: list[list[str]] = [[] for _ in defined]
+    rest: list[str] = []
+    for choice in ordered:
+        if choice in defined:
+            continue
+        inside = bisect(starts, choice.sighting.offset) - 1
+        label = f"{choice.sighting.word} {choice.text}".strip()
+        (used[inside] if inside >= 0 else rest).append(label)
+    phrases = [
+        f"{choice.sighting.word} {choice.text}{_using(found)}" for choice, found in zip(defined, used, strict=True)
+    ]
+    return " and ".join(filter(None, [_using(rest).strip(), *phrases]))
+
+
+def _using(found: Sequence[str]) -> str:
+    return f" uses {' and '.join(found)}" if found else ""

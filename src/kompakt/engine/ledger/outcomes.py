@@ -1,0 +1,154 @@
+"""How a call went: succeeded or failed, with the lines that say why, and what tests it ran.
+
+A result says so by its error flag or by an exit code that stands alone on a line of its text. The lines are taken as
+they stand. Cost: linear; the output is searched for a few literal words, and lines are only looked at where one stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kompakt.model.messages import ToolResult
+
+MAX_LINES = 12
+"""Failure lines kept of one output; the first and the last say most."""
+
+MAX_LINE = 2_000
+"""Characters of a line that are looked at."""
+
+_EXIT = re.compile(
+    r"^[^\w\n]{0,12}(?:[A-Za-z]+:? ){0,6}(?:exit(?:ed)?[ _-]?(?:with )?(?:code|status)?"
+    r"|return(?:ed)?[ _-]?(?:with )?(?:code|status))\W{0,4}(\d{1,3})"
+    r"(?:[^\w\n]{0,8}$|: |,? \(?(?:in|after) |</)|^<(?:exit_?code|return_?code)>(\d{1,3})<"
+    r"|\"(?:exit_?code|return_?code)\"\s{0,2}:\s{0,2}(\d{1,3})\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+_EXIT_ZONE = 400
+"""Characters at either end of an output where an exit code is looked for."""
+
+_SIGNS = (
+    "rror", "ERROR", "ERR!", "FAIL", "ailed", "panic", "atal", "FATAL", "xception", "nterrupt", "xit code",
+    "xit status", "xited with", "command not found", "No such file", "ermission denied", "annot find", "ndefined:",
+)  # fmt: skip
+"""What a line that reports a failure has in it; looked for one by one, which is far cheaper than together."""
+
+_REPORTS = re.compile(
+    r"(?i:\berror(?:\[\w+\])?:|\berror [A-Z]{1,4}\d+|\berror -"
+    r"|\bfatal:|\bpanic:|\bfailed:|\bfatal error\b|^\s*failed\b)"
+    r"|ERR!|\bERROR\b|\bFAIL\b|\bFAILED\b|^FAIL|--- FAIL|\bFATAL\b"
+    r"|^\s*[\w.]*(?:Error|Exception|Interrupt|Exit)\b(?::|$)"
+    r"|(?i:exit(?:ed with)? (?:code|status):? [1-9])|command not found|No such file or directory|[Pp]ermission denied"
+    r"|[Cc]annot find|[Uu]ndefined:",
+)
+_CLEAN = re.compile(r"\b0 (?:errors?|failed|failures?|failing)\b|\bno errors?\b", re.IGNORECASE)
+_TOTALS = re.compile(
+    r"\b\d+ (?:passed|failed|passing|failing|tests? (?:passed|failed|run))\b|^test result: |\bTests?:[ \t]{1,20}\d"
+    r"|^Ran \d+ tests?",
+    re.MULTILINE,
+)
+_TESTS = re.compile(
+    r"^[ \t]*--- (?P<a>PASS|FAIL): (?P<A>\S{1,300})|^(?P<b>ok|FAIL) *\t(?P<B>\S{1,300})"
+    r"|^(?P<C>[^\s:]{1,300}::\S{1,300}) (?P<c>PASSED|FAILED|ERROR)\b"
+    r"|^(?P<d>FAILED|ERROR) (?P<D>[^\s:]{1,300}::\S{1,300})"
+    r"|^test (?P<E>\S{1,300}) \.\.\. (?P<e>ok|FAILED)"
+    r"|^[ \t]*(?P<f>[\u2713\u2714\u2717\u2718\u2715\u00d7]) (?P<F>.{6,80}?)(?: \(?\d+ ?m?s\)?)?$",
+    re.MULTILINE,
+)
+_GOOD = frozenset(["PASS", "ok", "PASSED", "\u2713", "\u2714"])
+_TEST_WORDS = (
+    "passed", "failed", "PASS", "FAIL", "passing", "test ", "Ran ", "ok  \t", "ok \t", "ok\t",
+    "\u2713", "\u2714", "\u2717", "\u2718", "\u2715", "\u00d7",
+)  # fmt: skip
+
+
+def exit_code(output: str) -> int | None:
+    """Find the exit code that an output states on one of its first lines, else on one of its last."""
+    first = output[:_EXIT_ZONE].split("\n")[:6]
+    last = output[-_EXIT_ZONE:].split("\n")[-4:]
+    for line in [*first, *reversed(last)]:
+        if found := _EXIT.search(line[:_EXIT_ZONE]):
+            return int(next(group for group in found.groups() if group))
+    return None
+
+
+def outcome(result: ToolResult, *, is_data: bool = False) -> str:
+    """Say how a call went, in words; the text of a file says nothing about it."""
+    code = None if is_data else exit_code(result.output)
+    if code:
+        return f"failed, exit code {code}"
+    if result.is_error:
+        return "failed"
+    return "success"
+
+
+def failure_lines(output: str) -> list[str]:
+    """Take the lines that report a failure, as they stand but for the space around them, each once."""
+    lines = list(dict.fromkeys(_reporting(output)))
+    half = MAX_LINES // 2
+    return lines if len(lines) <= MAX_LINES else [*lines[:half], *lines[-half:]]
+
+
+def _reporting(output: str) -> Iterator[str]:
+    if len(output) > 4 * LAST:
+        output = f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
+    starts: dict[int, str] = {}
+    for sign in _SIGNS:
+        starts |= dict(_lines_with(sign, output))
+    for start in sorted(starts):
+        line = starts[start]
+        if _REPORTS.search(line) and not _CLEAN.search(line):
+            yield line
+
+
+def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:
+    """Find lines that have a sign in them, with where they begin; of very many the first and the last."""
+    at, found = output.find(sign), 0
+    while at >= 0:
+        line, end = _line_at(output, at)
+        yield output.rfind("\n", 0, at) + 1, line
+        found += 1
+        if found == MAX_SIGNS:
+            end = max(end, len(output) - LAST)
+        at = output.find(sign, end) if found < 2 * MAX_SIGNS else -1
+
+
+MAX_SIGNS = 12
+"""Lines with one sign that are looked at from the beginning, and again from near the end."""
+
+LAST = 8_000
+"""Characters at the end of an output that are always looked at; of a very long one the middle is not."""
+
+
+def test_totals(output: str) -> list[str]:
+    """Take the lines in which a test run says how it ended."""
+    if not any(word in output for word in _TEST_WORDS):
+        return []
+    lines: dict[str, None] = {}
+    end = -1
+    for found in _TOTALS.finditer(output):
+        if found.start() >= end:
+            line, end = _line_at(output, found.start())
+            lines[line] = None
+    return list(lines)[-MAX_LINES:]
+
+
+def tests_of(output: str) -> dict[str, str]:
+    """Tell which tests a run names, and whether they passed; the last word on a test counts."""
+    if not any(word in output for word in _TEST_WORDS):
+        return {}
+    found: dict[str, str] = {}
+    for match in _TESTS.finditer(output):
+        groups = {key: value for key, value in match.groupdict().items() if value is not None}
+        result = next(value for key, value in groups.items() if key.islower())
+        name = next(value for key, value in groups.items() if key.isupper())
+        found[name] = "passed" if result in _GOOD else "failed"
+    return found
+
+
+def _line_at(text: str, at: int) -> tuple[str, int]:
+    """Return the line around a place, and where it ends."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    return text[start : min(end, start + MAX_LINE)].strip(), end

@@ -1,0 +1,167 @@
+"""Which files a shell command plainly reads, writes or removes.
+
+Only what can be told without running it: removals, moves, copies, redirections, in-place edits. A word with a variable
+or a pattern in it names no file, what stands in quotes is no command, and what runs only if something else failed is
+not told. Linear in the command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+MAX_COMMAND = 20_000
+"""Characters of a command that are read."""
+
+MAX_WORDS = 400
+"""Words of one simple command that are read."""
+
+_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1")
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r]+|\\\n)|(?P<comment>(?<![^\s;&|(])#[^\n]*)|(?P<end>&&|\|\|?|;|\n|&(?![>&]))"
+    r"|(?P<out>(?<![0-9])[12]?>>?(?![>&(])|&>>?|[0-9]?<)|(?P<word>(?:[^\s;&|<>\"'\\#]|(?<=[^\s;&|])#|\\.|\"(?:[^\"\\]|\\.)*\"|'[^']*')+)"
+    r"|(?P<other>.)",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"[\w./~@+-]*\w")
+_RANGE = re.compile(r"[\d,;p$]+")
+_QUOTING = re.compile(
+    r"^\s*(?:cd [^&;|]+(?:&&|;)\s*)?(?:cat|head|tail|less|more|grep|rg|ag|sed|awk|bat|nl|find|ls|jq|tree)\b"
+    r"|\bgit\b[^|;&]{0,80}\b(?:diff|show|log|blame|grep)\b"
+)
+
+Operations = Iterator[tuple[str, str]]
+
+
+def quotes(command: str) -> bool:
+    """Tell whether a command shows what somebody wrote, so that a failure named in its output is not its own."""
+    return _QUOTING.search(command[:MAX_COMMAND]) is not None
+
+
+class _Simple(msgspec.Struct, gc=False):
+    """One command of a chain."""
+
+    words: list[str]
+    outputs: list[tuple[str, str]]
+    """Sign and target of each redirection."""
+    doubtful: bool = False
+    """Whether it runs only if another one failed."""
+    end: str = ""
+    """What ends it."""
+
+
+def file_operations(command: str) -> Operations:
+    """Tell what a command does to which files, as (operation, path)."""
+    for one in _chain(_without_documents(command[:MAX_COMMAND])):
+        if (
+            one.doubtful
+            or one.words[:1] == ["[["]
+            or (one.end not in ("", "&&") and any(how[:1] in "2&" for how, _ in one.outputs))
+        ):
+            continue
+        for how, path in one.outputs:
+            if how in (">", "1>", ">>", "1>>") and _is_plain(path) and not path.startswith("/dev/"):
+                yield ("modified" if how.endswith(">>") else "created"), path
+        known = _KNOWN.get(one.words[0]) if one.words else None
+        if known is not None:
+            yield from known(one.words[1:])
+
+
+def _without_documents(command: str) -> str:
+    """Leave out here-documents, but not the rest of the line that begins one."""
+    if "<<" not in command:
+        return command
+    kept: list[str] = []
+    until = ""
+    for line in command.split("\n"):
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        begun = _HEREDOC.search(line)
+        kept.append(_HEREDOC.sub(" ", line) if begun else line)
+        until = begun[2] if begun else ""
+    return "\n".join(kept)
+
+
+def _chain(command: str) -> Iterator[_Simple]:
+    """Take a chain apart; what stands behind a quote that is never closed is not read."""
+    one = _Simple([], [])
+    sign = ""
+    for token in _TOKEN.finditer(command):
+        kind, text = token.lastgroup, token[0]
+        if kind == "end":
+            one.end = text
+            yield one
+            one = _Simple([], [], doubtful=text == "||" or (one.doubtful and text in ("&&", "|")))
+        elif kind == "out":
+            sign = text
+            continue
+        elif kind == "word" and sign:
+            one.outputs.append((sign, _bare(text)))
+        elif kind == "word" and len(one.words) < MAX_WORDS:
+            one.words.append(_bare(text))
+        elif kind == "other" and text in "\"'":
+            return
+        elif kind == "space":
+            continue
+        sign = ""
+    yield one
+
+
+def _bare(word: str) -> str:
+    """Take the quotes off a word that is quoted as a whole."""
+    return word[1:-1] if len(word) > 1 and word[0] in "\"'" and word[0] == word[-1] else word
+
+
+def _is_plain(word: str) -> bool:
+    return _PLAIN.fullmatch(word) is not None
+
+
+def _names(words: list[str]) -> list[str]:
+    """Keep the words that name a file."""
+    return [word for word in words if word[:1] != "-" and _is_plain(word) and ("/" in word or "." in word)]
+
+
+def _remove(words: list[str]) -> Operations:
+    return (("deleted", name) for name in _names(words))
+
+
+def _move(words: list[str]) -> Operations:
+    names = _names(words)
+    if len(names) == 2:
+        yield from (("deleted", names[0]), ("created", names[1]))
+
+
+def _copy(words: list[str]) -> Operations:
+    names = _names(words)
+    if len(names) == 2:
+        yield "created", names[1]
+
+
+def _touch(words: list[str]) -> Operations:
+    return (("created", name) for name in _names(words))
+
+
+def _tee(words: list[str]) -> Operations:
+    how = "modified" if "-a" in words else "created"
+    return ((how, name) for name in _names(words))
+
+
+def _edit(words: list[str]) -> Operations:
+    """Tell what sed does: change the files with -i, else read them when it only prints."""
+    names = _names(words[1:])
+    if any(word.startswith(("-i", "--in-place")) for word in words):
+        return (("modified", name) for name in names[-1:])
+    return (("read", name) for name in names[-1:] if any(_RANGE.fullmatch(word) for word in words))
+
+
+def _read(words: list[str]) -> Operations:
+    return (("read", name) for name in _names(words))
+
+
+_KNOWN: dict[str, Callable[[list[str]], Operations]] = {
+    "rm": _remove, "unlink": _remove, "mv": _move, "cp": _copy, "touch": _touch, "tee": _tee, "sed": _edit,
+    "cat": _read, "head": _read, "tail": _read, "less": _read, "nl": _read,
+}  # fmt: skip

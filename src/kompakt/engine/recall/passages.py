@@ -1,0 +1,138 @@
+"""Passages: the pieces of a history that a search finds and shows.
+
+A short part is one passage, so that a turn of a conversation stays whole; a long one is divided where lines end. A
+passage knows where its text stands and does not hold it. Cost: one pass over the parts of a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from kompakt.engine import pivot
+from kompakt.engine.state import is_own_line
+from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+
+PASSAGE_CHARS = 450
+"""Characters of a long part that are one passage: about 130 tokens, so that an answer holds several."""
+
+WHOLE_CHARS = 700
+"""Longest part that is not divided, and longest passage."""
+
+TURN_CHARS = 1_200
+"""Longest text that is not divided: a turn of a conversation is understood as a whole."""
+
+LINE_CHARS = 200
+"""Longest line that counts as one; longer ones count in pieces of this length, each of which fits any usual answer."""
+
+_OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\brecall m[0-9a-f]{4,}[^\n]*\Z")
+
+
+class Passage(msgspec.Struct, frozen=True, gc=False):
+    """Where a passage stands: characters ``start`` to ``end`` of a part's spoken text."""
+
+    message: int
+    part: int
+    start: int
+    end: int
+    first_line: int
+    last_line: int
+    """Lines of the part, from 1; both 0 when the passage is the whole part."""
+
+
+def passages_of(message: Message, index: int) -> Iterator[tuple[Passage, str]]:
+    """Divide a message into passages, each with its text; what kompakt itself said is none."""
+    for number, part in enumerate(message.parts):
+        if is_own(message, part):
+            continue
+        text = spoken(part)
+        if not text.strip():
+            continue
+        if len(text) <= (TURN_CHARS if type(part) is Text else WHOLE_CHARS):
+            yield Passage(index, number, 0, len(text), 0, 0), text
+            continue
+        numbered = type(part) is not ToolCall
+        for start, end, first, last in _divided(text):
+            lines = (first, last) if numbered else (0, 0)
+            yield Passage(index, number, start, end, *lines), text[start:end]
+
+
+def is_own(message: Message, part: Part) -> bool:
+    """Tell whether a part is a text that an earlier compaction put there."""
+    if type(part) is Text:
+        return is_own_line(part.text) or (message.role == "assistant" and pivot.unseal(part.text) is not None)
+    return type(part) is ToolResult and _OWN_PLACEHOLDER.fullmatch(part.output) is not None
+
+
+def spoken(part: Part) -> str:
+    """Return what a part says, in words to search: a call as its name and its arguments, one a line."""
+    if type(part) is Text or type(part) is Reasoning:
+        return part.text
+    if type(part) is ToolResult:
+        return part.output
+    if type(part) is ToolCall:
+        return "\n".join([part.name, *_arguments(_decoded(part.input), "")])
+    return exact(part) if type(part) is Opaque else ""
+
+
+def exact(part: Part) -> str:
+    """Return the text of a part byte for byte: a call as its JSON, media as its data or address."""
+    if type(part) is Text:
+        return part.text
+    if type(part) is ToolResult:
+        return part.output
+    if type(part) is ToolCall:
+        return part.input if type(part.input) is str else json_text(part.input)
+    if type(part) is Reasoning:
+        return part.text or part.blob or ""
+    if type(part) is Media:
+        return part.data or part.url or ""
+    return json_text(part.raw) if type(part) is Opaque else ""
+
+
+def _decoded(value: Json) -> Json:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+
+
+def _arguments(value: Json, key: str) -> Iterator[str]:
+    """Write a JSON value as lines of name and value; texts stand as they are, without escapes."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _arguments(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _arguments(inner, key)
+    elif value is not None:
+        said = value if isinstance(value, str) else json_text(value)
+        yield f"{key}: {said}" if key else said
+
+
+def line_ends(text: str) -> list[int]:
+    """List where the lines of a text end; a long line ends every ``LINE_CHARS`` characters."""
+    ends: list[int] = []
+    start, size = 0, len(text)
+    while start < size:
+        found = text.find("\n", start, start + LINE_CHARS)
+        start = found + 1 if found >= 0 else min(start + LINE_CHARS, size)
+        ends.append(start)
+    return ends
+
+
+def _divided(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield runs of whole lines of about ``PASSAGE_CHARS``: start, end, first and last line."""
+    start, first = 0, 1
+    ends = line_ends(text)
+    for number, end in enumerate(ends, start=1):
+        last = number == len(ends)
+        if last or end - start >= PASSAGE_CHARS or ends[number] - start > WHOLE_CHARS:
+            if text[start:end].strip():
+                yield start, end, first, number
+            start, first = end, number + 1

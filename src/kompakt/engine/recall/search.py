@@ -1,0 +1,191 @@
+"""Search: how well each passage of an index answers a query.
+
+BM25, with four additions that conversations and tool runs call for. A word also counts, less, for the passages next to
+the one it stands in, since an answer rarely repeats its question and an output rarely names its command. What the best
+passages speak of is searched for too, with little weight. Who is asked about weighs more when speaking; what is asked
+for a time weighs more when it says one. Cost: the postings of the query's terms.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+
+from kompakt.engine.recall.dates import asked, asks_when
+from kompakt.engine.recall.index import Index
+from kompakt.engine.recall.words import LIKES, tally, terms
+
+SATURATION = 1.6
+"""BM25's k1: how soon more occurrences of a word stop counting."""
+
+LENGTH_SHARE = 0.75
+"""BM25's b: how much a long passage has to make up for."""
+
+SPREAD = ((1, 0.5), (-1, 0.4), (2, 0.3), (-2, 0.1))
+"""How much a word counts for passages before and behind the one it stands in: distance, share."""
+
+WINDOW = 5
+"""Passages on either side that make a stretch; a stretch that speaks of the matter lifts all in it."""
+
+STRETCH_WEIGHT = 1.0
+SPEAKER_WEIGHT = 0.4
+DATE_WEIGHT = 3.0
+TIME_WEIGHT = 0.2
+QUESTION_LOSS = 0.1
+"""How much less a question counts than what answers it."""
+
+LIKE_WEIGHT = 0.3
+"""How much a word counts that may stand for one that was asked for."""
+
+MEANING_WEIGHT = 16.0
+"""What full likeness of meaning adds: about as much as two rare words."""
+
+MIN_LIKENESS = 0.4
+"""Likeness that makes a find of a turn which shares no word with the query."""
+
+MEANING_SPREAD = 0.5
+"""Share of it that the turn behind gets."""
+
+MAX_TERMS = 40
+"""Terms of a query that are searched for, the rarest first: a pasted page asks for no more than its gist."""
+
+FEEDBACK_UP_TO = 12
+"""Terms of the longest query that is helped: a longer one says what it wants."""
+
+FEEDBACK_PASSAGES = 8
+FEEDBACK_TERMS = 25
+FEEDBACK_WEIGHT = 0.3
+"""How much a term counts that only the best passages name."""
+
+
+def search(index: Index, query: str) -> list[tuple[int, float]]:
+    """Rank the passages that have to do with a query, best first; equal ones in the order of the history."""
+    asked_terms = tally(query)
+    if not len(index) or not asked_terms:
+        return []
+    rarest = sorted(asked_terms, key=lambda term: (len(index.postings.get(term, ())), term))
+    weights = dict.fromkeys(rarest[:MAX_TERMS], 1.0)
+    if len(asked_terms) <= FEEDBACK_UP_TO:
+        for term in rarest:
+            for other in LIKES.get(term, ()):
+                weights.setdefault(other, LIKE_WEIGHT)
+    scores = _matched(index, weights)
+    speakers = index.speakers_in(asked_terms)
+    _add_dates(index, query, scores)
+    leading = _lifted(index, scores, speakers)
+    more = _feedback(index, leading, weights, speakers) if len(asked_terms) <= FEEDBACK_UP_TO else {}
+    if more:
+        scores = [one + other for one, other in zip(scores, _matched(index, more), strict=True)]
+    _add_meaning(index, query, scores)
+    scores = _lifted(index, scores, speakers)
+    if asks_when(query):
+        scores = [
+            score * (1 + TIME_WEIGHT) if timed else score for score, timed in zip(scores, index.timed, strict=True)
+        ]
+    scores = [
+        score * (1 - QUESTION_LOSS) if asks else score for score, asks in zip(scores, index.questions, strict=True)
+    ]
+    found = [place for place, score in enumerate(scores) if score > 0]
+    return [(place, scores[place]) for place in sorted(found, key=lambda place: (-scores[place], place))]
+
+
+def _matched(index: Index, weights: Mapping[str, float]) -> list[float]:
+    """Score all passages for weighted terms, with what their neighbours say."""
+    size = len(index)
+    scores, own = [0.0] * size, [0.0] * size
+    mean = max(1.0, sum(index.lengths) / size)
+    norms = [SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / mean) for length in index.lengths]
+    for term, weight in weights.items():
+        postings = index.postings.get(term)
+        if postings is None:
+            continue
+        factor = weight * (SATURATION + 1) * math.log(1 + (size - len(postings) + 0.5) / (len(postings) + 0.5))
+        found: dict[int, float] = {}
+        for posting in postings:
+            place, count = posting >> 8, posting & 255
+            found[place] = factor * count / (count + norms[place])
+        _spread(found, index.short, own)
+        for place, score in found.items():
+            scores[place] += score
+    return _with_stretches(scores, own, index.short)
+
+
+def _spread(found: dict[int, float], short: list[bool], own: list[float]) -> None:
+    """Let a term count for short neighbours too: for each passage the best it gets from anywhere."""
+    size, get = len(short), found.get
+    turns = [(place, score) for place, score in found.items() if short[place]]
+    for place, score in turns:
+        own[place] += score
+    for distance, share in SPREAD:
+        for place, score in turns:
+            near = place + distance
+            if 0 <= near < size and short[near] and share * score > get(near, 0.0):
+                found[near] = share * score
+
+
+def _with_stretches(scores: list[float], own: list[float], short: list[bool]) -> list[float]:
+    """Add to each short passage the mean of what stands around it."""
+    size, width = len(own), 2 * WINDOW + 1
+    running = [0.0]
+    total = 0.0
+    for score in own:
+        total += score
+        running.append(total)
+    return [
+        score + STRETCH_WEIGHT * (running[min(size, i + WINDOW + 1)] - running[max(0, i - WINDOW)]) / width
+        if short[i]
+        else score
+        for i, score in enumerate(scores)
+    ]
+
+
+def _add_dates(index: Index, query: str, scores: list[float]) -> None:
+    """Add to passages of a date that the query names."""
+    dates = asked(query)
+    if not dates:
+        return
+    for place, stamped in enumerate(index.dates):
+        if stamped:
+            scores[place] += DATE_WEIGHT * len(dates & stamped)
+
+
+def _add_meaning(index: Index, query: str, scores: list[float]) -> None:
+    """Add to turns that say something like the query, and to those behind them."""
+    if index.meaning is None:
+        return
+    near = index.meaning.likeness(query, without=index.names)
+    before, last = 0.0, -1
+    for place, likeness in zip(index.meaning.places, near, strict=False):
+        behind = MEANING_SPREAD * before if place == last + 1 else 0.0
+        if scores[place] > 0 or likeness > MIN_LIKENESS:
+            scores[place] += MEANING_WEIGHT * max(likeness, behind)
+        before, last = likeness, place
+
+
+def _lifted(index: Index, scores: list[float], speakers: set[str]) -> list[float]:
+    """Weigh up what the one who is asked about says; two who are asked about weigh the same."""
+    if len(speakers) != 1:
+        return scores
+    (speaker,) = speakers
+    factor = 1 + SPEAKER_WEIGHT
+    return [score * factor if name == speaker else score for score, name in zip(scores, index.speakers, strict=True)]
+
+
+def _feedback(index: Index, scores: list[float], known: Mapping[str, float], speakers: set[str]) -> dict[str, float]:
+    """Take from the best passages the terms that they and few others have."""
+    best = heapq.nsmallest(FEEDBACK_PASSAGES, range(len(scores)), key=lambda place: (-scores[place], place))
+    best = [place for place in best if scores[place] > 0]
+    if not best:
+        return {}
+    top = scores[best[0]]
+    names = {term for name in speakers for term in terms(name)}
+    size = len(index)
+    gained: dict[str, float] = {}
+    for place in best:
+        for term in tally(index.text(place)):
+            if term not in known and term not in names:
+                rarity = math.log(1 + size / len(index.postings[term]))
+                gained[term] = gained.get(term, 0.0) + scores[place] / top * rarity
+    chosen = sorted(gained.items(), key=lambda item: (-item[1], item[0]))[:FEEDBACK_TERMS]
+    return {term: FEEDBACK_WEIGHT * gain / chosen[0][1] for term, gain in chosen}

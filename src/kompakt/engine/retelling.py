@@ -1,0 +1,89 @@
+"""What a pivot says: the narrative of a summariser, if there is one, and the ledger of what is no longer shown.
+
+Written when somebody looks, not when groups are left out: a replay that rewrites a hundred times writes one ledger. It
+is written as of the rewriting that left the groups out, so what came later does not change its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kompakt.engine import pivot
+from kompakt.engine.ledger.events import Order
+from kompakt.engine.ledger.lines import HEADING
+from kompakt.engine.state import speaks, words_of
+from kompakt.engine.wording import RUNTIME_LINE
+from kompakt.model.messages import Message, Text
+
+if TYPE_CHECKING:
+    from kompakt.engine.context import Context
+
+
+def retell(context: Context) -> str:
+    """Return the text of the present pivot; the same until something else is hidden."""
+    summary = context.summary_text
+    assert summary is not None
+    if not summary.room:
+        return summary.text
+    shown = [index for index in context.shown_indices() if index < summary.upto]
+    state = (summary.number, summary.text, summary.room, tuple(shown), tuple(context.view.instead), context.inherited)
+    if context.told is None or context.told[0] != state:
+        context.told = (state, _written(context, shown))
+    return context.told[1]
+
+
+def _written(context: Context, shown: list[int]) -> str:
+    summary = context.summary_text
+    assert summary is not None
+    as_they_were = frozenset(index for index in shown if index not in context.view.instead)
+    context.ledger.read(context.messages, summary.upto, speaks)
+    frame = context.counter.scaled(context.counter.text(summary.text)) if summary.text else 0
+    order = Order(
+        room=summary.room - frame,
+        count=lambda text: context.counter.scaled(context.counter.text(text)),
+        is_hidden=lambda index: index not in as_they_were,
+        reference=context.reference,
+        upto=summary.upto,
+        shown_at=as_they_were,
+        shown=lambda: "\n".join(words_of(part) for index in shown for part in context.shown(index).parts),
+        earlier=_told_by_code(context.inherited) if summary.text else context.inherited,
+    )
+    ledger = context.ledger.write(order)
+    return "\n\n".join(filter(None, [summary.text, ledger]))
+
+
+def frame_tokens(context: Context, text: str, room: int) -> int:
+    """Count a pivot around a text, or around a text and ledger that take all the room they have."""
+    framed = sum(map(context.counter.message, pivot.render("" if room else text)))
+    return framed + room + _line_tokens(context)
+
+
+def _line_tokens(context: Context) -> int:
+    """Count the line that stands behind a pivot where roles must alternate."""
+    alternates = context.contract is not None and context.contract.alternates
+    return context.counter.message(Message("user", (Text(RUNTIME_LINE),))) if alternates else 0
+
+
+def resize(context: Context, room: int | None = None) -> None:
+    """Let the ledger know of all there is now, in its own or another number of tokens; with 0 there is no pivot."""
+    summary = context.summary_text
+    if summary is not None and summary.room:
+        given = summary.room if room is None else room
+        tokens, upto = frame_tokens(context, summary.text, given), len(context.messages)
+        context.summary_text = msgspec.structs.replace(summary, room=given, tokens=tokens, upto=upto)
+        context.view.touch()
+
+
+def settle(context: Context) -> None:
+    """Write the ledger now and count it as it is, instead of the room that was set aside for it."""
+    if context.summary_text is not None and context.summary_text.room:
+        tokens = frame_tokens(context, retell(context), 0)
+        context.summary_text = msgspec.structs.replace(context.summary_text, tokens=tokens)
+
+
+def _told_by_code(inherited: str | None) -> str | None:
+    """Leave out of what earlier passes told the narrative that the present one has folded in."""
+    start = f"\n{inherited or ''}".find(f"\n{HEADING}")
+    return inherited[start:] if inherited and start >= 0 else None

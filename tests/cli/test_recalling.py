@@ -1,0 +1,92 @@
+"""``kompakt recall`` on the command line: the answer on stdout, exit 1 when there is none, 2 for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.running import run
+from tests.histories import FORMATS, plain
+
+import kompakt
+from kompakt.model.references import References
+
+OUTPUT = "".join(f"row {number}: depth {number % 13} m\n" for number in range(900))
+BODY: dict[str, Any] = {
+    "model": "gpt-5.4",
+    "messages": [
+        {"role": "user", "content": "Where does the pilot boat moor?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "depths", "arguments": '{"berth": "C14"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": OUTPUT},
+        {"role": "assistant", "content": "At berth C14, which is deep enough."},
+    ],
+}
+NAMES = References(kompakt.parse(BODY)).names
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """Write a session."""
+    path = tmp_path / "session.json"
+    path.write_text(json.dumps(BODY))
+    return path
+
+
+class TestRecall:
+    def test_words(self, session: Path) -> None:
+        """What fits the words is printed behind its reference."""
+        done = run("recall", session, "pilot boat")
+        assert (done.code, done.err) == (0, "")
+        assert f"{NAMES[0]} user: Where does the pilot boat moor?" in done.out
+
+    def test_a_reference_byte_for_byte(self, session: Path) -> None:
+        """Without a limit the text comes whole, with no line end that is not its own."""
+        assert run("recall", session, f"{NAMES[2]}.0", "--tokens", "0") == (0, OUTPUT, "")
+        assert run("recall", session, NAMES[3], "--tokens", "0").out == "At berth C14, which is deep enough."
+
+    def test_a_limit(self, session: Path) -> None:
+        """A large part comes as far as it fits, with the reference that goes on."""
+        done = json.loads(run("recall", session, NAMES[2], "--tokens", "200", "--json").out)
+        assert done["tokens"] <= 200 and done["rest"].startswith(f"{NAMES[2]}:")
+        more = run("recall", session, done["rest"])
+        assert more.code == 0 and done["text"].partition("[kompakt]")[0] + more.out.partition("[kompakt]")[0] in OUTPUT
+
+    def test_nothing_found(self, session: Path) -> None:
+        """Exit 1; what is said about it goes to standard error."""
+        done = run("recall", session, "zebra crossing")
+        assert (done.code, done.out) == (1, "") and "zebra" in done.err
+        shown = run("recall", session, "zebra crossing", "--json")
+        assert shown.code == 1 and json.loads(shown.out)["references"] == []
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_every_format_and_standard_input(self, format: str) -> None:
+        """The format is detected or given."""
+        body = json.dumps(plain.build(format, messages=8)).encode()
+        name = References(kompakt.parse(json.loads(body), format)).names[0]
+        assert run("recall", "-", name, "--format", format, input=body).code == 0
+
+    def test_a_format_that_nothing_decides(self) -> None:
+        """Plain talk reads the same in every format, so nobody has to say which it is."""
+        talk = [{"role": "user", "content": "the heron stands"}, {"role": "assistant", "content": "so be it"}]
+        assert "heron" in run("recall", "-", "heron", input=json.dumps(talk).encode()).out
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("missing.json", "x"), "missing.json"),
+            (("session.json", "x", "--tokens", "-5"), "tokens=-5"),
+            (("session.json", "x", "--format", "telegram"), "telegram"),
+        ],
+    )
+    def test_bad_input(self, session: Path, arguments: tuple[str, ...], said: str) -> None:
+        """Exit 2 and one line that names what is wrong."""
+        done = run("recall", *arguments, cwd=session.parent)
+        assert (done.code, done.out) == (2, "") and said in done.err and len(done.err.splitlines()) == 1

@@ -1,0 +1,388 @@
+"""Recall: what was said is found by its words, and comes back byte for byte by its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.histories import FORMATS, bodies, plain
+
+import kompakt
+from kompakt.engine.pivot import render as pivot
+from kompakt.engine.recall import Index, Memory
+from kompakt.engine.recall.fetching import Reference, read_reference
+from kompakt.engine.recall.passages import LINE_CHARS, exact, line_ends, passages_of
+from kompakt.engine.wording import pruned_placeholder
+from kompakt.errors import UnknownFormat, UsageError
+from kompakt.model.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.references import References
+from kompakt.model.tokens import Counter, counter_for
+
+LONG = "\n".join(f"{number} harbour row {number * 7}" for number in range(2_000))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_words_only() -> Iterator[None]:
+    """Search by words, whether or not the extra for meaning is installed here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kompakt.engine.recall.index.available", lambda: False)
+        yield
+
+
+def user(text: str) -> Message:
+    return Message("user", (Text(text),))
+
+
+def assistant(*parts: Part | str) -> Message:
+    return Message("assistant", tuple(Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def tool(output: str, call_id: str = "c1", **more: Any) -> Message:
+    return Message("tool", (ToolResult(call_id, output, **more),))
+
+
+def memory(*messages: Message) -> Memory:
+    return Memory(messages, counter=Counter())
+
+
+def size(text: str) -> int:
+    return Counter().text(text)
+
+
+def talk(*turns: str) -> list[Message]:
+    """Make a conversation of a user and an assistant in turn."""
+    return [user(turn) if place % 2 == 0 else assistant(turn) for place, turn in enumerate(turns)]
+
+
+FILLER = [f"Nothing of note about item {number}, all calm." for number in range(60)]
+
+
+class TestSearch:
+    def test_finds_by_words_in_other_forms(self) -> None:
+        """Plural, -ing and -ed meet; so do camel case, snake case and paths with their pieces."""
+        held = memory(
+            *talk(*FILLER, "The crane lifted two containers.", "See src/tide/parse_row.py and openHarbourGate.")
+        )
+        for query in (
+            "lifting a container",
+            "the row parser tide",
+            "harbour gate",
+            "parse_row",
+            "src/tide/parse_row.py",
+        ):
+            assert "containers" in held.recall(query).text or "openHarbourGate" in held.recall(query).text, query
+        assert "parse_row.py" in held.recall("tide row").hits[0].text
+        assert "lifted" in held.recall("lifts containers").hits[0].text
+
+    def test_an_answer_is_found_by_its_question(self) -> None:
+        """The words of a question count for the answer behind it, which does not repeat them."""
+        held = memory(*talk(*FILLER, "How often does the ferry to Hull sail?", "Three times a week.", *FILLER))
+        assert "Three times a week." in held.recall("ferry Hull how often", tokens=60).text
+
+    def test_many_short_turns_fit_one_answer(self) -> None:
+        """Turns are whole, in the order of the history, and each has a reference."""
+        turns = [f"Berth {number} is for the tug Albatross." for number in range(10)]
+        found = memory(*talk(*turns, *FILLER)).recall("tug Albatross berth")
+        assert all(turn in found.text for turn in turns)
+        assert [found.text.index(turn) for turn in turns] == sorted(found.text.index(turn) for turn in turns)
+        assert set(References(talk(*turns)).names) <= set(found.references)
+
+    def test_who_is_asked_about_speaks_first(self) -> None:
+        """Where names stand before the words, the one named in the question weighs more."""
+        lines = [f"{name}: I painted boat {number}" for number in range(5) for name in ("Ada", "Bo")]
+        assert all(hit.text.startswith("Bo") for hit in memory(*talk(*lines)).recall("What did Bo paint?").hits[:5])
+
+    @pytest.mark.parametrize("stamp", ["[9:10 am on 8 May, 2023]", "2023-05-08 09:10", "Monday, May 8th 2023"])
+    def test_a_date_holds_for_what_follows(self, stamp: str) -> None:
+        """A stamp at the start of a sitting is found by its date, some turns behind it."""
+        early = [f"[1:00 pm on 2 March, 2021]\nWe met at the quay, day {number}" for number in range(20)]
+        held = memory(
+            *talk(*early, f"{stamp}\nHello again", "And hello", "I sold the red dinghy", "We met at the quay")
+        )
+        for query in ("What happened on 8 May 2023?", "quay in May 2023", "2023-05-08"):
+            assert "red dinghy" in held.recall(query, tokens=80).text, query
+
+    def test_long_outputs_are_found_by_passage(self) -> None:
+        """The passage comes with its lines, which can be asked for, and not the whole output."""
+        call = assistant(ToolCall("c1", "read_log", {"path": "tide.log"}))
+        held = memory(user("go"), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")))
+        found = held.recall("lighthouse")
+        assert "1234 lighthouse" in found.text and "read_log result" in found.text
+        reference = next(name for name in found.references if ":" in name)
+        assert "1234 lighthouse" in held.recall(reference).text
+
+    def test_the_same_text_is_shown_once(self) -> None:
+        """A file that was read five times does not fill the answer."""
+        page = "\n".join(f"def moor_{number}(): return {number}" for number in range(8))
+        found = memory(*[tool(page, f"c{number}") for number in range(5)], user("other moor note")).recall("moor")
+        assert found.text.count("def moor_3") == 1 and "other moor note" in found.text
+
+    def test_calls_are_searched_without_escapes(self) -> None:
+        """The arguments of a call are words, whether the wire has them as text or as a value."""
+        value = {"path": "a.py", "content": "first\nsecondword\nthird"}
+        for input in (value, '{"path": "a.py", "content": "first\\nsecondword\\nthird"}'):
+            found = memory(user("go"), assistant(ToolCall("c1", "write", input))).recall("secondword")
+            assert "\nsecondword\n" in found.text
+
+    def test_names_that_did_not_fit_are_listed(self) -> None:
+        """What stands near is named, so that it can be asked for next."""
+        outputs = [tool(f"open valve_{n}_state in plant/unit{n}.cfg\n" + f"noise{n} " * 90, f"c{n}") for n in range(30)]
+        found = memory(*outputs).recall("open valve", tokens=300)
+        assert (
+            "Also named near" in found.text and "plant/unit29.cfg" in memory(*outputs).recall("open", tokens=1000).text
+        )
+        assert size(found.text) <= 300
+
+    def test_names_that_the_model_sees_anyway_are_not_listed(self) -> None:
+        """The list has room for others then, also when nothing was found."""
+        calls = [assistant(ToolCall(f"c{n}", "read", {"path": f"plant/unit{n}.cfg"})) for n in range(40)]
+        held = Memory(calls, counter=Counter(), projection=calls[20:])
+        found = held.recall("zebra", tokens=150)
+        assert "plant/unit19.cfg" in found.text and "plant/unit39.cfg" not in found.text
+        assert "plant/unit39.cfg" in memory(*calls).recall("zebra", tokens=150).text
+
+    def test_what_kompakt_said_is_not_content(self) -> None:
+        """Pivots and placeholders of an earlier pass are not found, what stands beside them is."""
+        question, summary = pivot("the walrus summary")
+        held = memory(question, summary, tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by"))
+        assert held.recall("walrus").references == (References([question, summary, *held_tail()]).names[-1],)
+        assert not held.recall("tokens hidden restores")
+
+    def test_one_more_message_is_searched_too(self) -> None:
+        """An index grows, and gives what an index made at once gives."""
+        messages = talk(*FILLER, "the anchor is fouled")
+        grown = memory(*messages[:30])
+        grown.recall("anchor")
+        for message in messages[30:]:
+            grown.add(message)
+        assert grown.recall("anchor fouled") == memory(*messages).recall("anchor fouled")
+
+    def test_other_scripts(self) -> None:
+        """Words without spaces between them are found too."""
+        held = memory(*talk("今日は天気がいいですね", "Волна у причала", "Die Fähre läuft aus"))
+        assert "причала" in held.recall("причала").hits[0].text
+        assert "天気" in held.recall("天気").hits[0].text
+        assert "Fähre" in held.recall("Fähre").hits[0].text
+
+    def test_a_history_without_words(self) -> None:
+        """Signs and words that say nothing leave nothing to find."""
+        assert not memory(user("…"), assistant("!? the of")).recall("boat 0")
+
+    def test_nothing_found_says_so(self) -> None:
+        """A false answer with a text that a model can act on."""
+        found = memory(user("go"), assistant(ToolCall("c1", "read", {"path": "quay/depth.csv"}))).recall("zebra")
+        assert not found and found.references == () and "zebra" in found.text and "quay/depth.csv" in found.text
+        assert memory().recall("zebra").references == ()
+
+
+def held_tail() -> list[Message]:
+    return [tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by")]
+
+
+class TestFetch:
+    def test_message_and_part(self) -> None:
+        """The only part of a message has two names; both give its text and nothing else."""
+        message = user("as it was\r\n\n  ")
+        name = References([message]).names[0]
+        for reference in (name, f"{name}.0", f" [{name}] ", f"`{name}.0`", f"recall {name}", f"{name}."):
+            found = memory(message).recall(reference)
+            assert (found.text, found.parts) == ("as it was\r\n\n  ", message.parts)
+
+    def test_lines(self) -> None:
+        """Some lines, one line, all from a line on."""
+        message = tool("one\ntwo\nthree\nfour")
+        name = References([message]).names[0]
+        held = memory(message)
+        assert held.recall(f"{name}.0:2-3").text == "two\nthree\n"
+        assert held.recall(f"{name}:2").text == "two\n"
+        assert held.recall(f"{name}:3-").text == "three\nfour"
+        assert held.recall(f"{name}:9-").text == ""
+        assert held.recall(f"{name}:0-99").text == "one\ntwo\nthree\nfour"
+
+    @pytest.mark.parametrize("text", [LONG, "x" * 30_000, "é∑ " * 9_000, "a\n\n\n" * 3_000])
+    @pytest.mark.parametrize("tokens", [250, 1000])
+    def test_piece_by_piece(self, text: str, tokens: int) -> None:
+        """What is too large comes in pieces that make up the whole, each within its limit."""
+        message = tool(text)
+        held, reference, pieces = memory(message), References([message]).names[0], ""
+        while reference:
+            found = held.recall(reference, tokens=tokens)
+            assert size(found.text) <= tokens and found.rest != reference
+            pieces += found.text.partition("[kompakt] Lines ")[0] if found.rest else found.text
+            reference = found.rest or ""
+        assert pieces == text
+        assert held.recall(References([message]).names[0], tokens=None).text == text
+
+    def test_a_limit_below_one_line(self) -> None:
+        """The beginning of the line comes, and what goes on is that line again."""
+        message = tool("∑é" * 5_000)
+        name = References([message]).names[0]
+        found = memory(message).recall(name, tokens=20)
+        assert found and "∑é∑é".startswith(found.text[:4]) and size(found.text) <= 20 and found.rest == f"{name}:1-"
+
+    def test_several_parts(self) -> None:
+        """A message of several parts comes with the name of each; what does not fit is named."""
+        message = assistant(Reasoning("hm"), "words", ToolCall("c1", "read", {"a": 1}))
+        held, name = memory(message), References([message]).names[0]
+        assert held.recall(name).text == f'{name}.0 reasoning:\nhm\n{name}.1 text:\nwords\n{name}.2 call:\n{{"a":1}}'
+        assert held.recall(f"{name}.2").text == '{"a":1}'
+        large = assistant("small", LONG, "last")
+        found = memory(large).recall(References([large]).names[0], tokens=100)
+        assert "small" in found.text and f"{References([large]).names[0]}.1" in found.text and size(found.text) <= 100
+
+    def test_media(self) -> None:
+        """A picture is described to a model and given as data to a program, also inside a result."""
+        picture = Media("image", mime="image/png", data="QUJD" * 50)
+        message = Message("tool", (ToolResult("c1", "a plan", media=(picture,)), picture))
+        held, name = memory(message), References([message]).names[0]
+        assert held.recall(f"{name}.1", tokens=None).text == picture.data
+        assert "image/png" in held.recall(f"{name}.1").text and picture.data not in held.recall(f"{name}.1").text
+        assert f"{name}.0.0" in held.recall(f"{name}.0").text
+        assert held.recall(f"{name}.0", tokens=None).text == "a plan"
+        assert held.recall(f"{name}.0.0", tokens=None).text == picture.data
+        assert not held.recall(f"{name}.0.7")
+
+    def test_unknown_references(self) -> None:
+        """One that names nothing is searched for; one that names no part says which there are."""
+        message = assistant("one", "two")
+        name = References([message]).names[0]
+        assert memory(message, user("see mffff for it")).recall("mffff").hits[0].text == "see mffff for it"
+        assert not memory(message).recall("mffff.3:4-")
+        found = memory(message).recall(f"{name}.7")
+        assert not found and f"{name}.1" in found.text
+
+    @pytest.mark.parametrize(
+        ("text", "read"),
+        [
+            ("m7f3a", Reference("m7f3a")),
+            ("m7f3a.0", Reference("m7f3a", 0)),
+            ("m7f3a.2:5-9", Reference("m7f3a", 2, None, 5, 9)),
+            ("m7f3a:5", Reference("m7f3a", None, None, 5, 5)),
+            ("(m7f3a.1.2)", Reference("m7f3a", 1, 2)),
+            ("m7f3a.1:31-", Reference("m7f3a", 1, None, 31, None)),
+            ("m7f", None),
+            ("made", None),
+            ("m7f3a and more", None),
+            ("", None),
+        ],
+    )
+    def test_reading(self, text: str, read: Reference | None) -> None:
+        """What is a reference and what is not."""
+        assert read_reference(text) == read
+
+
+class TestPromises:
+    @pytest.mark.parametrize("format", FORMATS)
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_every_part_is_restored(self, format: str, data: st.DataObject) -> None:
+        """Whatever a history holds comes back byte for byte, by a name that compact would print."""
+        history = kompakt.parse(data.draw(bodies(format)), format)
+        names = References(history).names
+        for index, message in enumerate(history):
+            for number, part in enumerate(message.parts):
+                found = kompakt.recall(history, f"{names[index]}.{number}", tokens=None)
+                assert (found.text, found.parts) == (exact(part), (part,))
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_any_question_is_answered_within_its_tokens(self, format: str, data: st.DataObject) -> None:
+        """No query raises, none gets more than it allows, and asked again it gets the same."""
+        body = data.draw(bodies(format))
+        words = st.sampled_from(str(body).split() or ["x"])
+        query = data.draw(st.one_of(st.text(max_size=60), st.lists(words, max_size=8).map(" ".join)))
+        tokens = data.draw(st.integers(1, 400))
+        found = kompakt.recall(body, query, tokens=tokens, format=format)
+        counter = counter_for(kompakt.parse(body, format).model)
+        assert counter.scaled(counter.text(found.text)) == found.tokens <= tokens
+        assert found == kompakt.recall(body, query, tokens=tokens, format=format)
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.text(alphabet=st.sampled_from("ab é\n\r\u2028漢"), max_size=900).map(lambda text: text * 3))
+    def test_lines_and_passages_cover_the_text(self, text: str) -> None:
+        """Lines are cut nowhere but between them, and passages leave out nothing but blanks."""
+        ends = line_ends(text)
+        assert ends == sorted(set(ends)) and (ends[-1] if ends else 0) == len(text)
+        assert all(end - start <= LINE_CHARS for start, end in zip([0, *ends], ends, strict=False))
+        found = [passage for passage, _ in passages_of(tool(text), 0)]
+        kept = "".join(text[passage.start : passage.end] for passage in found)
+        assert "".join(kept.split()) == "".join(text.split())
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_what_compact_took_out_comes_back(self, format: str) -> None:
+        """Every reference of a report names the text as it was before."""
+        body = plain.build(format, messages=60, seed=3, mean_chars=900)
+        done = kompakt.compact(body, kompakt.count(body, format=format).total // 4, format=format)
+        history = kompakt.parse(body, format)
+        names = References(history)
+        assert done.report.actions
+        for action in done.report.actions:
+            message = history[names.find(action.reference) or 0]
+            for number, part in enumerate(message.parts):
+                reference = f"{action.reference.partition('.')[0]}.{number}"
+                assert done.recall(reference, tokens=None).text == exact(part)
+                assert kompakt.recall(body, reference, tokens=None, format=format).text == exact(part)
+
+    def test_names_of_a_mended_history_are_known(self) -> None:
+        """compact repairs first; what it then prints is found in the caller's own payload too."""
+        call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        body = [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "user", "content": "the heron stands there"},
+        ]
+        name = References(kompakt.parse(kompakt.repair(body).payload, "openai-chat")).names[-1]
+        assert name not in References(kompakt.parse(body)).names
+        assert kompakt.recall(body, name).text == "the heron stands there"
+        assert kompakt.compact(body, 50_000).recall(name).text == "the heron stands there"
+
+
+class TestSurface:
+    def test_sources(self) -> None:
+        """A payload, a list whose format nothing decides, a history and a compaction answer alike."""
+        body = {
+            "messages": [{"role": "user", "content": "the heron stands"}, {"role": "assistant", "content": "so be it"}]
+        }
+        history = kompakt.parse(body, "openai-chat")
+        done = kompakt.compact(body, 50_000, format="openai-chat")
+        answers = [kompakt.recall(source, "heron") for source in (body, body["messages"], history, done)]
+        assert answers[0] and all(answer == answers[0] for answer in answers)
+
+    @pytest.mark.parametrize("tokens", [0, -1, True])
+    def test_a_limit_that_leaves_no_room(self, tokens: int) -> None:
+        """It is refused with the way out."""
+        with pytest.raises(UsageError, match="positive"):
+            kompakt.recall([{"role": "user", "content": "a"}], "a", tokens=tokens)
+
+    def test_a_question_that_is_no_text(self) -> None:
+        """It is refused."""
+        with pytest.raises(UsageError, match="as text"):
+            kompakt.recall([{"role": "user", "content": "a"}], {"query": "a"})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_the_tool_is_accepted_by_its_provider(self, format: str) -> None:
+        """A request that carries the definition has no problems, and the definition is the caller's own."""
+        body = plain.build(format, messages=4)
+        tool = kompakt.recall_tool(format)
+        if format == "bedrock":
+            body["toolConfig"] = {"tools": [tool]}
+        else:
+            body["tools"] = [tool]
+        assert kompakt.check(body, format) == []
+        assert '"query"' in str(tool).replace("'", '"')
+        tool.clear()
+        assert kompakt.recall_tool(format)
+
+    def test_a_tool_for_no_format(self) -> None:
+        """An unknown format is named."""
+        with pytest.raises(UnknownFormat, match="telegram"):
+            kompakt.recall_tool("telegram")
+
+    def test_an_index_says_how_large_it_is(self) -> None:
+        """Passages are counted, and messages."""
+        index = Index([user("a"), tool(LONG)])
+        assert index.messages == 2 and len(index) > 20

@@ -1,0 +1,194 @@
+"""The run and its report: resumable, complete, and readable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.running import run as command
+from tests.evals.making import long, write_transcript
+
+import kompakt
+from kompakt.errors import UsageError
+from kompakt.evals import run as running
+from kompakt.evals.attack import ATTACKS, PLANTED, plant, spoil
+from kompakt.evals.chains import PASSES, chains, walk
+from kompakt.evals.measure import Missed
+from kompakt.evals.recalling import evidence
+from kompakt.evals.recording import record
+from kompakt.evals.report import gather, markdown, write
+from kompakt.evals.results import Number, goals, numbers
+from kompakt.evals.row import Row
+from kompakt.evals.run import ROWS, Settings, run
+from kompakt.evals.session import Question, Session
+from kompakt.evals.speed import compression, latency
+from kompakt.evals.trail import events, text_of
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_transcript(folder / "one.jsonl", long(45))
+    return folder
+
+
+def row(mode: str, told: int, asked: int, *, measure: str = "told", kind: str = "read", session: str = "a") -> Row:
+    return Row(measure=measure, mode=mode, session=session, source="x", told={kind: told}, asked={kind: asked})
+
+
+class TestRun:
+    def test_everything_is_measured_and_kept(self, data: Path, tmp_path: Path) -> None:
+        """Rows of all measures come back, and each result lies in the folder."""
+        seen: list[tuple[int, int, str]] = []
+        settings = Settings(data=data, out=tmp_path / "out", jobs=1)
+        rows = run(settings, lambda done, total, what: seen.append((done, total, what)))
+        assert {row.measure for row in rows} == {"told", "chains", "attack", "latency"}
+        assert [done for done, _, _ in seen] == [1, 2, 3]
+        assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 3
+
+    def test_a_second_run_measures_nothing_again(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What lies there is taken; what was lost is made again."""
+        monkeypatch.setattr(running, "_code", lambda: "1")
+        settings = Settings(data=data, out=tmp_path / "out", jobs=1)
+        first = run(settings)
+        done: list[str] = []
+        perform = running.perform
+        monkeypatch.setattr(running, "perform", lambda work: done.append(work.measure) or perform(work))
+        again = run(settings)
+        assert done == []
+        assert [one for one in again if one.measure != "latency"] == [one for one in first if one.measure != "latency"]
+        next(iter((tmp_path / "out" / ROWS).glob("*.json"))).write_text("{half")
+        run(settings)
+        assert len(done) == 1
+
+    def test_another_policy_is_another_result(self, data: Path, tmp_path: Path) -> None:
+        """The key holds data, policy and code."""
+        run(Settings(data=data, out=tmp_path / "out", jobs=1))
+        run(Settings(data=data, out=tmp_path / "out", jobs=1, policy="window"))
+        assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 6
+
+    def test_processes_give_the_same(self, data: Path, tmp_path: Path) -> None:
+        """Two processes measure what one does."""
+        alone = run(Settings(data=data, out=tmp_path / "a", jobs=1))
+        beside = run(Settings(data=data, out=tmp_path / "b", jobs=2))
+        assert [(one.mode, one.told) for one in alone] == [(one.mode, one.told) for one in beside]
+
+    def test_an_empty_folder_is_an_error(self, tmp_path: Path) -> None:
+        """Nothing measured is not a good result."""
+        with pytest.raises(UsageError, match="holds no sessions"):
+            run(Settings(data=tmp_path, out=tmp_path / "out"))
+
+
+class TestReport:
+    def test_files_are_written(self, data: Path, tmp_path: Path) -> None:
+        """JSON, a page, and pictures twice each."""
+        rows = run(Settings(data=data, out=tmp_path / "out", jobs=1))
+        results = gather(rows, version="1", policy="default")
+        names = {path.name for path in write(results, rows, tmp_path / "out")}
+        assert {"results.json", "report.md", "told-10.png", "told-10.svg", "spread.svg", "chains.png"} <= names
+        assert all((tmp_path / "out" / name).stat().st_size > 500 for name in names)
+        kept = json.loads((tmp_path / "out" / "results.json").read_text())
+        assert {"goals", "numbers", "by_source"} <= kept.keys()
+        page = (tmp_path / "out" / "report.md").read_text()
+        assert "| modified, 10 % | ≥ 100% |" in page
+
+    def test_distributions(self) -> None:
+        """Share over all, median, tenth percentile and least over sessions, and the worst by name."""
+        rows = [row("kompakt, 10 %", told, 10, session=f"s{told}") for told in (10, 10, 9, 2)]
+        (number,) = numbers(rows)
+        assert (number.told, number.asked, number.median, number.least) == (31, 40, 0.95, 0.2)
+        assert number.worst[0] == "s2@0 20%"
+
+    def test_goals(self) -> None:
+        """Reached, missed, and not measured are three things."""
+        rows = [row("kompakt, 10 %", 96, 100), row("kompakt, 10 %", 99, 100, kind="modified")]
+        judged = {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
+        assert judged["read, 10 %"] is True
+        assert judged["modified, 10 %"] is False
+        assert judged["evidence"] is None
+
+    def test_chains_must_be_flat(self) -> None:
+        """More than two points down is a miss."""
+        rows = [row("after 1", 90, 100, measure="chains"), row("after 16", 87, 100, measure="chains")]
+        judged = {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
+        assert judged["chains, facts"] is False
+
+    def test_misses_are_listed(self) -> None:
+        """A pipe in a key does not break the table."""
+        missed = (Missed("read", "a|b.py", "absent"),)
+        one = Row(measure="told", mode="kompakt, 10 %", session="s", source="x", missed=missed)
+        assert "a\\|b.py" in markdown(gather([one], version="1", policy="p"), [one])
+
+    def test_numbers_are_plain(self) -> None:
+        """What was never asked is no share."""
+        assert row("x", 0, 0).share("read") is None
+        assert [type(one) for one in numbers([row("x", 1, 2)])] == [Number]
+
+
+class TestMeasures:
+    def test_chains_end_with_the_same_prefix(self) -> None:
+        """Every number of passes is asked for the same facts."""
+        recording = record(long(45).session())
+        rows = list(chains(recording, "default"))
+        assert [one.mode for one in rows] == [f"after {passes}" for passes in PASSES]
+        assert len({tuple(sorted(one.asked.items())) for one in rows}) == 1
+
+    def test_a_walk_compacts_on_the_way(self) -> None:
+        """The last payload fits and ends where the prefix ends."""
+        from tests.evals.making import whole
+
+        recording = record(long(45).session())
+        payload = walk(recording, whole(recording), 4, 4000, "default")
+        assert kompakt.count(payload).total <= 4000
+        assert payload["messages"][-1] == recording.session.body["messages"][-1]
+
+    def test_constraints_survive_every_attack(self, data: Path, tmp_path: Path) -> None:
+        """Planted in three requests; outputs speak against them."""
+        history = kompakt.parse(long(45).session().body)
+        planted = plant(history, PLANTED)
+        text = text_of(events(planted))
+        assert all(sentence in text for sentence in PLANTED)
+        assert text_of(events(spoil(planted, "REVOKED"))).count("REVOKED") == 3
+        rows = [one for one in run(Settings(data=data, out=tmp_path, jobs=1)) if one.measure == "attack"]
+        assert [one.mode for one in rows] == list(ATTACKS)
+        assert [one.share("constraint") for one in rows] == [1.0] * 4
+
+    def test_evidence(self) -> None:
+        """A question is answered when every turn of its evidence comes back."""
+        turns = [f"Ann: the number of boat {n} is {n * 37}, it lies in harbour {chr(65 + n)}x" for n in range(20)]
+        messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": turn} for n, turn in enumerate(turns)]
+        asked = (Question("Which number has boat 7?", "259", messages=(7,)), Question("Nothing?", None))
+        session = Session(name="d", source="locomo", format="openai-chat", body={"messages": messages}, questions=asked)
+        (found,) = evidence(record(session))
+        assert found.asked["evidence"] == 1
+        assert found.told["evidence"] == 1
+
+    def test_latency_and_compression(self) -> None:
+        """Time is taken several times; what is saved is held against the facts."""
+        recording = record(long(30).session())
+        assert all(one.seconds > 0 and one.tokens > 5000 for one in latency([recording], "default"))
+        (saved,) = compression(recording, "default")
+        assert saved.asked["tokens removed"] > 5000
+        assert saved.share("facts") == 1.0
+
+
+class TestCommand:
+    def test_it_prints_goals_and_exits_by_them(self, data: Path, tmp_path: Path) -> None:
+        """A table on standard output, files named on standard error; a missed goal is a problem when asked for."""
+        given = ("eval", "--data", data, "--out", tmp_path / "out", "--limit", "1", "--jobs", "1")
+        done = command(*given)
+        assert done.code == 0, done.err
+        assert "forward need, 10 %" in done.out
+        assert "report.md" in done.err
+        again = command(*given, "--json", "--gate")
+        results = json.loads(again.out)
+        assert results["sessions"] == 1
+        assert again.code == any(goal["reached"] is False for goal in results["goals"])
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        """Wrong usage."""
+        assert command("eval", "--data", tmp_path / "no").code == 2

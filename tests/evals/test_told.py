@@ -1,0 +1,242 @@
+"""Needs, projections, precision and baselines: what counts as told, and what is caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.evals.making import Script, busy, long
+
+import kompakt
+from kompakt.evals.baselines import BASELINES, everything, projections
+from kompakt.evals.cuts import cuts
+from kompakt.evals.measure import Projection, read, score
+from kompakt.evals.needs import CALLS, Need, names, needs
+from kompakt.evals.precision import assertions
+from kompakt.evals.recording import cases, record, summarized
+from kompakt.evals.told import told
+from kompakt.evals.trail import events, text_of
+
+Step = tuple[str, dict[str, Any], str]
+STEPS: list[Step] = [
+    ("Read", {"file_path": "/r/a/b.py"}, "1→x"),
+    ("Edit", {"file_path": "/r/a/b.py", "old_string": "x", "new_string": "y"}, "ok"),
+    ("Write", {"file_path": "/r/a/c.py", "content": "z"}, "ok"),
+    ("Bash", {"command": "rm a/b.py"}, ""),
+    ("Bash", {"command": "make"}, "error: no rule\nmake: exit status 2"),
+    ("Bash", {"command": "go test ./..."}, "--- FAIL: TestA (0.1s)\n--- PASS: TestB (0.2s)\nFAIL\tx/y\t0.1s"),
+    ("todo", {"todos": [{"content": "tidy up", "status": "in_progress"}]}, "ok"),
+    ("Bash", {"command": "git show 4fa81c2"}, "commit 4fa81c2 mends the reader\nsize: 481"),
+    ("Grep", {"pattern": "x", "path": "a"}, "a/b.py:1:x"),
+]
+
+
+def behind(script: Script) -> list[str]:
+    """List what is needed after the first message."""
+    trail = events(kompakt.parse(script.session().body))
+    before = [event for event in trail if event.message == 0]
+    return [need.key for need in needs(text_of(before), [event for event in trail if event.message > 0])]
+
+
+class TestNeeds:
+    def test_what_is_used_and_not_shown_again(self) -> None:
+        """A name from before the cut that a call uses first."""
+        script = (
+            Script()
+            .user("The port is in server_config of /repo/lib/server.toml")
+            .call("Grep", {"pattern": "server_config"}, "none")
+        )
+        assert behind(script) == ["server_config"]
+
+    def test_what_a_tool_shows_first_is_no_need(self) -> None:
+        """The agent can see it again."""
+        script = Script().user("look at server_config")
+        script.call("Bash", {"command": "ls"}, "server_config").call("Grep", {"pattern": "server_config"}, "")
+        assert behind(script) == []
+
+    def test_what_was_never_there_is_no_need(self) -> None:
+        """It must stand before the cut, as a whole."""
+        script = Script().user("look at my_server_configs").call("Grep", {"pattern": "server_config"}, "")
+        assert behind(script) == []
+
+    def test_only_the_next_calls(self) -> None:
+        """Forty, no more."""
+        script = Script().user("server_config")
+        for _ in range(CALLS):
+            script.call("Bash", {"command": "ls"}, "")
+        assert behind(script.call("Grep", {"pattern": "server_config"}, "")) == []
+
+    def test_what_is_written_is_not_used(self) -> None:
+        """New text of an edit invents; its old text relies on what is known."""
+        script = Script().user("server_config and client_config are there")
+        script.call("Edit", {"file_path": "x", "old_string": "server_config", "new_string": "client_config"}, "")
+        assert behind(script) == ["server_config"]
+
+    def test_names(self) -> None:
+        """Paths by two components, ids, numbers and identifiers; no ordinary words, nothing short."""
+        text = "please open /usr/local/lib/thing.py and getHeader, a_b, 1234567 or function"
+        assert list(names(text)) == ["lib/thing.py", "getHeader", "1234567"]
+
+    def test_a_bare_list_tells_nothing(self) -> None:
+        """A name needs two ordinary words within reach."""
+        need = Need("server_config", 0)
+        assert need.told("the port is read from server_config")
+        assert not need.told("client_config\nserver_config\nother_config")
+        assert not need.told("the port is here" + "." * 80 + "server_config")
+        assert not need.told("module.server_config " + "x" * 52 + "_y_longname", frozenset())
+
+    def test_a_formula_is_told_but_marked(self) -> None:
+        """The same two words beside every name are no sentence."""
+        assert not Need("server_config", 0).told("also uses server_config", frozenset(["also", "uses"]))
+
+    def test_the_query_leaves_the_need_out(self) -> None:
+        """Neither the need nor its pieces stand in the query."""
+        query = Need("server_config", 0, "open the server socket with server_config of config now").query
+        assert query == "open the socket with now"
+
+
+class TestProjections:
+    def test_the_whole_history_tells_everything(self) -> None:
+        """Identity misses no fact of any kind, in the large and in the small."""
+        for script in (busy(), long(20)):
+            for case in [script.case(), *cases(record(script.session()))]:
+                projection = read(kompakt.render(case.prefix), case)
+                found = score(case, projection)
+                assert [one for one in found.missed if not one.kind.startswith("need")] == []
+                assert projection.fresh == ""
+                assert everything(case).text == projection.text
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12), st.booleans())
+    def test_the_whole_of_any_history_tells_everything(self, steps: list[Step], error: bool) -> None:
+        """Whatever was called, in whatever order, and whether it worked."""
+        script = Script().user("Make it work, but never touch the lock file.")
+        for name, given_, output in steps:
+            script.call(name, given_, output, error=error)
+        case = script.case()
+        assert score(case, read(kompakt.render(case.prefix), case)).missed == []
+
+    def test_a_bare_identifier_list_is_not_told(self) -> None:
+        """It has nearly every name and no relation."""
+        script = long(30).call("Grep", {"pattern": "value_0_7|value_3_9", "path": "src"}, "")
+        case = list(cases(record(script.session())))[-1]
+        found = score(case, Projection(BASELINES["bare identifiers"](case, case.cut.tokens)))
+        assert found.asked["modified"] > 3 and found.asked["need"] >= 2
+        assert found.told["modified"] == found.told["read"] == found.told["need"] == 0
+
+    def test_a_changed_result_is_not_the_result(self) -> None:
+        """A placeholder in place of the output does not tell the outcome."""
+        script = Script().user("go").call("Bash", {"command": "make all"}, "built everything")
+        case = script.case()
+        script.messages[-1]["content"][0]["content"] = "[hidden]"
+        assert score(case, read(script.session().body, case)).told["command"] == 0
+
+    @pytest.mark.parametrize("name", BASELINES)
+    def test_baselines_keep_to_their_room(self, name: str) -> None:
+        """None is larger than its share of the prefix."""
+        case = next(cases(record(long(30).session())))
+        shown = dict(projections(case, case.cut.tokens // 10))[name]
+        assert 0 < len(shown.text) <= len(case.text) / 10 + 2
+
+    def test_cuts_lie_at_rounds_and_budgets_hold_the_requests(self) -> None:
+        """Shares of the tokens, moved to a round; the room includes first and newest request."""
+        recording = record(long().session())
+        starts = {one.start for one in kompakt.rounds(recording.history)}
+        total = sum(recording.weight)
+        for cut in cuts(recording.history, recording.weight):
+            assert cut.at in starts
+            assert abs(sum(recording.weight[: cut.at]) / total - cut.share) < 0.05
+            assert cut.budget(0.1) == int(cut.tokens * 0.1) + cut.requests
+            assert cut.requests >= recording.weight[0]
+
+    def test_real_summaries_stand_for_the_stretch_before_them(self) -> None:
+        """The second one is asked for what came after the first."""
+        script = long(10)
+        first = len(script.messages)
+        script.user("This session is continued: modified src/module_0.py.")
+        script.call("Edit", {"file_path": "/repo/src/late.py", "old_string": "a", "new_string": "b"}, "ok")
+        second = len(script.messages)
+        script.user("This session is continued: edited src/late.py too.").says("Good.")
+        found = list(summarized(record(script.session(summaries=frozenset([first, second])))))
+        assert [(one.case.cut.start, one.case.cut.at) for one in found] == [(0, first), (first, second)]
+        assert {fact.key for fact in found[1].case.facts if fact.kind == "modified"} == {"src/late.py"}
+        assert score(found[1].case, Projection(found[1].text)).told["modified"] == 1
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "modified src/parser.py",
+            "- `src/parser.py` — read, modified",
+            "m1a2b created /repo/src/fresh_notes.md; there: src/other.py",
+            "deleted: build/old.bin",
+            "failed: `pytest -q tests/test_parser.py`",
+            "`go test ./...` ok",
+        ],
+    )
+    def test_the_truth_passes(self, line: str) -> None:
+        """What the history bears out."""
+        found = assertions(busy().case(), f"Facts\n{line}\n")
+        assert found != []
+        assert [one for one in found if not one.true] == []
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "deleted src/parser.py",
+            "modified src/never_seen.py",
+            "src/never_seen.py: created",
+            "`pytest -q tests/test_parser.py` passed",
+            "ok: pytest -q tests/test_parser.py",
+        ],
+    )
+    def test_a_lie_is_caught(self, line: str) -> None:
+        """A path that was never touched so, a command that failed."""
+        assert [one.true for one in assertions(busy().case(), line)] == [False]
+
+    def test_an_invented_constraint_is_caught(self) -> None:
+        """Under a heading that promises the user's words stand the user's words."""
+        fresh = 'Constraints:\n- "Don\'t touch the migration files."\n- "Always use tabs in every file."\n'
+        assert [one.true for one in assertions(busy().case(), fresh)] == [True, False]
+
+    def test_headings_speak_for_their_items(self) -> None:
+        """A list below a heading is asserted, too."""
+        found = assertions(busy().case(), "Files modified:\n- src/parser.py\n- src/wrong.py\n")
+        assert [one.true for one in found] == [True, False]
+
+    def test_quotes_and_plans_assert_nothing(self) -> None:
+        """What the history says itself, what did not happen, and what a command names."""
+        script = Script().user("We changed lib/a.py and deleted lib/b.py yesterday, look at it.")
+        fresh = (
+            "user: We changed lib/a.py and deleted lib/b.py yesterday\nlib/c.py was not modified\nran `x read lib/d.py`"
+        )
+        assert assertions(script.case(), fresh) == []
+
+
+class TestRows:
+    def test_a_session_is_measured_at_every_cut(self) -> None:
+        """kompakt and every baseline, with validity, fit, reach and restoring."""
+        rows = list(told(record(long(40).session()), "default"))
+        ours = [row for row in rows if row.mode == "kompakt, 10 %"]
+        assert len(ours) == 4
+        assert {row.mode for row in rows} == {f"{name}, 10 %" for name in ("kompakt", *BASELINES)}
+        for row in ours:
+            assert row.note == ""
+            assert row.share("valid") == row.share("fits") == row.share("restored") == 1.0
+            assert row.tokens <= row.budget
+            assert row.asked["modified"] > 0
+
+    def test_one_that_does_not_fit_has_missed_everything(self) -> None:
+        """It is noted and counts as nothing told."""
+        script = Script().user("x " * 4000)
+        script.call("Read", {"file_path": "a/b.py"}, "y " * 3000).says("done").user("z " * 50)
+        from kompakt.evals.row import Row
+        from kompakt.evals.told import compacted
+
+        blank = Row(measure="told", mode="10 %", session="s", source="x")
+        row = compacted(blank, script.case(), 20, "default")
+        assert row.note.startswith("does not fit")
+        assert row.told["read"] == 0 < row.asked["read"]
