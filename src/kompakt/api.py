@@ -222,15 +222,16 @@ def recall(
 ) -> Recalled:
     """Find passages of a history by words, or give back byte-exactly what a reference names.
 
-    ``source`` is the original payload or a ``Compaction``. The answer has at most ``tokens`` tokens, or any number with
+    ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer is awaited. The answer has at most ``tokens`` tokens, or any number with
     ``None``. A reference that names nothing is searched for like any words. Nothing found makes a false answer.
 
     Raises:
         InputError: the payload is not a history, or its format cannot be told.
         UsageError: the question is no text, or ``tokens`` is not positive.
     """
-    if isinstance(source, Compaction):
-        return source.recall(query_or_reference, tokens)
+    asked = getattr(source, "recall", None)
+    if asked is not None:
+        return asked(query_or_reference, tokens)
     try:
         history = parse(source, format)
     except AmbiguousFormat as error:  # what was said reads the same in all of them
@@ -313,7 +314,7 @@ async def acompact(
     mended = repair(payload, format)
     history = parse(mended.payload, given.format) if mended.changes else given
     order = Order(
-        budget=_budget(budget, model or given.model),
+        budget=budget_for(budget, model or given.model),
         policy=policy_named(policy),
         counter=_counter(given, model),
         pins=_pins(pins, given, history),
@@ -384,7 +385,12 @@ def _moved(pin: int, given: History, places: dict[int, int]) -> int:
     return place
 
 
-def _budget(budget: int | Budget | None, model: str | None) -> Budget:
+def budget_for(budget: int | Budget | None, model: str | None) -> Budget:
+    """Return the budget that is meant: the one given, or the model's own.
+
+    Raises:
+        UsageError: neither is known.
+    """
     if isinstance(budget, Budget):
         return budget
     if budget is not None:

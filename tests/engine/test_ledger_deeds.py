@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.ledgers import did, facts, files, ran, tell
 
-from kompakt.engine.ledger.outcomes import exit_code
+from kompakt.engine.ledger.outcomes import exit_code, failure_lines
 from kompakt.engine.ledger.shell import file_operations
 from kompakt.model.messages import ToolCall
 
@@ -160,6 +160,21 @@ class TestOutcomes:
         [fact] = facts(ran("make all\nmake install", "cc a.c\na.c:3: error: no 'x'\nExit code 2"), "command")
         assert (fact.key, fact.relation) == ("make all", "failed, exit code 2")
         assert fact.notes == ("\"a.c:3: error: no 'x'\"", '"Exit code 2"')
+
+    def test_words_in_capitals_report(self) -> None:
+        """Whole words only, wherever in a line they stand."""
+        lines = [
+            "12:01 ERROR disk",
+            "FAILED",
+            "x.py FAIL (1)",
+            "[FATAL]",
+            "TERROR",
+            "ERRORS",
+            "a FAILURE",
+            "FRROR",
+            "_FATAL",
+        ]
+        assert failure_lines("\n".join(lines)) == lines[:4]
 
     def test_what_a_file_says_of_errors_is_no_failure(self) -> None:
         """Reading a log does not fail because the log tells of failures."""

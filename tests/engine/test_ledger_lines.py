@@ -18,7 +18,7 @@ from kompakt.engine.ledger.facts import OPERATIONS, Fact
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.ledger.parsing import Names
 from kompakt.engine.ledger.quoting import harmless, keyed, quoted
-from kompakt.engine.ledger.roots import absolute, below, common_root
+from kompakt.engine.ledger.roots import Roots, absolute, below
 from kompakt.engine.state import speaks
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.references import References
@@ -95,7 +95,7 @@ class TestReadingAgain:
     def test_the_same_facts(self, found: list[Fact], is_rooted: bool) -> None:
         """Whatever a key, a quotation or a sentence holds, nothing is lost, added or mistaken for something else."""
         facts = merge(found)
-        root = common_root(fact.key for fact in facts if fact.kind == "file") if is_rooted else ""
+        root = Roots(fact.key for fact in facts if fact.kind == "file").best if is_rooted else ""
         known = parsing.read(lines.write(facts, {}, (), root))
         assert bare(known.facts) == bare(facts)
         assert known.narrative == [] and known.names == []
@@ -239,7 +239,8 @@ class TestStages:
             before = text
             for count in counts:
                 gone = frozenset(leaving[:count])
-                order = Order(800, len, gone.__contains__, names.__getitem__, len(messages), lambda: "")
+                shown = [message.text for index, message in enumerate(messages) if index not in gone]
+                order = Order(800, len, gone.__contains__, names.__getitem__, len(messages), shown.copy)
                 text = ledger.write(order)
         assert text == before
         return text

@@ -6,7 +6,7 @@ keeps that apart: this module knows the history, the context knows the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kompakt.engine.state import ContextGroup, speaks
 from kompakt.model.groups import Grouping
@@ -30,7 +30,7 @@ class Archive:
         "tokens",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, references: Sequence[str] = ()) -> None:
         self.messages: list[Message] = []
         self.groups: dict[int, ContextGroup] = {}
         self.first_request: int | None = None
@@ -42,7 +42,7 @@ class Archive:
         self.tokens = 0
         """What all messages cost as they came."""
         self._grouping = Grouping()
-        self._references = References()
+        self._references = References(given=references)
 
     def add(self, message: Message) -> tuple[ContextGroup, list[ContextGroup]]:
         """Add a message; return its group, and groups that became part of it by the way."""

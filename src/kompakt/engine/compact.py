@@ -47,6 +47,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Told now and then how many messages are done, and of how many."""
     manual_thinking: bool = False
     """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+    references: tuple[str, ...] = ()
+    """What the messages are called, where a store knows."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -82,6 +84,30 @@ async def compact(history: History, order: Order) -> Outcome:
     if order.budget.due(context.tokens):
         await _relieve(context, order, gate, steps)
     await _perform(context, steps)
+    return _fitted(context, history, order, steps)
+
+
+async def proceed(context: Context, history: History, order: Order, *, forced: bool = False) -> Outcome:
+    """Compact a context that lives, or was resumed: once, when it is due or when that is asked for.
+
+    ``history`` is what the context was made of, for its envelope.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
+    context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
+    steps: list[Step] = []
+    due = order.budget.due(context.tokens)
+    if due or forced:
+        await rewrite(context, order.policy, order.budget, steps, at_most=None if due else context.tokens // 2)
+    outcome = _fitted(context, history.with_messages(context.messages), order, steps)
+    outcome.context.inherited = context.inherited
+    return outcome
+
+
+def _fitted(context: Context, history: History, order: Order, steps: list[Step]) -> Outcome:
+    """Make what the policy left fit exactly."""
     limit = max(order.budget.trigger, order.budget.usable)
     if context.differs:  # an output admitted here may have been sent as it came before
         context.strip_reasoning()
@@ -128,7 +154,7 @@ async def _perform(context: Context, steps: list[Step]) -> None:
 
 
 def _context(history: History, order: Order) -> Context:
-    context = Context(history.with_messages(()), counter=order.counter)
+    context = Context(history.with_messages(()), counter=order.counter, references=order.references)
     context.instructions = order.instructions
     context.is_replay = True
     context.manual_thinking = order.manual_thinking
@@ -145,11 +171,18 @@ def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
     return frozenset(range(length)[pin] for pin in wanted)
 
 
-async def rewrite(context: Context, policy: Policy, budget: Budget, steps: list[Step]) -> None:
-    """Run a policy once; a strategy that raises leaves the last valid state and the run goes on."""
+async def rewrite(
+    context: Context, policy: Policy, budget: Budget, steps: list[Step], *, at_most: int | None = None
+) -> None:
+    """Run a policy once; a strategy that raises leaves the last valid state and the run goes on.
+
+    ``at_most`` is a goal that may be lower than the policy's own.
+    """
     share = policy.target_share
     step = context.archive.tokens / max(1, context.rounds)
     context.goal = int(budget.trigger * share) if share is not None else budget.goal(step)
+    if at_most is not None:
+        context.goal = min(context.goal, at_most) if budget.trigger else at_most
     release_notes(context)
     for strategy in policy.steps:
         if context.tokens <= context.goal and not getattr(strategy, "concludes", False):

@@ -39,9 +39,13 @@ class Context:
     """What the caller asks of a summary."""
     is_replay = False
     """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
+    is_resumed = False
+    """Whether what was inherited tells of things that the pivot's load has counted already."""
     rehearsed: Callable[[Context], Awaitable[bool]] | None = None
     """What is left to do when the replay is over."""
     summary_text: Summary | None = None
+    breaks: frozenset[int] = frozenset()
+    """Messages before which the history has others that are not here."""
     stripped_to = 0
     """Messages before this index are shown without signed reasoning."""
 
@@ -52,6 +56,7 @@ class Context:
         counter: Counter | None = None,
         contract: Contract | None = None,
         annotations: Sequence[Annotation] = (),
+        references: Sequence[str] = (),
     ) -> None:
         history = messages if isinstance(messages, History) else None
         self.counter = counter or counter_for(None if history is None else history.model).own()
@@ -62,7 +67,7 @@ class Context:
         self.fixed_tokens = PRIMING + (0 if history is None else self._envelope_tokens(history))
         """What the envelope costs: system, tools, the beginning of the answer."""
         self._system = [] if history is None else [message.text for message in history.system]
-        self.archive = Archive()
+        self.archive = Archive(references)
         self.view = View(self.archive, self.counter)
         self._done: list[tuple[int, int | None, str, str, int]] = []
         self.inherited: str | None = None

@@ -136,7 +136,7 @@ def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
             entry = _settled_system(entries, position)
         previous = out[-1] if out else None
         if entry.message.role == "assistant":
-            if previous is None or (previous.message.role == "assistant" and previous.index != entry.index - 1):
+            if previous is None or (previous.message.role == "assistant" and not _follows(context, previous, entry)):
                 out.append(_line(context, "user", RUNTIME_LINE))
             out.append(entry)
         elif previous is None or not _neighbours(context, previous, entry):
@@ -158,11 +158,16 @@ def _settled_system(entries: Sequence[Placed], position: int) -> Placed:
     return Placed(msgspec.structs.replace(entry.message, role="user", raw=None), entry.index, entry.tokens)
 
 
+def _follows(context: Context, one: Placed, other: Placed) -> bool:
+    """Tell whether a message came right behind another."""
+    return one.index == other.index - 1 and one.index >= 0 and other.index not in context.breaks
+
+
 def _neighbours(context: Context, one: Placed, other: Placed) -> bool:
     """Tell whether two messages of the user's side must not stand side by side as they are."""
     if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
         return False
-    return not (one.index >= 0 and one.index == other.index - 1 and one.index >= context.view.rewritten_to)
+    return not (_follows(context, one, other) and one.index >= context.view.rewritten_to)
 
 
 def _mixes(context: Context, one: Placed) -> bool:

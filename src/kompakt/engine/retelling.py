@@ -37,21 +37,33 @@ def retell(context: Context) -> str:
 def _written(context: Context, shown: list[int]) -> str:
     summary = context.summary_text
     assert summary is not None
-    as_they_were = frozenset(index for index in shown if index not in context.view.instead)
-    context.ledger.read(context.messages, summary.upto, speaks)
     frame = context.counter.scaled(context.counter.text(summary.text)) if summary.text else 0
+    ledger = _ledger(context, shown, summary.room - frame, summary.upto)
+    return "\n\n".join(filter(None, [summary.text, ledger]))
+
+
+def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
+    """Write the ledger of what is hidden of the first messages."""
+    counter = context.counter
+    as_they_were = frozenset(index for index in shown if index not in context.view.instead)
+    context.ledger.read(context.messages, upto, speaks)
+    narrates = context.summary_text is not None and bool(context.summary_text.text)
     order = Order(
-        room=summary.room - frame,
-        count=lambda text: context.counter.scaled(context.counter.text(text)),
+        room=room,
+        count=lambda text: counter.scaled(counter.text(text)),
         is_hidden=lambda index: index not in as_they_were,
         reference=context.reference,
-        upto=summary.upto,
+        upto=upto,
         shown_at=as_they_were,
-        shown=lambda: "\n".join(words_of(part) for index in shown for part in context.shown(index).parts),
-        earlier=_told_by_code(context.inherited) if summary.text else context.inherited,
+        shown=lambda: [words_of(part) for index in shown for part in context.shown(index).parts],
+        earlier=_told_by_code(context.inherited) if narrates else context.inherited,
     )
-    ledger = context.ledger.write(order)
-    return "\n\n".join(filter(None, [summary.text, ledger]))
+    return context.ledger.write(order)
+
+
+def told_in_full(context: Context, room: int) -> str:
+    """Write a ledger of all that is hidden, in far more room than a pivot has."""
+    return _ledger(context, context.shown_indices(), room, len(context.messages))
 
 
 def frame_tokens(context: Context, text: str, room: int) -> int:

@@ -23,7 +23,7 @@ MOST_RESTORED = 60
 """Excluded messages of a case that are restored; more of them would say the same."""
 
 _GONE = frozenset(["excluded", "pruned", "summarized", "shortened"])
-_PRINTED = re.compile(r"\bm[0-9a-f]{4,32}(?:\.\d+)?\b")
+_PRINTED = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d+)?\b")
 _DATED = re.compile(r"^\[[^\]\n]{1,80}\]\n")
 
 

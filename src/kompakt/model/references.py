@@ -8,7 +8,7 @@ What is hashed is a canonical form — no cache marks, a string equals its singl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -24,23 +24,26 @@ _DIGEST_BYTES = 16
 class References:
     """Names messages one by one, in the order of the history."""
 
-    __slots__ = ("_chain", "_known", "names")
+    __slots__ = ("_chain", "_given", "_known", "names")
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[Message] = (), *, given: Sequence[str] = ()) -> None:
         self.names: list[str] = []
         self._chain = b""
+        self._given = given
+        """What the first messages are called already, where somebody remembers more of the history than is here."""
         self._known: dict[str, int] = {}
         for message in messages:
             self.add(message)
 
     def add(self, message: Message) -> str:
         """Name the next message."""
-        self._chain = hashlib.blake2b(self._chain + digest(message), digest_size=_DIGEST_BYTES).digest()
-        whole = self._chain.hex()
-        length = MIN_DIGITS
-        while f"m{whole[:length]}" in self._known and length < len(whole):
-            length += 1
-        name = f"m{whole[:length]}"
+        if len(self.names) < len(self._given):
+            name = self._given[len(self.names)]
+        else:
+            self._chain = linked(self._chain, message)
+            name = f"m{self._chain.hex()[:MIN_DIGITS]}"
+            if name in self._known:
+                name = next(name for name in candidates(self._chain) if name not in self._known)
         self._known[name] = len(self.names)
         self.names.append(name)
         return name
@@ -48,6 +51,21 @@ class References:
     def find(self, reference: str) -> int | None:
         """Return the index of the message that a reference, or a part's reference, names."""
         return self._known.get(reference.partition(".")[0])
+
+
+def linked(chain: bytes, message: Message) -> bytes:
+    """Continue a chain of hashes by a message."""
+    return hashlib.blake2b(chain + digest(message), digest_size=_DIGEST_BYTES).digest()
+
+
+def candidates(chain: bytes) -> Iterator[str]:
+    """List the names that a message with this chain may have, shortest first."""
+    whole = chain.hex()
+    yield from (f"m{whole[:length]}" for length in range(MIN_DIGITS, len(whole) + 1))
+    number = 2
+    while True:  # the very same history twice in one: names of equal chains are numbered
+        yield f"m{whole}{number:x}"
+        number += 1
 
 
 def digest(message: Message) -> bytes:

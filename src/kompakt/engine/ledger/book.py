@@ -74,9 +74,10 @@ class Book:
         self._seen_to = len(events)
         left: list[Event] = []
         stay: list[tuple[int, Event]] = []
+        upto, is_hidden = order.upto, order.is_hidden
         for number, event in self._pending:
-            hidden = [at for at in event.hidden_at() if at < order.upto and order.is_hidden(at)]
-            if hidden and event.at < order.upto and not _is_open(event, order):
+            hidden = [at for at in event.hidden_at() if at < upto and is_hidden(at)]
+            if hidden and event.at < upto and not _is_open(event, order):
                 if number < self._last:
                     return False
                 self._last = number

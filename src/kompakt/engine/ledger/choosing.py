@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kompakt.engine.ledger import lines
 from kompakt.engine.ledger.facts import Fact, joined
+from kompakt.engine.ledger.roots import Roots
 from kompakt.engine.ledger.speech import STRICT
 
 REMARKS_SHARE = 0.08
@@ -42,9 +43,10 @@ Place = tuple[str, str]
 class Facts:
     """Facts by weight, joined as they come."""
 
-    __slots__ = ("_by_weight", "_news", "_numbers", "_weights")
+    __slots__ = ("_by_weight", "_news", "_numbers", "_weights", "roots")
 
     def __init__(self) -> None:
+        self.roots = Roots()
         self._by_weight: list[dict[Place, Fact]] = [{} for _ in range(_WEIGHTS)]
         self._weights: dict[Place, int] = {}
         self._numbers: dict[Place, int] = {}
@@ -60,15 +62,12 @@ class Facts:
             weight = self._weights.get(place)
             if weight is not None:
                 fact = joined(self._by_weight[weight].pop(place), fact)
+            elif fact.kind == "file":
+                self.roots.add(fact.key)
             weight = self._weights[place] = weight_of(fact)
             self._by_weight[weight][place] = fact
             self._numbers[place] = self._news
             self._news += 1
-
-    def of(self, kind: str) -> Iterator[Fact]:
-        """Go through the facts of a kind, newest first within a weight."""
-        for bucket in self._by_weight:
-            yield from (fact for fact in reversed(bucket.values()) if fact.kind == kind)
 
     def chosen(
         self,
@@ -151,4 +150,4 @@ def weight_of(fact: Fact) -> int:
         return 6 if fact.reference else 3
     if fact.kind == "test":
         return 4 if fact.relation == "failed" else 5
-    return {"question": 6, "call": 6, "command": 4, "failure": 4, "value": 4, "id": 4}.get(fact.kind, 5)
+    return 6 if fact.kind in ("question", "call") else 4

@@ -7,7 +7,7 @@ longer shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -48,8 +48,8 @@ class Order(msgspec.Struct, frozen=True):
     reference: Callable[[int], str]
     upto: int
     """How many messages there are as far as this ledger knows."""
-    shown: Callable[[], str]
-    """What the model still sees: a name that stands there need not be said again."""
+    shown: Callable[[], Iterable[str]]
+    """The texts that the model still sees: a name that stands there need not be said again."""
     earlier: str | None = None
     """What an earlier pass wrote."""
     shown_at: frozenset[int] | None = None

@@ -16,7 +16,6 @@ from kompakt.engine.ledger.book import Book
 from kompakt.engine.ledger.events import Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.naming import named
-from kompakt.engine.ledger.roots import common_root
 from kompakt.engine.ledger.tasks import Tasks
 from kompakt.engine.ledger.weighing import weight
 from kompakt.engine.state import is_own_line
@@ -101,7 +100,7 @@ class Ledger:
 
     def _written(self, book: Book, room: int, for_facts: int, spare: int, order: Order) -> tuple[str, bool, bool]:
         """Write facts and names; tell also whether there was room for all facts, and for all names."""
-        root = common_root(fact.key for fact in book.facts.of("file"))
+        root = book.facts.roots.best
         is_told = self._still_so(order)
         chosen, spent = book.facts.chosen(for_facts - _FRAME, order.room, root, order.count, is_told, spare=spare)
         told, loose, all_names = named(chosen, book.names, room - spent - _FRAME, order)

@@ -7,6 +7,7 @@ later pass reads its own lines back, so facts are merged as facts and not as tex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from kompakt.engine.ledger.facts import Fact, Kind
 from kompakt.engine.ledger.roots import below
@@ -50,6 +51,10 @@ HEADINGS = frozenset([*(heading for _, heading in SECTIONS), NAMES])
 """Every heading but that of files below a root."""
 
 
+_REMEMBERED = 256
+"""Lines about calls that are remembered: each is wanted several times in one ledger, and again in the next."""
+
+
 def narrated(text: str) -> str:
     """Make a summariser's words fit to stand before a ledger: no line of them begins one or looks like a marker."""
     marked = (HEADING, "[kompakt")
@@ -77,6 +82,7 @@ def line_of(fact: Fact, root: str = "") -> str:
     return f"{fact.reference} {body}"
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _told(fact: Fact) -> str:
     """Write a call that was told about, each stretch of quotations with its origin."""
     about = f"`{fact.key}`" if fact.kind == "command" else fact.key

@@ -15,7 +15,7 @@ import msgspec
 from kompakt.engine.ledger import lines
 from kompakt.engine.ledger.events import Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.names import Names, Place, Sighting, candidates, definition
+from kompakt.engine.ledger.names import Names, Place, Sighting, definition, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.values import IDS, id_words
@@ -72,8 +72,7 @@ def named(facts: Sequence[Fact], known: Names, room: int, order: Order) -> tuple
     """
     if room <= 0:
         return {}, [], True
-    said = set(candidates("\n".join([order.shown(), *map(lines.line_of, facts)]), numbers=True))
-    wanted = [name for name in known.ranked(order.upto) if name not in said][: room * _SEVERAL // _LEAST]
+    wanted = known.ranked(order.upto, [*order.shown(), *map(lines.line_of, facts)])[: room * _SEVERAL // _LEAST]
     lined = {(fact.kind, fact.key) for fact in facts}
     taken, all_names = _afforded(_choices(wanted, known, order), lined, room, order)
     return *_lay_out(taken), all_names
@@ -119,7 +118,7 @@ def _look(name: str, seen: Sighting, order: Order) -> None:
         return
     line = _NUMBERED.sub("", text[start : len(text) if end < 0 else end]).strip()
     if len(line) <= LINE:
-        seen.line, seen.beside = line, tuple(candidates(line, numbers=True))
+        seen.line, seen.beside = line, tuple(found_in(line).all)
         seen.line_price = order.count(line) + 3 if name in seen.beside else 0
 
 
@@ -128,13 +127,14 @@ def _afforded(
 ) -> tuple[dict[Owner, list[Choice]], bool]:
     """Take choices in their order while there is room, each new place of theirs paid for too; say if that was all."""
     taken: dict[Owner, list[Choice]] = {}
-    labels: dict[tuple[int, str], str] = {}
+    labels: dict[tuple[int, str, str], str] = {}
     misses = 0
     for choice in choices:
-        owner = (choice.place.kind, choice.place.key)
+        place = choice.place
+        owner = (place.kind, place.key)
         if owner not in lined or "/" in choice.text:  # a path never shares a line with what was done to another
-            spot = (choice.place.at, choice.place.speaker + choice.place.key)
-            owner = ("", labels.get(spot) or labels.setdefault(spot, _label(choice.place, order)))
+            spot = (place.at, place.speaker, place.key)
+            owner = ("", labels.get(spot) or labels.setdefault(spot, _label(place, order)))
         price = choice.price
         if owner not in taken:
             price += 5 if owner[0] else order.count(owner[1]) + 3

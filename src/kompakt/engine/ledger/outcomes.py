@@ -7,7 +7,7 @@ they stand. Cost: linear; the output is searched for a few literal words, and li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kompakt.model.messages import ToolResult
 
@@ -27,16 +27,22 @@ _EXIT = re.compile(
 _EXIT_ZONE = 400
 """Characters at either end of an output where an exit code is looked for."""
 
+_EXIT_WORDS = ("exit", "return")
+"""What an exit code cannot be stated without."""
+
 _SIGNS = (
     "rror", "ERROR", "ERR!", "FAIL", "ailed", "panic", "atal", "FATAL", "xception", "nterrupt", "xit code",
     "xit status", "xited with", "command not found", "No such file", "ermission denied", "annot find", "ndefined:",
 )  # fmt: skip
 """What a line that reports a failure has in it; looked for one by one, which is far cheaper than together."""
 
+_SHOUTS = re.compile(r"E(?<!\w.)RROR\b|F(?<!\w.)(?:AIL|AILED|ATAL)\b")
+"""Whole words in capitals; apart from the rest because most lines have one, and a fixed first letter is found fast."""
+
 _REPORTS = re.compile(
     r"(?i:\berror(?:\[\w+\])?:|\berror [A-Z]{1,4}\d+|\berror -"
     r"|\bfatal:|\bpanic:|\bfailed:|\bfatal error\b|^\s*failed\b)"
-    r"|ERR!|\bERROR\b|\bFAIL\b|\bFAILED\b|^FAIL|--- FAIL|\bFATAL\b"
+    r"|ERR!|^FAIL|--- FAIL"
     r"|^\s*[\w.]*(?:Error|Exception|Interrupt|Exit)\b(?::|$)"
     r"|(?i:exit(?:ed with)? (?:code|status):? [1-9])|command not found|No such file or directory|[Pp]ermission denied"
     r"|[Cc]annot find|[Uu]ndefined:",
@@ -64,9 +70,10 @@ _TEST_WORDS = (
 
 def exit_code(output: str) -> int | None:
     """Find the exit code that an output states on one of its first lines, else on one of its last."""
-    first = output[:_EXIT_ZONE].split("\n")[:6]
-    last = output[-_EXIT_ZONE:].split("\n")[-4:]
-    for line in [*first, *reversed(last)]:
+    start, end = output[:_EXIT_ZONE], output[-_EXIT_ZONE:]
+    if start.isascii() and end.isascii() and not _has(_EXIT_WORDS, f"{start}\n{end}".lower()):
+        return None
+    for line in [*start.split("\n")[:6], *reversed(end.split("\n")[-4:])]:
         if found := _EXIT.search(line[:_EXIT_ZONE]):
             return int(next(group for group in found.groups() if group))
     return None
@@ -94,10 +101,11 @@ def _reporting(output: str) -> Iterator[str]:
         output = f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     starts: dict[int, str] = {}
     for sign in _SIGNS:
-        starts |= dict(_lines_with(sign, output))
+        if sign in output:
+            starts |= dict(_lines_with(sign, output))
     for start in sorted(starts):
         line = starts[start]
-        if _REPORTS.search(line) and not _CLEAN.search(line):
+        if (_SHOUTS.search(line) or _REPORTS.search(line)) and not _CLEAN.search(line):
             yield line
 
 
@@ -122,7 +130,7 @@ LAST = 8_000
 
 def test_totals(output: str) -> list[str]:
     """Take the lines in which a test run says how it ended."""
-    if not any(word in output for word in _TEST_WORDS):
+    if not _has(_TEST_WORDS, output):
         return []
     lines: dict[str, None] = {}
     end = -1
@@ -135,7 +143,7 @@ def test_totals(output: str) -> list[str]:
 
 def tests_of(output: str) -> dict[str, str]:
     """Tell which tests a run names, and whether they passed; the last word on a test counts."""
-    if not any(word in output for word in _TEST_WORDS):
+    if not _has(_TEST_WORDS, output):
         return {}
     found: dict[str, str] = {}
     for match in _TESTS.finditer(output):
@@ -144,6 +152,14 @@ def tests_of(output: str) -> dict[str, str]:
         name = next(value for key, value in groups.items() if key.isupper())
         found[name] = "passed" if result in _GOOD else "failed"
     return found
+
+
+def _has(words: Iterable[str], text: str) -> bool:
+    """Tell whether one of the words stands in a text; one by one is far cheaper than together."""
+    for word in words:  # noqa: SIM110 — a generator for each text costs more than the search
+        if word in text:
+            return True
+    return False
 
 
 def _line_at(text: str, at: int) -> tuple[str, int]:

@@ -30,7 +30,7 @@ from kompakt.engine.wording import OPEN_ROUND_NOTE
 MAX_TOLD = 200
 """Characters kept of a line of a transcript."""
 
-_REFERENCE = re.compile(r"(m[0-9a-f]{4,32}(?:\.\d+)?) ")
+_REFERENCE = re.compile(r"(m[0-9a-f]{4,40}(?:\.\d+)?) ")
 _TASK = re.compile(r"task (?:#(\S+) )?(open|in progress|done|dropped): (.*)")
 _COMMAND = re.compile(r"((?:success|failed)(?:, exit code \d+)?(?:, before that [a-z]+)?): `")
 _KEY_END = re.compile(r"`(?= said [\"\u201c]|; there: |\Z)")

@@ -18,15 +18,32 @@ HERE = "./"
 _ABSOLUTE = re.compile(r"[/~]|[A-Za-z]:[\\/]")
 
 
-def common_root(paths: Iterable[str]) -> str:
-    """Find the directory whose naming saves most: how many files lie in it, times how long it is."""
-    inside: Counter[str] = Counter()
-    for path in paths:
+class Roots:
+    """Directories, by how many files lie in them."""
+
+    __slots__ = ("_best", "_inside")
+
+    def __init__(self, paths: Iterable[str] = ()) -> None:
+        self._inside: Counter[str] = Counter()
+        self._best: str | None = ""
+        for path in paths:
+            self.add(path)
+
+    def add(self, path: str) -> None:
+        """Count a file that was not counted before."""
         if path.startswith("/"):
             parts = path.split("/")[:-KEPT]
-            inside.update("/".join(parts[:depth]) for depth in range(2, min(len(parts), _DEEPEST) + 1))
-    best = max(inside, key=lambda root: ((inside[root] - 1) * len(root), root), default="")
-    return best if inside[best] >= LEAST else ""
+            self._inside.update("/".join(parts[:depth]) for depth in range(2, min(len(parts), _DEEPEST) + 1))
+            self._best = None
+
+    @property
+    def best(self) -> str:
+        """The directory whose naming saves most: how many files lie in it, times how long it is."""
+        if self._best is None:
+            inside = self._inside
+            best = max(inside, key=lambda root: ((inside[root] - 1) * len(root), root), default="")
+            self._best = best if inside[best] >= LEAST else ""
+        return self._best
 
 
 _DEEPEST = 32

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -40,6 +41,15 @@ _ACTS = re.compile(
     r"(?:^|[_\W])(?:run|exec|execute|test|tests|build|lint|format|check|compile|deploy|upload|download|chmod|start|stop|debug|"
     r"commit|push|stage|restore|lock|watch|play|send|import|export|convert|validate|analy[sz]e)(?:$|[_\W])"
 )
+
+_WORDS = 256
+"""Keys, and calls of one shape, of which it is remembered what they mean."""
+
+_LONG = 1_000
+"""Characters of keys that are not worth remembering."""
+
+_LONGEST_END = 40
+"""More characters than a word for a path has."""
 
 
 class Deed(msgspec.Struct, frozen=True, gc=False):
@@ -107,9 +117,15 @@ def _is_verb(value: str, fields: Mapping[str, Json]) -> bool:
 
 def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
     for key, value in fields.items():
-        if _PATH_KEY.search(_snake(key)):
+        if _is_path(key[-_LONGEST_END:]):
             listed: list[Json] = value if isinstance(value, list) else [value]
             yield from (one for one in listed if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one)
+
+
+@lru_cache(maxsize=_WORDS)
+def _is_path(end: str) -> bool:
+    """Tell by the end of a key whether a path stands under it."""
+    return _PATH_KEY.search(_snake(end)) is not None
 
 
 def _snake(key: str) -> str:
@@ -137,7 +153,14 @@ def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
     verb = fields.get("command") or fields.get("action") or fields.get("operation")
     if isinstance(verb, str) and verb in _VERBS:
         return _VERBS[verb]
-    keys = [key for key in map(_snake, fields) if not _PATH_KEY.search(key)]
+    told = _shaped if sum(map(len, fields)) < _LONG else _shaped.__wrapped__
+    return told(name, tuple(fields))
+
+
+@lru_cache(maxsize=_WORDS)
+def _shaped(name: str, given: tuple[str, ...]) -> str | None:
+    """Tell by the name of a call and the keys it is given what it does to the files it names."""
+    keys = [key for key in map(_snake, given) if not _PATH_KEY.search(key)]
     if any(_CHANGE_KEY.match(key) for key in keys):
         return "modified"
     if not _SEARCH_KEYS.isdisjoint(keys) or _LISTS.search(name):

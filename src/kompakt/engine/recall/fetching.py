@@ -16,7 +16,7 @@ from kompakt.model.messages import Media, Message, Part, ToolResult
 from kompakt.model.tokens import Counter
 
 _REFERENCE = re.compile(
-    r"(?:recall\s+)?[\[(`'\"]*(?P<message>m[0-9a-f]{4,32})(?:\.(?P<part>\d{1,6}))?(?:\.(?P<media>\d{1,6}))?"
+    r"(?:recall\s+)?[\[(`'\"]*(?P<message>m[0-9a-f]{4,40})(?:\.(?P<part>\d{1,6}))?(?:\.(?P<media>\d{1,6}))?"
     r"(?::(?P<first>\d{1,9})(?P<to>-)?(?P<last>\d{1,9})?)?[\])`'\".,;]*"
 )
 

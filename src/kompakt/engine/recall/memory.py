@@ -6,7 +6,7 @@ it asks for. Same history, same question, same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kompakt.engine.recall.answer import Answering, Entry, answer
@@ -34,14 +34,19 @@ class Memory:
     __slots__ = ("_counter", "_index", "_messages", "_projection", "_references", "_shown", "_tools")
 
     def __init__(
-        self, messages: Iterable[Message] = (), *, counter: Counter, projection: Iterable[Message] = ()
+        self,
+        messages: Iterable[Message] = (),
+        *,
+        counter: Counter,
+        projection: Iterable[Message] = (),
+        references: Sequence[str] = (),
     ) -> None:
         self._messages: list[Message] = list(messages)
         self._projection = tuple(projection)
         """What the model sees anyway: names in it are not listed again."""
         self._shown: frozenset[str] | None = None
         self._counter = counter
-        self._references = References()
+        self._references = References(given=references)
         self._index = Index()
         self._tools: dict[str, str] = {}
 

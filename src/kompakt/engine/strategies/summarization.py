@@ -84,7 +84,8 @@ class Summarization:
         summary = context.summary_text
         most = min(int(goal * self.share), MAX_LEDGER)
         load = summary.load if summary else Load()
-        cut = {group.number: group for group in map(context.group_at, context.view.instead) if group.excluded is None}
+        others = context.view.instead.keys()
+        cut = {group.number: group for group in context.live if not others.isdisjoint(group.indices)}
         shown = sum((_load_of(context, group) for group in cut.values()), Load())
         rest = context.tokens - (summary.tokens if summary else 0)
         taken: list[ContextGroup] = []
@@ -120,13 +121,18 @@ class Summarization:
 
 def _load_of(context: Context, group: ContextGroup) -> Load:
     """Say how large a group is as it came, and how much there is to say about it."""
-    hidden = sum(context.counter.message(context.messages[index]) for index in group.indices)
-    return Load(hidden, sum(context.ledger.weight(index, context.messages[index]) for index in group.indices))
+    view, hidden, weight = context.view, 0, 0
+    for index in group.indices:
+        message = context.messages[index]
+        hidden += context.counter.message(message) if index in view.instead else view.counts[index]
+        weight += context.ledger.weight(index, message)
+    return Load(hidden, weight)
 
 
 def _room(context: Context, load: Load) -> int:
     """Tokens to set aside: all that an earlier pivot told, and a share of the rest or all there is to say of it."""
-    told = context.counter.scaled(context.counter.text(context.inherited)) if context.inherited else 0
+    new = context.inherited if context.inherited and not context.is_resumed else None
+    told = context.counter.scaled(context.counter.text(new)) if new else 0
     return told + FRAME + min(context.counter.scaled(load.weight), int(load.hidden * LEDGER_SHARE))
 
 
