@@ -32,13 +32,19 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install --no-deps --upgrade --target $(VENV)/mistral-common-1.11.0 mistral-common==1.11.0
 	@touch $@ $(VENV)/.core
 
+# The servers that tests start for themselves; PostgreSQL comes with the pgserver wheel.
+$(VENV)/.servers: $(BIN)/python
+	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y redis-server >/dev/null; } \
+		|| { echo "tests need redis-server: install it with your system's packages" >&2; exit 1; }
+	@touch $@
+
 demo: $(VENV)/.core
 	@$(BIN)/kompakt demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python -m pytest -n 2
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -60,7 +66,7 @@ bench-peers: $(PEERS)/.bench
 	$(PEERS)/bin/python -m benchmarks.compare
 	$(PEERS)/bin/python -m benchmarks.run engine
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py
 
 fuzz: $(VENV)/.dev

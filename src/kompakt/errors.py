@@ -7,6 +7,12 @@
     │   ├── AmbiguousFormat   more than one fits; pass ``format=``
     │   └── UnreadableFile    not JSON, not a transcript, not there; names file and position
     ├── DoesNotFit            what must stay is larger than the budget; names floor, budget and the largest parts
+    ├── StoreError            a store did not do what it was asked; nothing that was acknowledged is lost
+    │   ├── StoreUnavailable  it cannot be reached, is full, is read-only, or stopped answering
+    │   ├── StoreDamaged      what is kept there is not what was written; names the session and the place
+    │   ├── StoreVersion      its schema is one that this version of kompakt does not know
+    │   ├── Conflict          somebody else wrote first; read again and try again
+    │   └── Busy              another process holds the session's lock for longer than the caller would wait
     └── UsageError            a call that cannot be meant: names the argument and the way out
 
 A message quotes the offending value and names the way out. Nothing else leaves the package on purpose.
@@ -76,6 +82,30 @@ class DoesNotFit(KompaktError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _does_not_fit, (self.floor, self.budget, self.largest)
+
+
+class StoreError(KompaktError):
+    """A store did not do what it was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written to; what was acknowledged is still there."""
+
+
+class StoreDamaged(StoreError):
+    """What is kept is not what was written."""
+
+
+class StoreVersion(StoreError):
+    """The store was made by a version of kompakt that keeps things otherwise."""
+
+
+class Conflict(StoreError):
+    """Somebody else wrote to the session first."""
+
+
+class Busy(StoreError):
+    """The session's lock is held by somebody else for longer than the caller waits."""
 
 
 class UsageError(KompaktError, ValueError):

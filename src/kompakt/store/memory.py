@@ -1,0 +1,198 @@
+"""Sessions in this process's memory: the plainest store there is, and what the others are measured by.
+
+Threads with event loops of their own may share one: every method takes one lock, touches dictionaries, and lets go
+without awaiting anything. Reads cost what they return; only ``heads`` looks at all sessions. Nothing survives the
+process, and there is no index: ``search`` says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from itertools import count
+
+import msgspec
+
+from kompakt.errors import Conflict
+from kompakt.store.values import Batch, Event, Fence, Head, Row
+
+
+class _Session:
+    """What is kept of one session."""
+
+    __slots__ = ("batches", "blobs", "events", "head", "names", "rows", "turns")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.rows: dict[int, Row] = {}
+        self.names: dict[str, int] = {}
+        self.turns: dict[int, list[int]] = {}
+        self.events: dict[int, Event] = {}
+        self.blobs: set[str] = set()
+        self.batches: set[str] = set()
+
+
+class MemoryRecords:
+    """Rows and events in dictionaries."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        self._blobs: dict[tuple[str, str], bytes] = {}
+        self._uses: dict[tuple[str, str], set[str]] = {}
+        self._fences: dict[str, dict[str, int]] = {}
+        self._deadlines: dict[tuple[str, str], float] = {}
+        # One counter for all locks: a number is never given again, not even after a session was deleted.
+        self._numbers = count(1)
+
+    async def close(self) -> None:
+        """Do nothing: what is kept lives as long as this object."""
+
+    async def head(self, key: str) -> Head | None:
+        """Return a session as it is now."""
+        with self._guard:
+            session = self._sessions.get(key)
+            return session.head if session else None
+
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Head]:
+        """List sessions of a tenant in the order of their keys."""
+        with self._guard:
+            heads = [session.head for session in self._sessions.values() if session.head.tenant == tenant]
+        return sorted((head for head in heads if head.key > after), key=lambda head: head.key)[: max(limit, 0)]
+
+    async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
+        """Write a batch."""
+        key = batch.head.key
+        with self._guard:
+            session = self._sessions.get(key)
+            if session and batch.id in session.batches:
+                return False
+            found = (session.head.rows, session.head.events) if session else None
+            if found != ((seen.rows, seen.events) if seen else None):
+                raise Conflict(f"session {key}: somebody else wrote first; read it again and try again")
+            if fence and self._fences.get(key, {}).get(fence.name) != fence.number:
+                raise Conflict(f"session {key}: its lock {fence.name!r} was taken over; acquire it again and try again")
+            self._write(session or self._sessions.setdefault(key, _Session(batch.head)), batch)
+            return True
+
+    def _write(self, session: _Session, batch: Batch) -> None:
+        """Put a batch in; nothing here can fail half-way."""
+        tenant, key = batch.head.tenant, batch.head.key
+        for row in batch.rows:
+            session.rows[row.seq] = msgspec.structs.replace(row, words="")
+            session.names[row.name] = row.seq
+            session.turns.setdefault(row.turn, []).append(row.seq)
+        session.events |= {event.number: event for event in batch.events}
+        for hash, blob in batch.blobs.items():
+            self._blobs.setdefault((tenant, hash), blob)
+        for hash in used(batch):
+            self._uses.setdefault((tenant, hash), set()).add(key)
+            session.blobs.add(hash)
+        session.head = batch.head
+        session.batches.add(batch.id)
+
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+        """Return rows in order."""
+        with self._guard:
+            session = self._sessions.get(key)
+            if not session:
+                return []
+            last = min(upto, session.head.rows)
+            found = (session.rows[seq] for seq in range(max(after, 0) + 1, last + 1) if seq in session.rows)
+            return [row for row, _ in zip(found, range(limit), strict=False)]
+
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+        """Return the rows of these numbers."""
+        with self._guard:
+            session = self._sessions.get(key)
+            return [session.rows[seq] for seq in sorted(set(seqs)) if seq in session.rows] if session else []
+
+    async def turn_seqs(self, key: str, turn: int) -> list[int]:
+        """Return the numbers of a turn's rows."""
+        with self._guard:
+            session = self._sessions.get(key)
+            return list(session.turns.get(turn, ())) if session else []
+
+    async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
+        """Return which references are taken."""
+        with self._guard:
+            session = self._sessions.get(key)
+            return {name: session.names[name] for name in names if name in session.names} if session else {}
+
+    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+        """Return the events behind a number."""
+        with self._guard:
+            session = self._sessions.get(key)
+            last = session.head.events if session else 0
+            numbers = range(max(after, 0) + 1, last + 1)
+            return [session.events[number] for number in numbers if number in session.events] if session else []
+
+    async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return the blobs of these hashes."""
+        with self._guard:
+            return {hash: self._blobs[tenant, hash] for hash in hashes if (tenant, hash) in self._blobs}
+
+    async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
+        """Say that there is no index."""
+        return None
+
+    async def delete(self, keys: Iterable[str]) -> int:
+        """Remove sessions with all that is theirs."""
+        gone = 0
+        for key in list(keys):
+            with self._guard:
+                for name in self._fences.pop(key, {}):
+                    self._deadlines.pop((key, name), None)
+                session = self._sessions.pop(key, None)
+                if session:
+                    gone += 1
+                    self._let_go(session)
+        return gone
+
+    def _let_go(self, session: _Session) -> None:
+        """Drop a session's uses of blobs, and the blobs whose last use it was."""
+        tenant = session.head.tenant
+        for hash in session.blobs:
+            users = self._uses[tenant, hash]
+            users.discard(session.head.key)
+            if not users:
+                del self._uses[tenant, hash]
+                self._blobs.pop((tenant, hash), None)
+
+    async def scrub(self) -> None:
+        """Do nothing: there are no files."""
+
+    async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
+        """Try to take a lock."""
+        with self._guard:
+            if self._holds(key, name):
+                return None
+            number = next(self._numbers)
+            self._fences.setdefault(key, {})[name] = number
+            self._deadlines[key, name] = time.monotonic() + lease
+            return Fence(name, number)
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        """Hold a lock for longer."""
+        with self._guard:
+            kept = self._holds(key, fence.name) and self._fences[key][fence.name] == fence.number
+            if kept:
+                self._deadlines[key, fence.name] = time.monotonic() + lease
+            return kept
+
+    async def release(self, key: str, fence: Fence) -> None:
+        """Give a lock back."""
+        with self._guard:
+            if self._fences.get(key, {}).get(fence.name) == fence.number:
+                self._deadlines.pop((key, fence.name), None)
+
+    def _holds(self, key: str, name: str) -> bool:
+        """Tell whether anybody holds a lock now."""
+        return self._deadlines.get((key, name), float("-inf")) > time.monotonic()
+
+
+def used(batch: Batch) -> list[str]:
+    """List the blobs that a session uses after a batch: those it brings, and those its rows and events point to."""
+    pointed = (hash for entry in (*batch.rows, *batch.events) for hash in entry.blobs)
+    return list(dict.fromkeys((*batch.blobs, *pointed)))

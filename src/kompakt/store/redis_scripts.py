@@ -1,0 +1,122 @@
+"""What Redis runs for the store, each in one piece: a script is Redis's transaction.
+
+Other commands wait while one runs, and all that it wrote goes to the append-only file as one entry, which is read
+back whole or not at all. Redis takes nothing back when a script fails half-way, so all checks come before the first
+write, and the first write is one that a server without memory refuses; once it is let through, so are the others.
+The head is written behind all that it counts.
+
+Numbers travel as text: Lua's are doubles, and printing one of them by itself would round it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A text in Lua with the name by which Redis remembers it."""
+
+    text: str
+    digest: str
+
+
+def _script(text: str) -> Script:
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+COMMIT = _script("""
+local head, rows, names, turns, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local batches, blobs, fences, sessions = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local batch, key, tenant = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('SISMEMBER', batches, batch) == 1 then return 'there' end
+local now = redis.call('HMGET', head, 'rows', 'events')
+if (now[1] or '') ~= ARGV[4] or (now[2] or '') ~= ARGV[5] then return 'changed' end
+for at, kind in ipairs({'hash', 'hash', 'hash', 'zset', 'hash', 'set', 'set', 'hash', 'zset'}) do
+  local found = redis.call('TYPE', KEYS[at]).ok
+  if found ~= kind and found ~= 'none' then return redis.error_reply('WRONGTYPE ' .. KEYS[at]) end
+end
+if ARGV[7] ~= '' and redis.call('HGET', fences, ARGV[6]) ~= ARGV[7] then return 'fenced' end
+local at = 8
+local function take()
+  at = at + 1
+  return ARGV[at - 1]
+end
+local value, name, newest, last = take(), take(), take(), take()
+for _ = 1, tonumber(take()) do
+  local seq = take()
+  redis.call('HSET', rows, seq, take())
+  redis.call('HSET', names, take(), seq)
+  redis.call('ZADD', turns, take(), seq)
+end
+for _ = 1, tonumber(take()) do
+  redis.call('HSET', events, take(), take())
+end
+for _ = 1, tonumber(take()) do
+  redis.call('SET', tenant .. 'blob:' .. take(), take(), 'NX')
+end
+for _ = 1, tonumber(take()) do
+  local hash = take()
+  redis.call('SADD', blobs, hash)
+  redis.call('SADD', tenant .. 'uses:' .. hash, key)
+end
+redis.call('HSET', head, 'value', value, 'name', name, 'tenant', tenant, 'rows', newest, 'events', last)
+redis.call('ZADD', sessions, 0, key)
+redis.call('SADD', batches, batch)
+return 'done'
+""")
+"""Keys: those of the session, then the tenant's list. Arguments: batch, key, the tenant's prefix, the rows and events
+that were seen, fence's name and number, the head in four, then rows, events, blobs, uses, each behind their count."""
+
+HEADS = _script("""
+local found = {}
+for _, key in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])) do
+  found[#found + 1] = redis.call('HMGET', ARGV[3] .. '{' .. key .. '}:head', 'value', 'name')
+end
+return found
+""")
+"""Key: the tenant's list. Arguments: where to begin, how many, the store's prefix."""
+
+DELETE = _script("""
+local own, key = ARGV[1], ARGV[2]
+local tenant = redis.call('HGET', own .. 'head', 'tenant')
+if tenant then
+  for _, hash in ipairs(redis.call('SMEMBERS', own .. 'blobs')) do
+    local uses = tenant .. 'uses:' .. hash
+    redis.call('SREM', uses, key)
+    if redis.call('EXISTS', uses) == 0 then redis.call('UNLINK', tenant .. 'blob:' .. hash) end
+  end
+  redis.call('ZREM', tenant .. 'sessions', key)
+end
+for _, name in ipairs(redis.call('HKEYS', own .. 'fences')) do
+  redis.call('UNLINK', own .. 'lock:' .. name)
+end
+redis.call('UNLINK', unpack(KEYS))
+return tenant and 1 or 0
+""")
+"""Keys: those of the session. Arguments: their common prefix, the session's key."""
+
+ACQUIRE = _script("""
+local time = redis.call('TIME')
+local number = math.max(time[1] * 1000000 + time[2], (redis.call('HGET', KEYS[2], ARGV[1]) or 0) + 1)
+local text = string.format('%.0f', number)
+if not redis.call('SET', KEYS[1], text, 'NX', 'PX', ARGV[2]) then return false end
+redis.call('HSET', KEYS[2], ARGV[1], text)
+return text
+""")
+"""Keys: the lock, the session's fences. Arguments: the lock's name, the lease in milliseconds.
+
+A number begins at the clock, in microseconds, and is always above the one before: so it grows even when the session
+was deleted in between, or the server came back without its last second. It stays exact in a double until 2255."""
+
+RENEW = _script("""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+""")
+"""Key: the lock. Arguments: the fence's number, the lease in milliseconds."""
+
+RELEASE = _script("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+""")
+"""Key: the lock. Argument: the fence's number."""

@@ -1,0 +1,81 @@
+"""A PostgreSQL for tests: started once, on a socket in a directory of its own, stopped when the tests end.
+
+The server is the one in the ``pgserver`` wheel. It refuses to be run by root, so root runs it as ``nobody``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+_FOUND = find_spec("pgserver")
+assert _FOUND is not None and _FOUND.origin is not None, "the tests need the pgserver wheel"
+_BINARIES = Path(_FOUND.origin).parent / "pginstall" / "bin"
+_numbers = count(1)
+
+
+def database() -> str:
+    """Make an empty database; return its address."""
+    name = f"kompakt_{os.getpid()}_{next(_numbers)}"
+    _psql(f"CREATE DATABASE {name}")
+    return f"postgresql://postgres@/{name}?host={directory()}"
+
+
+def restart(mode: str = "fast") -> None:
+    """Stop the server and start it again; ``immediate`` stops it as a crash would."""
+    _control("restart", "-m", mode)
+
+
+def stop(mode: str = "fast") -> None:
+    """Stop the server."""
+    _control("stop", "-m", mode)
+
+
+def start() -> None:
+    """Start a server that was stopped."""
+    _control("start")
+
+
+@cache
+def directory() -> Path:
+    """Return the server's directory, with its socket and its files; starts it when it is not running."""
+    place = Path(tempfile.mkdtemp(prefix="kompakt-pg-"))
+    if os.geteuid() == 0:
+        shutil.chown(place, "nobody")
+    _run("initdb", "-D", str(place / "data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", at=place)
+    settings = f"listen_addresses = ''\nunix_socket_directories = '{place}'\nmax_connections = 200\n"
+    with (place / "data" / "postgresql.conf").open("a") as file:
+        file.write(settings)
+    _run("pg_ctl", "-w", "-D", str(place / "data"), "-l", str(place / "log"), "start", at=place)
+    atexit.register(_remove, place)
+    return place
+
+
+def _remove(place: Path) -> None:
+    _run("pg_ctl", "-w", "-D", str(place / "data"), "-m", "immediate", "stop", at=place, check=False)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _control(*command: str) -> None:
+    place = directory()
+    _run("pg_ctl", "-w", "-D", str(place / "data"), "-l", str(place / "log"), *command, at=place)
+
+
+def _psql(command: str) -> None:
+    _run("psql", "-X", "-q", "-h", str(directory()), "-U", "postgres", "-c", command, at=directory())
+
+
+def _run(program: str, *arguments: str, at: Path, check: bool = True) -> None:
+    someone: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+    subprocess.run(
+        [str(_BINARIES / program), *arguments],
+        cwd=at, check=check, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **someone,
+    )  # fmt: skip

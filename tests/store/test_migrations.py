@@ -1,0 +1,161 @@
+"""The schema goes forward and back, and takes what is stored along."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from tests.contract import postgres
+from tests.contract.making import begun, digest, event, everything, extend, row, start
+
+from kompakt.errors import StoreVersion, UsageError
+from kompakt.store import migrations
+from kompakt.store.migrations import NEWEST, Step, migrate, version_of
+from kompakt.store.opening import open_records
+from kompakt.store.sql import SqlRecords
+
+KEY = begun().key
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'sessions.db'}" if request.param == "sqlite" else postgres.database()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[SqlRecords]:
+    records = await open_records(url)
+    assert isinstance(records, SqlRecords)
+    try:
+        yield records
+    finally:
+        await records.close()
+
+
+async def version(records: SqlRecords) -> int:
+    async with records.engine.connect() as connection:
+        return await version_of(connection)
+
+
+async def filled(records: SqlRecords) -> tuple[object, ...]:
+    """Write something into every table."""
+    head = await start(records)
+    rows = [row(number, words=f"red fox{number}", blobs=[digest("x")]) for number in range(3, 1500)]
+    await extend(records, head, rows, [event(1)], blobs={digest("x"): b"x"})
+    assert await records.acquire(KEY, "compact", lease=100)
+    return await everything(records, KEY, [digest("x")])
+
+
+class TestSteps:
+    def test_back_and_forward(self, url: str) -> None:
+        """What is stored survives both ways, and the index finds it again: it was built from the words."""
+
+        async def scenario() -> None:
+            async with opened(url) as records:
+                before = await filled(records)
+                for _ in range(2):
+                    await migrate(records.engine, 1)
+                    assert await version(records) == 1
+                    assert await everything(records, KEY, [digest("x")]) == before
+                    await migrate(records.engine)
+                    assert await version(records) == NEWEST
+                assert await everything(records, KEY, [digest("x")]) == before
+                assert await records.search(KEY, ["fox1499"], limit=9) == [1499]
+                assert len(await records.search(KEY, ["red"], limit=5000) or []) == 1497
+                assert await records.acquire(KEY, "compact", lease=1) is None
+                head = await records.head(KEY)
+                assert head is not None
+                await extend(records, head, [row(1500, words="late badger")])
+                assert await records.search(KEY, ["badger"], limit=9) == [1500]
+                assert await records.delete([KEY]) == 1
+                assert await records.search(KEY, ["red"], limit=9) == []
+
+        asyncio.run(scenario())
+
+    def test_opening_an_older_store(self, url: str) -> None:
+        async def scenario() -> None:
+            async with opened(url) as records:
+                before = await filled(records)
+                await migrate(records.engine, 1)
+            async with opened(url) as records:
+                assert await version(records) == NEWEST
+                assert await everything(records, KEY, [digest("x")]) == before
+                assert await records.search(KEY, ["fox3"], limit=9) == [3]
+
+        asyncio.run(scenario())
+
+    def test_to_the_very_beginning(self, url: str) -> None:
+        """Tables are dropped only when no session is in them."""
+
+        async def scenario() -> None:
+            async with opened(url) as records:
+                head = await start(records)
+                with pytest.raises(UsageError, match="still holds 1 sessions"):
+                    await migrate(records.engine, 0)
+                assert await version(records) == NEWEST
+                assert await records.head(KEY) == head
+                await records.delete([KEY])
+                await migrate(records.engine, 0)
+                assert await version(records) == 0
+            async with opened(url) as records:
+                await start(records)
+
+        asyncio.run(scenario())
+
+    def test_a_step_that_fails_changes_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def scenario() -> None:
+            async with opened(url) as records:
+                before = await filled(records)
+                monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, Step(fail, fail)))
+                monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)
+                with pytest.raises(ZeroDivisionError):
+                    await migrate(records.engine)
+                assert await version(records) == NEWEST
+                assert await everything(records, KEY, [digest("x")]) == before
+
+        async def fail(connection: AsyncConnection) -> None:
+            await connection.execute(text("DELETE FROM kompakt_rows"))
+            await connection.execute(text("DROP TABLE kompakt_events"))
+            raise ZeroDivisionError
+
+        asyncio.run(scenario())
+
+
+class TestVersions:
+    def test_a_newer_store_is_left_alone(self, url: str) -> None:
+        async def scenario() -> None:
+            async with opened(url) as records:
+                await start(records)
+                async with records.engine.begin() as connection:
+                    await connection.execute(text("UPDATE kompakt_schema SET version = 71"))
+            with pytest.raises(StoreVersion, match=rf"version 71 .* up to {NEWEST}; install a newer kompakt"):
+                await open_records(url)
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("wrong", [-1, NEWEST + 1])
+    def test_no_such_version(self, url: str, wrong: int) -> None:
+        async def scenario() -> None:
+            async with opened(url) as records:
+                with pytest.raises(UsageError, match=f"no version {wrong}"):
+                    await migrate(records.engine, wrong)
+
+        asyncio.run(scenario())
+
+    def test_many_open_at_once(self, url: str) -> None:
+        """One of them makes the tables; all of them work."""
+
+        async def scenario() -> None:
+            stores = await asyncio.gather(*(open_records(url) for _ in range(8)))
+            for number, records in enumerate(stores):
+                await start(records, f"session {number}")
+            assert len(await stores[0].heads("tenant")) == 8
+            for records in stores:
+                await records.close()
+
+        asyncio.run(scenario())
