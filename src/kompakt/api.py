@@ -222,8 +222,8 @@ def recall(
 ) -> Recalled:
     """Find passages of a history by words, or give back byte-exactly what a reference names.
 
-    ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer is awaited. The answer has at most ``tokens`` tokens, or any number with
-    ``None``. A reference that names nothing is searched for like any words. Nothing found makes a false answer.
+    ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer is awaited. It has at most
+    ``tokens`` tokens, or any number with ``None``; a reference that names nothing is searched for like any words.
 
     Raises:
         InputError: the payload is not a history, or its format cannot be told.

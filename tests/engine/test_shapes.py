@@ -170,6 +170,17 @@ class TestReasoning:
             and "tool_use_id" not in kinds(result.payload)
         )
 
+    def test_a_round_is_open_also_with_a_system_message_behind_it(self) -> None:
+        """What the operator adds behind the newest results does not close their round."""
+        body = plain.build("anthropic", messages=60, seed=3)
+        body["thinking"] = {"type": "enabled", "budget_tokens": 2000}
+        newest = kompakt.parse(body)[-1].results[-1].output
+        body["messages"].append({"role": "system", "content": [{"type": "text", "text": "Be brief from now on."}]})
+        payload = kompakt.compact(body, kompakt.count(body).total // 2).payload
+        assert kompakt.check(payload) == [] and judge("anthropic", payload) == []
+        said = "\n".join(texts(payload["messages"]))
+        assert newest in said and "Be brief from now on." in said
+
     def test_manual_thinking_at_the_end_of_a_turn_keeps_the_shape(self) -> None:
         """With no round open the messages stay messages."""
         body = plain.build("anthropic", messages=60, seed=3)

@@ -24,6 +24,7 @@ class Archive:
         "first_request",
         "groups",
         "messages",
+        "newest",
         "newest_request",
         "newest_words",
         "rounds",
@@ -33,6 +34,8 @@ class Archive:
     def __init__(self, references: Sequence[str] = ()) -> None:
         self.messages: list[Message] = []
         self.groups: dict[int, ContextGroup] = {}
+        self.newest = -1
+        """The newest message that is not the system's: what waits for an answer, whatever was added behind it."""
         self.first_request: int | None = None
         self.newest_request: int | None = None
         self.newest_words: int | None = None
@@ -48,6 +51,8 @@ class Archive:
         """Add a message; return its group, and groups that became part of it by the way."""
         index = len(self.messages)
         self.messages.append(message)
+        if message.role != "system":
+            self.newest = index
         if message.role == "assistant":
             self.rounds += 1
         elif speaks(message):
@@ -101,7 +106,7 @@ class Archive:
 
     def is_newest(self, group: ContextGroup) -> bool:
         """Tell whether a group holds the newest message, which the model has not answered yet."""
-        return group.indices[-1] == len(self.messages) - 1
+        return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
     def must_stay(self, group: ContextGroup) -> bool:
         """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group."""

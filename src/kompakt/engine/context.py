@@ -156,7 +156,7 @@ class Context:
     @property
     def single_message(self) -> bool:
         """Tell whether everything has to be said in one user message: an open round whose reasoning must go."""
-        newest = self.messages[-1] if self.messages else None
+        newest = self.messages[self.archive.newest] if self.archive.newest >= 0 else None
         if newest is None or not self.manual_thinking or (newest.role != "assistant" and not newest.results):
             return False
         return self.is_rewritten
