@@ -12,7 +12,7 @@ from tests.histories.messages import assistant, result, tool, user
 
 from kompakt.engine.admission import FIRM, GENTLE, Seen, admit_message
 from kompakt.engine.context import Context
-from kompakt.model.messages import Message, ToolCall
+from kompakt.model.messages import Media, Message, ToolCall
 
 LOW = msgspec.structs.replace(GENTLE, min_tokens=20)
 WORDS = ("apple", "bread", "cloud", "dress", "eagle", "flame", "grape", "house")
@@ -57,6 +57,13 @@ class TestGate:
         messages = [user("go"), assistant(*(ToolCall(id, "tool", {}) for id in "abcd")), tool(*results)]
         context = let_in(messages)
         assert list(context.project()) == messages
+
+    def test_a_picture_beside_the_text_is_not_lost(self) -> None:
+        """A result with a picture stays whole: written shorter, it would be sent without it."""
+        picture = Media("image", "image/png", "iVBORw0KGgo=")
+        seen = msgspec.structs.replace(result("a", PAGE), media=(picture,))
+        messages = [user("go"), ask("a", path="a.py"), tool(seen)]
+        assert list(let_in(messages).project()) == messages
 
     def test_what_the_agent_wrote_is_not_shown_to_it_again(self) -> None:
         """The lines are pointed to where the call has them."""

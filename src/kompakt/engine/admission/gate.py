@@ -43,8 +43,8 @@ class Gate:
 def admit_message(context: Context, index: int, seen: Seen, settings: Settings = DEFAULT) -> bool:
     """Let a message in that was just appended; return whether it is shown otherwise than it came.
 
-    Call it once for every message, in order, with the same ``seen``. What failed, what is pinned, what the provider
-    ran and what must stay as it is are left alone.
+    Call it once for every message, in order, with the same ``seen``. What failed, what is pinned, what comes with a
+    picture, what the provider ran and what must stay as it is are left alone.
     """
     for place, part in enumerate(context.messages[index].parts):
         if type(part) is ToolCall and not part.hosted:
@@ -53,7 +53,7 @@ def admit_message(context: Context, index: int, seen: Seen, settings: Settings =
     for place, result in list(results_of(context, index)):
         reference = context.reference(index, place)
         call_input = seen.calls.pop(result.call_id, None)
-        if result.is_error or context.group_at(index).pinned:
+        if result.is_error or result.media or context.group_at(index).pinned:
             seen.add_text(reference, result.output)
             continue
         count = context.counter.text
