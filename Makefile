@@ -68,6 +68,7 @@ bench-peers: $(PEERS)/.bench
 
 soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py
+	$(BIN)/python scripts/soak.py --sessions 10
 
 fuzz: $(VENV)/.dev
 	$(PIP) install atheris

@@ -9,10 +9,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, counting, engine, parsing, recalling, starting
+from benchmarks import accuracy, counting, engine, parsing, recalling, sessions, starting
 from benchmarks.measuring import save, show
 
-AREAS = {"starting": starting, "parsing": parsing, "counting": counting, "engine": engine, "recalling": recalling}
+AREAS = {
+    "starting": starting,
+    "parsing": parsing,
+    "counting": counting,
+    "engine": engine,
+    "recalling": recalling,
+    "sessions": sessions,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -2,6 +2,9 @@
 
 Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins; independent judges look
 at each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up.
+
+With `--sessions MINUTES` fifty writers race on ten stored sessions instead, from four processes, for so many minutes in
+all over memory, SQLite, PostgreSQL and Redis; see benchmarks/results/soak_sessions.json.
 """
 
 from __future__ import annotations
@@ -19,13 +22,17 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "soak.json"
 FORMATS = 5
+RACES = ROOT / "benchmarks" / "results" / "soak_sessions.json"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=20_000, help="histories for each format")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
     options = parser.parse_args()
+    if options.sessions is not None:
+        return race_on_sessions(options.sessions)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
@@ -51,6 +58,31 @@ def main() -> int:
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
     return done.returncode
+
+
+def race_on_sessions(minutes: float) -> int:
+    """Let many writers race on every store and write down what came of it."""
+    sys.path.insert(0, str(ROOT))
+    from tests.contract.places import STORES
+    from tests.faults.racing import PROCESSES, SESSIONS, WRITERS, race_on
+
+    found: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for store in STORES:
+            outcome = race_on(store, minutes * 60 / len(STORES), Path(folder) / store)
+            found.append(
+                {
+                    "store": store,
+                    "seconds": round(outcome.seconds, 1),
+                    "appends": outcome.appends,
+                    "compactions": outcome.compactions,
+                    "failures": outcome.failures,
+                }
+            )
+            print(json.dumps(found[-1]), flush=True)
+    result = {"writers": WRITERS, "sessions": SESSIONS, "processes": PROCESSES, "stores": found}
+    RACES.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if any(one["failures"] for one in found) else 0
 
 
 if __name__ == "__main__":

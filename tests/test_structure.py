@@ -149,12 +149,11 @@ class TestPublicNames:
     def test_they_are_sorted_and_complete(self) -> None:
         """``__all__`` is every public name that is imported on purpose, in order."""
         tree = ast.parse((SOURCE / "__init__.py").read_text())
-        imported = [
-            alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-        ]
+        ours = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "kompakt" in str(node.module)]
+        imported = [alias.asname or alias.name for node in ours for alias in node.names]
         assert kompakt.__all__ == sorted(kompakt.__all__)
         assert len(set(kompakt.__all__)) == len(kompakt.__all__)
-        assert set(kompakt.__all__) == set(imported) - {"annotations"}
+        assert set(kompakt.__all__) == set(imported)
 
     def test_each_is_there_and_documented(self) -> None:
         """Every public name exists and says what it is."""
@@ -192,8 +191,8 @@ def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionD
             yield node, (node.end_lineno or 0) - node.lineno + 1 - docstring
 
 
-BLANKET = {"engine/compact.py": 1}
-"""How many blanket handlers may swallow: one, around strategies, which are anybody's code (D8)."""
+BLANKET = {"engine/compact.py": 1, "session/compacting.py": 1}
+"""How many blanket handlers may swallow: one each, around strategies (D8) and summarisers (B12): anybody's code."""
 
 
 class TestHandlers:

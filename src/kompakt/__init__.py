@@ -4,6 +4,9 @@ It takes the history an agent would send to a model and gives back one that fits
 which nothing is lost.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from kompakt import strategies
 from kompakt.api import (
     Compaction,
@@ -28,10 +31,16 @@ from kompakt.engine.report import Report
 from kompakt.engine.telemetry import on_compaction
 from kompakt.errors import (
     AmbiguousFormat,
+    Busy,
+    Conflict,
     DoesNotFit,
     InputError,
     KompaktError,
     MalformedPayload,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    StoreVersion,
     UnknownFormat,
     UnreadableFile,
     UsageError,
@@ -57,17 +66,26 @@ from kompakt.wire.conversion import Drop
 from kompakt.wire.overflow import Overflow, overflow
 from kompakt.wire.problem import Change, Problem, Repair
 
+if TYPE_CHECKING:
+    from kompakt.session.providers import ContextProvider, HistoryProvider, Run
+    from kompakt.session.session import Session
+    from kompakt.session.store import Store, open_store
+
 __all__ = [
     "AmbiguousFormat",
     "Budget",
+    "Busy",
     "Change",
     "Compaction",
+    "Conflict",
     "Context",
+    "ContextProvider",
     "Counter",
     "DoesNotFit",
     "Drop",
     "Group",
     "History",
+    "HistoryProvider",
     "InputError",
     "KompaktError",
     "Limits",
@@ -84,6 +102,13 @@ __all__ = [
     "Repair",
     "Report",
     "Round",
+    "Run",
+    "Session",
+    "Store",
+    "StoreDamaged",
+    "StoreError",
+    "StoreUnavailable",
+    "StoreVersion",
     "Text",
     "TokenCount",
     "ToolCall",
@@ -104,6 +129,7 @@ __all__ = [
     "load",
     "load_policies",
     "on_compaction",
+    "open_store",
     "overflow",
     "parse",
     "recall",
@@ -115,3 +141,19 @@ __all__ = [
     "strategies",
     "turns",
 ]
+
+_LATE = {
+    "ContextProvider": "kompakt.session.providers",
+    "HistoryProvider": "kompakt.session.providers",
+    "Run": "kompakt.session.providers",
+    "Session": "kompakt.session.session",
+    "Store": "kompakt.session.store",
+    "open_store": "kompakt.session.store",
+}
+"""Names that are imported when they are asked for: who only works on payloads does not pay for event loops."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

@@ -13,6 +13,10 @@
     │   ├── StoreVersion      its schema is one that this version of kompakt does not know
     │   ├── Conflict          somebody else wrote first; read again and try again
     │   └── Busy              another process holds the session's lock for longer than the caller would wait
+    ├── ProviderError         a provider did not answer a request
+    │   ├── ProviderRefused   it refuses this request and would again; names status and its words
+    │   │   └── Overflowed    because it is too long; carries the numbers that were stated
+    │   └── ProviderUnavailable  it cannot be reached or failed, also when tried again
     └── UsageError            a call that cannot be meant: names the argument and the way out
 
 A message quotes the offending value and names the way out. Nothing else leaves the package on purpose.
@@ -106,6 +110,31 @@ class Conflict(StoreError):
 
 class Busy(StoreError):
     """The session's lock is held by somebody else for longer than the caller waits."""
+
+
+class ProviderError(KompaktError):
+    """A provider did not answer a request."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ProviderRefused(ProviderError):
+    """The provider refuses this very request; sent again it would be refused again."""
+
+
+class Overflowed(ProviderRefused):
+    """The request is too long for the model."""
+
+    def __init__(self, message: str, *, status: int | None = None, overflow: object = None) -> None:
+        self.overflow = overflow
+        """A ``kompakt.Overflow`` with what the provider stated."""
+        super().__init__(message, status=status)
+
+
+class ProviderUnavailable(ProviderError):
+    """The provider could not be reached, or failed, for as often as it was tried."""
 
 
 class UsageError(KompaktError, ValueError):

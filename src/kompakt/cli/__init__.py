@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from kompakt.cli import (
     checking,
@@ -21,12 +23,26 @@ from kompakt.cli import (
     evaluating,
     recalling,
     repairing,
+    sessions,
 )
 from kompakt.errors import DoesNotFit, KompaktError
 from kompakt.version import __version__
 
+
+class _Commands(TyperGroup):
+    """The commands; Typer itself would end an interrupted one without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("kompakt: interrupted; nothing was written", err=True)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="kompakt",
+    cls=_Commands,
     help="Keep LLM agent histories inside the context window: check, repair, count and compact them.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,6 +57,7 @@ app.command("recall")(recalling.recall)
 app.command("doctor")(doctoring.doctor)
 app.command("demo")(demonstration.demo)
 app.command("eval")(evaluating.evaluate)
+app.add_typer(sessions.app)
 
 
 def _show_version(value: bool) -> None:
@@ -75,6 +92,3 @@ def main() -> None:
     except OSError as error:
         typer.echo(f"kompakt: cannot write the result: {error.strerror or error}", err=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("kompakt: interrupted; nothing was written", err=True)
-        raise SystemExit(130) from None

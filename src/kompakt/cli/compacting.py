@@ -53,14 +53,14 @@ def compact(
 ) -> None:
     """Make FILE fit into a budget. A table on standard error says what was done. Exit 3 when it cannot fit."""
     history, _ = open_history(file, format)
-    with _progress(len(history)) as progress:
+    with progress(len(history), "compacting") as bar:
         done = api.compact(
             history,
             budget,
             model=model,
             policy=configuration.policy(policy),
             pins=pin or (),
-            progress=progress,
+            progress=bar,
         )
     if report is not None:
         files.write(report, files.encode(done.report))
@@ -78,7 +78,7 @@ def compact(
 
 
 @contextmanager
-def _progress(messages: int) -> Generator[Callable[[int, int], None] | None]:
+def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] | None]:
     """Show a progress bar on standard error for long histories, when somebody is looking."""
     if messages < _BIG or not sys.stderr.isatty():
         yield None
@@ -87,7 +87,7 @@ def _progress(messages: int) -> Generator[Callable[[int, int], None] | None]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("compacting", total=messages)
+        task = bar.add_task(what, total=messages)
         yield lambda seen, _: bar.update(task, completed=seen)
 
 

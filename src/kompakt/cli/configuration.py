@@ -37,7 +37,7 @@ def defaults() -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
     common = {key: value for key, value in data.items() if not isinstance(value, dict)}
-    commands = ("check", "repair", "count", "compact", "doctor", "demo")
+    commands = ("check", "repair", "count", "compact", "recall", "doctor", "demo", "session")
     for command in commands:
         if not isinstance(data.get(command, {}), dict):
             raise UsageError(f"{path}: {command} must be a table, [{command}]")

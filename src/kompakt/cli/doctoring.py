@@ -17,6 +17,11 @@ _PACKAGES = {
     "rs-bpe": "core",
     "rich": "core",
     "typer": "core",
+    "sqlalchemy": "core",
+    "aiosqlite": "core",
+    "asyncpg": "postgres",
+    "redis": "redis",
+    "cryptography": "encryption",
     "opentelemetry-api": "telemetry",
 }
 

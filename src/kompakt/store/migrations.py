@@ -42,7 +42,8 @@ _TYPES = {
 _TABLES = """
 CREATE TABLE kompakt_heads (key {key} PRIMARY KEY, tenant {bytes} NOT NULL, id {bytes} NOT NULL, format TEXT NOT NULL,
  envelope {bytes} NOT NULL, created {float} NOT NULL, rows {int} NOT NULL, events {int} NOT NULL, tip {int} NOT NULL,
- turn {int} NOT NULL, chain {bytes} NOT NULL, messages {int} NOT NULL);
+ turn {int} NOT NULL, chain {bytes} NOT NULL, messages {int} NOT NULL,
+ touched {float} NOT NULL);
 CREATE INDEX kompakt_heads_tenant ON kompakt_heads (tenant, key);
 CREATE TABLE kompakt_rows (key {key} NOT NULL, seq {int} NOT NULL, turn {int} NOT NULL, kind TEXT NOT NULL,
  name TEXT NOT NULL, chain {bytes} NOT NULL, content {bytes} NOT NULL, item {bytes} NOT NULL, note {bytes} NOT NULL,

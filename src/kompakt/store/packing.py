@@ -172,7 +172,9 @@ def _levels(value: Json) -> Iterator[list[Json]]:
     level = [value]
     while level:
         yield level
-        inside = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple)]
+        inside = [
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple)
+        ]
         level = list(chain.from_iterable(inside))
 
 

@@ -33,7 +33,7 @@ HEADS = Table(
     Column("key", Text, primary_key=True), Column("tenant", LargeBinary), Column("id", LargeBinary),
     Column("format", Text), Column("envelope", LargeBinary), Column("created", Double), Column("rows", BigInteger),
     Column("events", BigInteger), Column("tip", BigInteger), Column("turn", BigInteger), Column("chain", LargeBinary),
-    Column("messages", BigInteger),
+    Column("messages", BigInteger), Column("touched", Double),
 )  # fmt: skip
 ROWS = Table(
     "kompakt_rows", _metadata,

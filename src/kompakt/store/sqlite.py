@@ -83,6 +83,10 @@ class _Cursor(aiosqlite.Cursor):
     async def __aenter__(self) -> _Cursor:
         return self
 
+    async def _execute(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Hand over a call that does not show its arguments: the driver writes what it is handed to its log."""
+        return await super()._execute(lambda: fn(*args, **kwargs))
+
     async def execute(self, sql: str, parameters: Any = ()) -> _Cursor:
         self._running = True
         await self._execute(self._execute_all, sql, parameters)
@@ -137,6 +141,10 @@ class _Connection(aiosqlite.Connection):
     def stop(self) -> asyncio.Future[Any] | None:
         self._end_transaction()
         return super().stop()
+
+    async def ended(self) -> None:
+        """Wait for the thread of a connection that could not be made: it still wants to report to this loop."""
+        await asyncio.to_thread(self._thread.join)
 
     def _end_transaction(self) -> None:
         if self._running and self._connection is not None:
@@ -246,7 +254,12 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
         raise refused(place, f"there is no directory {str(path.parent)!r}; make it first")
 
     async def connect() -> aiosqlite.Connection:
-        return await _Connection(path, patience)
+        connection = _Connection(path, patience)
+        try:
+            return await connection
+        except BaseException:
+            await connection.ended()
+            raise
 
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)), async_creator=connect,

@@ -79,6 +79,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """The chain of the tip."""
     messages: int = 0
     """How many live rows are messages."""
+    touched: float = 0.0
+    """When it was last written to; said to people, and to whoever removes what is old."""
 
 
 class Batch(msgspec.Struct, frozen=True):

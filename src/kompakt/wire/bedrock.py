@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, assert_never
+
+import msgspec
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
@@ -54,6 +57,17 @@ CONTRACT = Contract(
     system_in_messages=False,
 )
 
+_APART = msgspec.structs.replace(CONTRACT, merges_results=False)
+
+_MIXES = re.compile(r"anthropic|claude|amazon\.nova")
+"""Models that take words beside tool results; which others do is not documented (BR-5)."""
+
+
+def mixes(model: str | None) -> bool:
+    """Tell whether a model takes words beside tool results."""
+    return model is None or bool(_MIXES.search(model))
+
+
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 HOSTED = "server_tool_use"
@@ -92,7 +106,8 @@ def parse(items: Sequence[Json], body: JsonObject | None) -> History:
     ]
     tools = blocks_at(an_object(given.get("toolConfig") or {}, "toolConfig"), "tools", "toolConfig")
     model = model_of(body, "modelId", "model")
-    return History(messages, format=FORMAT, body=body, system=system, tools=tools, model=model, contract=CONTRACT)
+    contract = CONTRACT if mixes(model) else _APART
+    return History(messages, format=FORMAT, body=body, system=system, tools=tools, model=model, contract=contract)
 
 
 def _parse_message(raw: Json, index: int) -> Message:

@@ -29,7 +29,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.pairs import Place
-from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, as_object, kind_of, render
+from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, as_object, kind_of, mixes, render
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change, Problem
@@ -41,9 +41,6 @@ _ID = re.compile(CONTRACT.ids.pattern)
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 _FIELDS = frozenset(["role", "content"])
-
-_MIXES = re.compile(r"anthropic|claude|amazon\.nova")
-"""Models that take words beside tool results; which others do is not documented (BR-5)."""
 
 _SIGNS = re.compile(r"anthropic|claude")
 """Models whose reasoning carries a signature; others send plain reasoning text."""
@@ -283,7 +280,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     changes: list[Change] = []
     path = paths(history, messages="messages", parts="content")
     signs = _signs(history.model)
-    apart = strict or not (history.model is None or _MIXES.search(history.model))
+    apart = strict or not mixes(history.model)
     messages: list[Message] = []
     for i, message in enumerate(history):
         messages += _mend_message(message, i, changes, signs=signs)

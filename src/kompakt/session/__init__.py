@@ -1,0 +1,1 @@
+"""Sessions on a store: appended to, projected, compacted, taken back; never broken."""

@@ -1,0 +1,392 @@
+"""The lifecycle of a compaction: a durable request, a pure preparation, words that may take their time, one commit.
+
+Between the request and the commit nothing is changed, so a crash there costs the words and nothing else: the request is
+found again. One compaction of a session runs at a time, wherever the others are; who waited uses its result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Mapping
+from secrets import token_hex
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from kompakt import api
+from kompakt.engine.compact import Order, Outcome, proceed
+from kompakt.engine.context import Context
+from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.report import Report, Step
+from kompakt.engine.resuming import Kept, State, state_of
+from kompakt.engine.strategies import Strategy, Summarization
+from kompakt.engine.summary import Material, Summarizer
+from kompakt.engine.telemetry import announce
+from kompakt.errors import Conflict, DoesNotFit
+from kompakt.model.budget import Budget
+from kompakt.model.messages import Marker, Message, Text
+from kompakt.session.coding import Coding
+from kompakt.session.events import Compacted, Entry, Failed, Frame
+from kompakt.session.going_on import is_amid, less, resuming, room_for
+from kompakt.session.projecting import Resumed, projected, resumed
+from kompakt.session.reading import Reader
+from kompakt.session.writing import Draft
+from kompakt.store.packing import encode
+from kompakt.store.values import Fence, Head
+from kompakt.wire.thinking import thinks_by_hand
+
+if TYPE_CHECKING:
+    from kompakt.session.session import Session
+
+TRIES = 3
+"""How often a summariser is asked before the ledger speaks alone."""
+
+MAX_FAULT = 1_000
+"""Characters of an error that are kept."""
+
+RECOVERABLE = "everything that was left out is in the store"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants of a compaction."""
+
+    budget: int | Budget | None = None
+    policy: str | Policy = "default"
+    summarizer: Summarizer | None = None
+    instructions: str | None = None
+    model: str | None = None
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish to compact."""
+
+    id: str | None
+    """The compaction that the session stands on now."""
+    changed: bool
+    """Whether it was made just now."""
+    tokens_before: int
+    tokens_after: int
+    report: Report | None = None
+
+
+class Prepared(msgspec.Struct):
+    """A compaction that only waits to be written."""
+
+    record: Compacted
+    summary: str
+    report: Report
+    asks: bool = False
+    """Whether the agent is asked to go on."""
+
+
+async def carry_out(session: Session, wish: Wish, fence: Fence) -> Compaction:
+    """Compact a session whose lock is held, when there is a reason to."""
+    for _ in range(TRIES):
+        reader = await session.reader()
+        markers = await markers_of(reader)
+        if not markers:
+            found = await _not_due(reader, wish)
+            if found is not None:
+                return found
+            await session.request_compaction(auto=True)
+            continue
+        try:
+            prepared = await prepare(reader, wish, markers)
+        except DoesNotFit as error:
+            given_up = tuple(seq for seq, marker in markers.items() if marker.auto)
+            failure = Failed(reason=str(error)[:MAX_FAULT], markers=given_up)
+            await session.do(lambda _, failure=failure: [failure])
+            raise
+        if await _written(session, prepared, reader, fence):
+            return _told(prepared)
+    raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
+
+
+def _told(prepared: Prepared) -> Compaction:
+    """Let everyone know that a compaction is written."""
+    announce(prepared.report)
+    record = prepared.record
+    return Compaction(
+        id=record.id,
+        changed=True,
+        tokens_before=record.tokens_before,
+        tokens_after=record.tokens_after,
+        report=prepared.report,
+    )
+
+
+def standing(reader: Reader, tokens: int) -> Compaction:
+    """Say what a session stands on when nothing was done."""
+    pivot = reader.timeline.pivot
+    return Compaction(id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens)
+
+
+async def _not_due(reader: Reader, wish: Wish) -> Compaction | None:
+    """Say what the session stands on when nothing needs to be done."""
+    now = await resumed(reader, model=wish.model)
+    budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
+    return None if budget.due(tokens) else standing(reader, tokens)
+
+
+async def _written(session: Session, prepared: Prepared, reader: Reader, fence: Fence) -> bool:
+    """Write a compaction in one batch, unless something was done to the session as a whole meanwhile."""
+    stale = False
+
+    async def make(head: Head) -> Draft:
+        nonlocal stale
+        draft = Draft(head, reader.coding)
+        stale = head.events != reader.head.events
+        if not stale:
+            write(draft, prepared, reader.coding, asks=prepared.asks and not await _goes_on(session, reader, head))
+        return draft
+
+    await session.write(make, fence=fence)
+    return not stale
+
+
+async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
+    """Tell whether a step has begun since a compaction was prepared, and is not over."""
+    if head.rows == reader.head.rows:
+        return False
+    now = await resumed(await session.reader())
+    return is_amid(now.context.messages)
+
+
+async def markers_of(reader: Reader) -> dict[int, Marker]:
+    """Find the requests to compact behind the newest pivot."""
+    pivot = reader.timeline.pivot
+    found: dict[int, Marker] = {}
+    async for rows in reader.rows(after=pivot.tip if pivot is not None else 0):
+        for one in await reader.stored([row for row in rows if row.kind == "marker"]):
+            part = one.message.parts[0]
+            assert type(part) is Marker
+            found[one.row.seq] = part
+    return {seq: marker for seq, marker in found.items() if seq not in reader.timeline.answered}
+
+
+def order_of(session: Resumed, wish: Wish, markers: dict[int, Marker], pins: tuple[str, ...]) -> Order:
+    """Say what is asked of the engine."""
+    said = [marker.instructions for marker in markers.values() if marker.instructions]
+    return Order(
+        budget=api.budget_for(wish.budget, wish.model or session.history.model),
+        policy=policy_named(wish.policy),
+        counter=session.context.counter,
+        pins=pins,
+        instructions="\n".join(filter(None, [*said, wish.instructions])) or None,
+        manual_thinking=thinks_by_hand(session.history.body),
+        references=session.names,
+    )
+
+
+async def prepare(reader: Reader, wish: Wish, markers: dict[int, Marker]) -> Prepared:
+    """Work out a compaction; nothing is written.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    began = time.perf_counter()
+    session = await resumed(reader, model=wish.model)
+    asked = _Asked(wish.summarizer, reader.coding) if wish.summarizer is not None else None
+    order = order_of(session, wish, markers, reader.timeline.pins)
+    order = msgspec.structs.replace(order, policy=_with_summarizer(order.policy, asked))
+    before = session.context.projected_tokens
+    asks = _is_auto(markers) and not is_amid(session.context.messages)
+    spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
+    outcome = await _proceeded(session, order, spare)
+    steps, budget = outcome.steps, order.budget
+    reason = f"over {budget.trigger} tokens" if budget.due(before) else "asked for"
+    account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
+    failures = tuple(asked.failures if asked else ())
+    prepared = recorded(reader, session, outcome.context, account, markers=markers, failures=failures)
+    prepared.asks = asks and not outcome.context.single_message  # which asks to go on by itself
+    return prepared
+
+
+class _Account(NamedTuple):
+    """What is told of a compaction beside what can be seen."""
+
+    policy: str
+    reason: str
+    tokens: int
+    """What there was before."""
+    budget: int = 0
+    steps: tuple[Step, ...] = ()
+    seconds: float = 0.0
+
+
+def recorded(
+    reader: Reader,
+    session: Resumed,
+    context: Context,
+    account: _Account,
+    *,
+    markers: Mapping[int, Marker] = MappingProxyType({}),
+    failures: tuple[str, ...] = (),
+) -> Prepared:
+    """Put what a context shows into a record."""
+    state, kept = state_of(context)
+    report = _report(session, context, account, state)
+    brief = msgspec.structs.replace(report, actions=())  # one for each message that was ever there: told, not kept
+    frame = Frame(view=tuple(_entry(session, one, reader.coding) for one in kept), state=state, report=brief)
+    record = Compacted(
+        id=new_id(),
+        frame=frame_text(frame),
+        covers_to=_covers_to(session, kept, reader),
+        tip=reader.head.rows,
+        markers=tuple(markers),
+        auto=_is_auto(markers),
+        reason=report.reason,
+        policy=report.policy,
+        tokens_before=report.tokens_before,
+        tokens_after=report.tokens_after,
+        failures=failures,
+    )
+    return Prepared(record, state.summary, report)
+
+
+def _is_auto(markers: Mapping[int, Marker]) -> bool:
+    """Tell whether nobody asked for a compaction."""
+    return bool(markers) and all(marker.auto for marker in markers.values())
+
+
+def _mending(session: Resumed, model: str | None) -> int:
+    """Count what has to be added to a broken history so that the provider takes it."""
+    shown = projected(session)
+    if not shown.repairs:
+        return 0
+    return max(0, api.count(shown.payload, model, session.history.format).total - shown.tokens)
+
+
+async def _proceeded(session: Resumed, order: Order, spare: int) -> Outcome:
+    """Compact, with some tokens of the budget left free for what is said behind it."""
+    tighter = msgspec.structs.replace(order, budget=less(order.budget, spare))
+    try:
+        return await proceed(session.context, session.history, tighter, forced=True)
+    except DoesNotFit as error:
+        if not spare:
+            raise
+        raise DoesNotFit(floor=error.floor + spare, budget=error.budget + spare, largest=error.largest) from None
+
+
+def new_id() -> str:
+    """Name a compaction."""
+    return f"c{token_hex(6)}"
+
+
+def frame_text(frame: Frame) -> str:
+    """Write a frame as JSON."""
+    return encode(msgspec.to_builtins(frame)).decode()
+
+
+async def apply(session: Session, strategy: Strategy, fence: Fence) -> Compaction:
+    """Run one strategy on what is stored; nothing is written when it changes nothing."""
+    for _ in range(TRIES):
+        reader = await session.reader()
+        now = await resumed(reader)
+        before, began = now.context.projected_tokens, time.perf_counter()
+        if not await strategy(now.context):
+            return standing(reader, before)
+        if now.context.is_rewritten:
+            now.context.strip_reasoning()
+        name = getattr(strategy, "__name__", None) or type(strategy).__name__
+        account = _Account(name, "asked for", before, seconds=time.perf_counter() - began)
+        prepared = recorded(reader, now, now.context, account)
+        if await _written(session, prepared, reader, fence):
+            return _told(prepared)
+    raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
+
+
+def _entry(session: Resumed, kept: Kept, coding: Coding) -> Entry:
+    seq, message = session.seqs[kept.index], kept.instead
+    if message is None and seq in session.altered:  # what an earlier compaction shows instead is what this one found
+        message = session.context.messages[kept.index]
+    if message is None:
+        return Entry(seq)
+    (item,) = coding.wire.render(message)
+    return Entry(seq, item, kept.pruned)
+
+
+def _covers_to(session: Resumed, kept: list[Kept], reader: Reader) -> int:
+    """Find the last row that is no longer shown."""
+    shown = {one.index for one in kept}
+    hidden = [seq for index, seq in enumerate(session.seqs) if index not in shown]
+    pivot = reader.timeline.pivot
+    return max([*hidden, pivot.covers_to if pivot is not None else 0])
+
+
+def _report(session: Resumed, context: Context, account: _Account, state: State) -> Report:
+    return Report(
+        policy=account.policy,
+        reason=account.reason,
+        tokens_before=account.tokens,
+        tokens_after=context.projected_tokens,
+        messages_before=len(session.history),
+        messages_after=len(context.project()),
+        budget=account.budget,
+        steps=account.steps,
+        actions=tuple(context.actions()),
+        told=state.summary,
+        recoverable=RECOVERABLE,
+        seconds=account.seconds,
+    )
+
+
+class _Asked:
+    """A summariser with patience: asked again when it fails, never believed when it says nothing or too much."""
+
+    def __init__(self, summarizer: Summarizer, coding: Coding) -> None:
+        self._summarizer = summarizer
+        self._coding = coding
+        self.failures: list[str] = []
+
+    async def __call__(self, material: Material) -> str:
+        for _ in range(TRIES):
+            try:
+                made = self._summarizer(material)
+                text = self._coding.cleaned((await made if isinstance(made, Awaitable) else made).strip())
+            except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the session must outlive it
+                self.failures.append(self._coding.cleaned(repr(error))[:MAX_FAULT])
+                continue
+            fault = _fault(text, material)
+            if fault is None:
+                return text
+            self.failures.append(fault)
+        return ""
+
+
+def _fault(text: str, material: Material) -> str | None:
+    if not text:
+        return "the summary is empty"
+    if material.count(text) > material.max_tokens:
+        return f"the summary has more than the {material.max_tokens} tokens it may have"
+    return None
+
+
+def _with_summarizer(policy: Policy, asked: _Asked | None) -> Policy:
+    """Let the policy's summarisation ask this summariser."""
+    if asked is None:
+        return policy
+    return msgspec.structs.replace(policy, steps=tuple(_asking(step, asked) for step in policy.steps))
+
+
+def _asking(step: Strategy, asked: _Asked) -> Strategy:
+    if not isinstance(step, Summarization):
+        return step
+    return Summarization(asked, share=step.share, when=step.when, target=step.target)
+
+
+def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> None:
+    """Put a prepared compaction into a draft: summary, resume message, record."""
+    record = prepared.record
+    summary = draft.add({"text": prepared.summary, "compaction": record.id}, _spoken(prepared.summary), kind="summary")
+    resume = 0
+    if asks:
+        message = resuming()
+        (item,) = coding.wire.render(message)
+        resume = draft.add(item, message, kind="resume")
+    draft.do(msgspec.structs.replace(record, summary=summary, resume=resume))
+
+
+def _spoken(text: str) -> Message:
+    return Message("assistant", (Text(text),), is_summary=True)

@@ -1,0 +1,52 @@
+"""Ask the agent to go on after a compaction that nobody asked for: in which words, when, and the room that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kompakt.engine.wording import ASSISTANT_LINE
+from kompakt.model.budget import Budget
+from kompakt.model.groups import groups
+from kompakt.model.messages import Message, Opaque, Reasoning, Text
+from kompakt.model.pairs import pair
+from kompakt.model.tokens import Counter
+from kompakt.session.coding import RESUME_SOURCE
+
+RESUME = (
+    "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing."
+)
+"""Asks the agent to go on after a compaction that nobody asked for."""
+
+
+def resuming() -> Message:
+    """Make the message that asks the agent to go on."""
+    return Message("user", (Text(RESUME),), source_id=RESUME_SOURCE)
+
+
+def room_for(counter: Counter) -> int:
+    """Count that message, with the line that may have to part it from what stands before."""
+    return counter.message(resuming()) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
+
+
+def less(budget: Budget, tokens: int) -> Budget:
+    """Make a budget smaller by some tokens; what is unlimited stays so."""
+    if not budget.trigger or not tokens:
+        return budget
+    if budget == Budget.of(budget.trigger):
+        return Budget.of(max(1, budget.trigger - tokens))
+    window = max(budget.reserve + 1, budget.window - tokens) if budget.window else 0
+    trigger = max(1, min(budget.trigger, window - budget.reserve if window else budget.trigger - tokens))
+    return Budget(window=window, reserve=budget.reserve, trigger=trigger, target=min(budget.target, trigger - 1))
+
+
+def is_amid(messages: Sequence[Message]) -> bool:
+    """Tell whether a step is not over: nobody may speak between a call and its result, and nobody has to."""
+    if not messages:
+        return False
+    last = messages[-1]
+    if last.parts and all(type(part) is Opaque for part in last.parts):  # a provider's sign that may have to be last
+        return True
+    if last.role == "assistant" and all(type(part) is Reasoning for part in last.parts):
+        return True
+    newest = groups(messages)[-1].messages
+    return last in newest and bool(pair(newest).open)

@@ -1,0 +1,151 @@
+"""Read a session from its store: rows in pages that end between groups, events as a timeline, the view of a pivot.
+
+Reading takes no lock: rows are never rewritten, and what was read of the head says how far to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from kompakt.errors import StoreDamaged
+from kompakt.model.groups import safe_cuts
+from kompakt.model.messages import Json, JsonObject, ToolResult
+from kompakt.session.coding import Coding, Stored
+from kompakt.session.events import Compacted, Deed, Done, Entry, Frame, Timeline
+from kompakt.store.packing import Packing, decode, pointed
+from kompakt.store.protocol import Records
+from kompakt.store.values import Event, Head, Row
+
+PAGE = 500
+"""Rows read at once."""
+
+
+class Reader:
+    """Reads one session as it was when its head was read."""
+
+    def __init__(self, records: Records, head: Head, coding: Coding, timeline: Timeline) -> None:
+        self.records = records
+        self.head = head
+        self.coding = coding
+        self.timeline = timeline
+
+    @property
+    def envelope(self) -> JsonObject | None:
+        """The request that the messages belong to."""
+        return self.coding.packing.unpack(self.head.envelope, where="the envelope of the session")
+
+    async def stored(self, rows: Sequence[Row]) -> list[Stored]:
+        """Read rows with their blobs."""
+        return self.coding.stored(rows, await self.blobs(rows))
+
+    async def blobs(self, rows: Sequence[Row]) -> dict[str, bytes]:
+        """Read the blobs that rows point to."""
+        wanted = {hash for row in rows for hash in row.blobs}
+        return await self.records.blobs(self.head.tenant, wanted) if wanted else {}
+
+    async def rows(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[Row]]:
+        """Go through the live rows in pages, as they are kept."""
+        last = self.head.rows if upto is None else upto
+        for first, end in self.timeline.live_spans(after, last):
+            at = first - 1
+            while at < end:
+                rows = await self.records.rows(self.head.key, after=at, upto=end, limit=PAGE)
+                if not rows or rows[-1].seq - at != len(rows):
+                    raise StoreDamaged(
+                        f"some of messages {at + 1} to {end} are missing; restore the store from a backup"
+                    )
+                yield rows
+                at = rows[-1].seq
+
+    async def pages(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[Stored]]:
+        """Go through all live rows in pages, none of which ends inside a group."""
+        held: list[Row] = []
+        blobs: dict[str, bytes] = {}
+        async for rows in self.rows(after=after, upto=upto):
+            held += rows
+            blobs |= await self.blobs(rows)
+            read = self.coding.stored(held, blobs)
+            cut = safe_cuts([one.message for one in read])[-2]  # what comes next may still belong to the last group
+            if cut:
+                yield read[:cut]
+                held = held[cut:]
+        if held:
+            yield self.coding.stored(held, blobs)
+
+    async def all(self, *, after: int = 0, upto: int | None = None) -> list[Stored]:
+        """Read live rows, all of them."""
+        held: list[Row] = []
+        async for rows in self.rows(after=after, upto=upto):
+            held += rows
+        return await self.stored(held)
+
+    async def frame(self, record: Compacted) -> Frame:
+        """Read what a compaction made, in the words its summary has now."""
+        told = await self.text(record.frame, f"compaction {record.id}")
+        frame = msgspec.convert(decode(told.encode("utf-8", "surrogatepass")), Frame)
+        edited = self.timeline.rewording(record)
+        if edited is None:
+            return frame
+        text = await self.text(edited, f"the summary of compaction {record.id}")
+        return msgspec.structs.replace(frame, state=msgspec.structs.replace(frame.state, summary=text))
+
+    async def text(self, value: Json, where: str) -> str:
+        """Read a text that may have been kept as a blob."""
+        hash = pointed(value)
+        blobs = await self.records.blobs(self.head.tenant, [hash]) if hash is not None else {}
+        return self.coding.packing.resolve(value, blobs, where=where)
+
+    async def view(self, frame: Frame | None, *, after: int) -> tuple[list[Stored], int]:
+        """Read what is shown: what a compaction left to be seen, and all that came after a row.
+
+        Returns also how many of them the compaction left. All are read together: a result finds its call.
+        """
+        entries = {entry.seq: entry for entry in frame.view} if frame is not None else {}
+        found = {row.seq: row for row in await self.records.rows_at(self.head.key, entries)} if entries else {}
+        if len(found) != len(entries):
+            raise StoreDamaged("a compaction shows messages that are missing; undo it, or restore a backup")
+        rows = [found[seq] for seq in entries]
+        kept, mute = len(rows), self.timeline.mute
+        async for page in self.rows(after=after):
+            rows += [row for row in page if row.kind in ("message", "resume") and row.seq not in mute]
+        instead = {seq: entry.item for seq, entry in entries.items() if entry.item is not None}
+        blobs = await self.blobs([row for row in rows if row.seq not in instead])
+        read = self.coding.stored(rows, blobs, instead)
+        return [_as_shown(one, entries.get(one.row.seq)) for one in read], kept
+
+
+def _as_shown(one: Stored, entry: Entry | None) -> Stored:
+    """Mark what is hidden of a message; it was not counted as it is shown."""
+    if entry is None or entry.item is None:
+        return one
+    parts = enumerate(one.message.parts)
+    shown = [
+        msgspec.structs.replace(part, pruned_at=0.0) if j in entry.pruned and type(part) is ToolResult else part
+        for j, part in parts
+    ]
+    message = msgspec.structs.replace(one.message, parts=tuple(shown))
+    return Stored(one.row, message, msgspec.structs.replace(one.note, counter=""))
+
+
+async def timeline_of(records: Records, head: Head, packing: Packing) -> Timeline:
+    """Read the events of a session; what is large in them stays where it is."""
+    events = [event for event in await records.events(head.key) if event.number <= head.events]
+    wanted = {hash for event in events if event.kind not in _LARGE for hash in event.blobs}
+    blobs = await records.blobs(head.tenant, wanted) if wanted else {}
+    return Timeline(_done(event, packing, blobs) for event in events)
+
+
+_LARGE = ("compaction", "edit")
+"""Events of which the large part is read when somebody asks for it."""
+
+
+def _done(event: Event, packing: Packing, blobs: dict[str, bytes]) -> Done:
+    where = f"event {event.number}"
+    own = blobs if event.blobs and event.kind not in _LARGE else None
+    try:
+        deed = msgspec.convert(packing.unpack(event.data, own, where=where), Deed)
+    except msgspec.ValidationError:
+        raise StoreDamaged(f"{where}: not what kompakt writes; a newer version may have written it") from None
+    return Done(event.number, deed, event.at, event.tip)

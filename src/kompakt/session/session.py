@@ -1,0 +1,398 @@
+"""A session: one conversation in a store, with its lifecycle.
+
+The object holds no state that matters: each call reads what it needs, works on values, and writes one batch. So any
+number of these, in any number of processes, may stand for the same session, and one that dies leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from kompakt import api
+from kompakt.engine.policies import Policy
+from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
+from kompakt.engine.strategies import Strategy
+from kompakt.engine.summary import Summarizer
+from kompakt.errors import Conflict, StoreUnavailable, UsageError
+from kompakt.model.budget import Budget
+from kompakt.model.messages import History, Json, Marker, Message
+from kompakt.model.references import linked
+from kompakt.model.tokens import counter_for
+from kompakt.session import compacting, recalling, traveling, verifying
+from kompakt.session.coding import Coding, Redact, envelope_of
+from kompakt.session.compacting import Compaction, Wish
+from kompakt.session.events import Deed, Pinned, Timeline
+from kompakt.session.locking import LEASE, PATIENCE, hold
+from kompakt.session.projecting import Projected, projected, resumed
+from kompakt.session.reading import Reader, timeline_of
+from kompakt.session.traveling import Account
+from kompakt.session.writing import Draft
+from kompakt.store.packing import Packing, encode
+from kompakt.store.protocol import Records
+from kompakt.store.values import Batch, Fence, Head, key_of
+
+Payload = Json | History | Sequence[Message]
+"""Messages of one provider: a request body, a list of messages, or what was parsed from either."""
+
+BATCH = 1_000
+"""Messages written at once when a whole history is saved; what is interrupted is taken up again."""
+
+_CONFLICTS = 200
+"""How often a write is tried again when somebody else was faster."""
+
+_DROPS = 3
+"""How often a write is tried again when the connection was lost: a batch is written once however often it is sent."""
+
+
+class Session:
+    """One conversation in a store."""
+
+    def __init__(
+        self, records: Records, id: str, *, tenant: str = "", packing: Packing, redact: Redact | None = None
+    ) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.records = records
+        self.key = key_of(tenant, id)
+        self.packing = packing
+        self.redact = redact
+        self._head: Head | None = None
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+
+    def sibling(self, id: str) -> Session:
+        """Return another session of the same tenant."""
+        return Session(self.records, id, tenant=self.tenant, packing=self.packing, redact=self.redact)
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    async def exists(self) -> bool:
+        """Tell whether anything was ever written to the session."""
+        return await self.records.head(self.key) is not None
+
+    async def head(self) -> Head:
+        """Return the session in one value.
+
+        Raises:
+            UsageError: there is no such session.
+        """
+        head = await self.records.head(self.key)
+        if head is None:
+            raise UsageError(
+                f"there is no session {self.id!r} in this store; append to it first, or list what there is"
+            )
+        return head
+
+    async def reader(self) -> Reader:
+        """Read the session's head and events, to read the rest with."""
+        head = await self.head()
+        timeline = await timeline_of(self.records, head, self.packing) if head.events else Timeline(())
+        return Reader(self.records, head, self.coding(head.format), timeline)
+
+    def coding(self, format: str, *, model: str | None = None) -> Coding:
+        """Return what writes and reads the session's messages."""
+        return Coding(format, self.packing, redact=self.redact, counter=counter_for(model))
+
+    async def pages(self) -> AsyncIterator[list[Message]]:
+        """Go through all messages in pages, none of which ends inside a group."""
+        async for page in (await self.reader()).pages():
+            messages = [one.message for one in page if one.row.kind == "message"]
+            if messages:
+                yield messages
+
+    async def project(self, *, model: str | None = None) -> Projected:
+        """Return what the model will see, mended where it was broken; costs what is shown."""
+        return projected(await resumed(await self.reader(), model=model))
+
+    async def count(self, *, model: str | None = None) -> int:
+        """Count the tokens of what the model will see."""
+        return (await resumed(await self.reader(), model=model)).context.projected_tokens
+
+    async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
+        """Find or restore anything that was ever said in the session; see ``kompakt.recall``."""
+        return await recalling.recall(await self.reader(), query_or_reference, tokens=tokens)
+
+    async def verify(self) -> list[str]:
+        """Derive again whatever can be derived and say what differs; an empty list means that all is well."""
+        return await verifying.verify(await self.reader())
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    async def append(self, messages: Payload, *, format: str | None = None, key: str | None = None) -> list[str]:
+        """Append messages, all of them or none; return their references.
+
+        ``key`` names the batch: one that was written before is not written again, and nothing is returned.
+        """
+        history = await self._parsed(messages, format)
+        refs: list[str] = []
+
+        async def make(head: Head) -> Draft:
+            return self._drafted(head, history, history.messages)
+
+        await self.write(make, history=history, id=None if key is None else f"key {key_of('', key)}", names=refs)
+        return refs
+
+    async def save(
+        self,
+        messages: Payload,
+        *,
+        format: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[str]:
+        """Append what is new of a whole history; what the session has already is not written again.
+
+        Raises:
+            UsageError: the history is not the one that is stored, longer by some messages.
+        """
+        history = await self._parsed(messages, format)
+        refs: list[str] = []
+        chains: list[bytes] = []
+        while True:
+            head = await self.records.head(self.key)
+            if head is not None and not chains:
+                self._check_format(head, history)
+                chain = b""
+                chains = [chain := linked(chain, message) for _, message in self.coding(head.format).items(history)]
+            known = await self._known(head, chains)
+            if progress is not None:
+                progress(known, len(history))
+            if known >= len(history) and head is not None and not self._stands_elsewhere(head, history, chains):
+                return refs
+            rest = history.messages[known : known + BATCH]
+
+            async def make(now: Head, seen: int = head.rows if head else 0, rest: Sequence[Message] = rest) -> Draft:
+                if now.rows != seen:
+                    raise Conflict("the session was written to while a whole history was saved; save it again")
+                return self._drafted(now, history, rest)
+
+            await self.write(make, history=history, names=refs)
+
+    def _stands_elsewhere(self, head: Head, history: History, chains: Sequence[bytes]) -> bool:
+        """Tell whether a history says nothing new but is part of another request."""
+        is_all = (chains[-1] if chains else b"") == head.chain
+        return is_all and self._envelope(self.coding(head.format), head, history) is not None
+
+    async def _known(self, head: Head | None, chains: Sequence[bytes]) -> int:
+        """Count the messages of a history, given as the chain up to each, that the session begins with."""
+        if head is None or not head.messages:
+            return 0
+        if len(chains) >= head.messages and chains[head.messages - 1] == head.chain:
+            return head.messages
+        if not chains or chains[-1] in [row.chain async for rows in (await self.reader()).rows() for row in rows]:
+            return len(chains)
+        raise UsageError(
+            f"the history is not session {self.id!r} gone on: it differs in what is stored already; "
+            "revert or fork the session, or save under another id"
+        )
+
+    def _drafted(self, head: Head, history: History, messages: Sequence[Message]) -> Draft:
+        coding = self.coding(head.format, model=history.model)
+        draft = Draft(head, coding)
+        envelope = self._envelope(coding, head, history)
+        if envelope is not None:
+            draft.change(envelope=self.packing.pack_whole(envelope))
+        for item, message in coding.items(messages):
+            draft.add(item, message)
+        return draft
+
+    def _envelope(self, coding: Coding, head: Head, history: History) -> Json:
+        """Return the request that a history stands in, when it is another than before; a wrong key is found here."""
+        before = self.packing.unpack(head.envelope, where="the envelope of the session")
+        envelope = coding.cleaned(envelope_of(history))
+        return None if envelope is None or encode(envelope) == encode(before) else envelope
+
+    async def _parsed(self, messages: Payload, format: str | None) -> History:
+        if isinstance(messages, History):
+            return messages
+        if format is None:
+            head = self._head or await self.records.head(self.key)
+            format = head.format if head is not None else None
+        if isinstance(messages, Sequence) and messages and all(isinstance(one, Message) for one in messages):
+            return History(messages, format=format or "openai-chat")
+        return api.parse(messages, format)
+
+    def _check_format(self, head: Head, history: History) -> None:
+        if history.format != head.format:
+            raise UsageError(f"session {self.id!r} is in {head.format}, not in {history.format}; render it first")
+
+    async def write(
+        self,
+        make: Callable[[Head], Awaitable[Draft]],
+        *,
+        history: History | None = None,
+        id: str | None = None,
+        fence: Fence | None = None,
+        names: list[str] | None = None,
+    ) -> bool:
+        """Make a draft from the newest head and commit it; again from a newer one when somebody else was faster."""
+        for attempt in range(_CONFLICTS):
+            head = self._head if not attempt and self._head is not None else await self.records.head(self.key)
+            begun = head or self._beginning(history)
+            if history is not None:
+                self._check_format(begun, history)
+            draft = await make(begun)
+            batch = await draft.batch(self.records, id)
+            try:
+                new = await self._commit(batch, seen=None if head is None else draft.seen, fence=fence)
+            except Conflict:
+                self._head = None
+                if fence is not None and not await self.records.renew(self.key, fence, lease=LEASE):
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.002 * min(attempt + 1, 20)))
+                continue
+            written = new or id is None  # a batch that nobody else can have named is ours, also when it was sent twice
+            self._head = batch.head if written else None
+            if names is not None and written:
+                names.extend(row.name for row in batch.rows)
+            return written
+        raise Conflict(f"session {self.id!r} is written to by too many at once; use session.turn() to take turns")
+
+    def _beginning(self, history: History | None) -> Head:
+        """Return the head of a session that nobody has written to."""
+        if history is None:
+            raise UsageError(
+                f"there is no session {self.id!r} in this store; append to it first, or list what there is"
+            )
+        return Head(
+            key=self.key,
+            tenant=self.tenant,
+            id=self.id.encode("utf-8", "surrogatepass"),
+            format=history.format,
+            envelope=self.packing.pack_whole(None),
+            created=time.time(),
+        )
+
+    async def _commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None) -> bool:
+        for drop in range(_DROPS):
+            try:
+                return await self.records.commit(batch, seen=seen, fence=fence)
+            except StoreUnavailable:
+                if drop == _DROPS - 1:
+                    raise
+                await asyncio.sleep(0.05 * (drop + 1))
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def turn(self, *, patience: float = PATIENCE) -> AsyncGenerator[Session]:
+        """Take the session's turn: nobody else who asks for one has it until the block ends.
+
+        Raises:
+            Busy: somebody else had it for all the time that the caller would wait.
+        """
+        async with hold(self.records, self.key, "turn", patience=patience):
+            self._head = None
+            yield self
+
+    async def pin(self, text: str, *, pinned: bool = True) -> None:
+        """Make a text one that survives every compaction as it is; or let it go again."""
+        if not text:
+            raise UsageError("an empty text cannot be pinned")
+        await self.do(lambda reader: [Pinned(text=reader.coding.cleaned(text), pinned=pinned)])
+
+    async def do(self, deeds: Callable[[Reader], Sequence[Deed]]) -> Timeline:
+        """Do something to the session as a whole, as it is at that moment."""
+
+        async def make(_: Head) -> Draft:
+            reader = await self.reader()
+            draft = Draft(reader.head, reader.coding)
+            for deed in deeds(reader):
+                draft.do(deed)
+            return draft
+
+        self._head = None
+        await self.write(make)
+        return (await self.reader()).timeline
+
+    # --- compaction -----------------------------------------------------------------------------------------------
+
+    async def request_compaction(self, *, auto: bool = False, instructions: str | None = None) -> int:
+        """Ask for a compaction, durably: whoever compacts next carries it out. Return the row of the request."""
+        marker = Marker(auto, instructions)
+        seqs: list[int] = []
+
+        async def make(head: Head) -> Draft:
+            draft = Draft(head, self.coding(head.format))
+            item = {"auto": auto, "instructions": instructions}
+            seqs[:] = [draft.add(draft.coding.cleaned(item), Message("user", (marker,)), kind="marker")]
+            return draft
+
+        await self.write(make)
+        return seqs[0]
+
+    async def pending(self) -> dict[int, Marker]:
+        """Return the requests that nobody has carried out, by their rows."""
+        return await compacting.markers_of(await self.reader())
+
+    async def compact(
+        self,
+        budget: int | Budget | None = None,
+        *,
+        policy: str | Policy = "default",
+        summarizer: Summarizer | None = None,
+        instructions: str | None = None,
+        model: str | None = None,
+        patience: float = PATIENCE,
+    ) -> Compaction:
+        """Carry out what was asked for, or compact when the budget is due; otherwise change nothing.
+
+        Raises:
+            DoesNotFit: what must stay is larger than the budget; the failure is recorded, nothing else.
+            Busy: somebody else was at it for all the time that the caller would wait.
+        """
+        wish = Wish(budget=budget, policy=policy, summarizer=summarizer, instructions=instructions, model=model)
+        async with hold(self.records, self.key, "compaction", patience=patience) as fence:
+            return await compacting.carry_out(self, wish, fence)
+
+    async def apply(self, strategy: Strategy, *, patience: float = PATIENCE) -> Compaction:
+        """Run a strategy on what the model sees; it is recorded like a compaction and undone like one."""
+        async with hold(self.records, self.key, "compaction", patience=patience) as fence:
+            return await compacting.apply(self, strategy, fence)
+
+    async def replace(self, messages: Payload, *, format: str | None = None) -> Compaction:
+        """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
+        return await traveling.replace(self, await self._parsed(messages, format))
+
+    async def compactions(self) -> list[Account]:
+        """List all compactions, oldest first, whatever became of them."""
+        return traveling.accounts((await self.reader()).timeline)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    async def undo(self, id: str | None = None) -> str:
+        """Take back a compaction, or with no id whatever was done last; say what that was."""
+        return await traveling.undo(self, id)
+
+    async def revert(self, turn: int) -> int:
+        """Return to where the session stood after so many turns; say how many messages that took back."""
+        return await traveling.revert(self, turn)
+
+    async def edit_summary(self, text: str, id: str | None = None) -> None:
+        """Say a summary, the newest for no id, in other words."""
+        await traveling.edit(self, text, id)
+
+    async def fork(self, id: str | None = None, *, turn: int | None = None) -> Session:
+        """Begin another session with all of this one, or with its first turns."""
+        return await traveling.fork(self, id, turn)
+
+    async def replay(self, turn: int, *, format: str | None = None) -> Json:
+        """Return the session from a turn on, as a request: what was said, to be said again."""
+        return await traveling.export(self, first=turn, format=format)
+
+    async def export(
+        self, *, view: Literal["full", "model"] = "full", format: str | None = None, turns: int | None = None
+    ) -> Json:
+        """Return the session as a request: all that was said, or what the model sees; whole, or the last turns."""
+        return await traveling.export(self, view=view, format=format, last=turns)
+
+    async def delete(self) -> bool:
+        """Remove the session for good; tell whether there was one."""
+        removed = await self.records.delete([self.key])
+        await self.records.scrub()
+        self._head = None
+        return bool(removed)

@@ -1,0 +1,177 @@
+"""Where sessions are and how they go: addresses, tenants, keys, ids of any kind, removal. Never a key or a password."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.running import run
+from tests.cli.storing import BODY, Run, account, put, refused
+
+from kompakt.cli import removing
+from kompakt.cli.stores import read_id, written
+from kompakt.session.session import Session
+
+SECRET = "c7" * 32
+ODD = ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
+
+
+class TestRemove:
+    def test_delete(self, kom: Run, id: str) -> None:
+        """Gone is gone; where nobody can be asked the flag is."""
+        refused(kom("session", "delete", id), "--yes")
+        assert kom("session", "delete", id, "--yes").code == 0
+        assert json.loads(kom("session", "list", "--json").out) == []
+        refused(kom("session", "delete", id, "--yes"), id)
+
+    def test_purge_of_a_tenant(self, kom: Run, file: Path, id: str) -> None:
+        """Another tenant's sessions are neither seen nor removed."""
+        assert kom("session", "import", file, "--tenant", "acme").out.strip() == id
+        refused(kom("session", "purge", "--tenant", "acme"), "--yes")
+        done = kom("session", "purge", "--tenant", "acme", "--yes")
+        assert (done.code, done.out, done.err) == (0, "", "1 session removed\n")
+        assert json.loads(kom("session", "list", "--json", "--tenant", "acme").out) == []
+        assert json.loads(kom("session", "export", id).out) == BODY
+        assert kom("session", "purge", "--yes").code == 2
+
+    def test_gc_without_retention(self, kom: Run, id: str) -> None:
+        """Nothing is removed that nobody said may be."""
+        done = kom("session", "gc")
+        assert (done.code, done.out) == (0, "") and "nothing was removed" in done.err
+        refused(kom("session", "gc", "--older-than", "0"), "retention_days=0")
+        assert account(kom, id)["id"] == id
+
+    def test_gc(self, kom: Run, id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Old sessions go, when the configuration, a variable or a flag says how old."""
+        (tmp_path / "kompakt.toml").write_text("retention_days = 30")
+        assert kom("session", "gc").err == "0 sessions removed\n"
+        now = removing.time.time()
+        monkeypatch.setattr(removing.time, "time", lambda: now + 20 * removing.DAY)
+        assert kom("session", "gc").out == ""
+        monkeypatch.setenv("KOMPAKT_RETENTION_DAYS", "19.5")
+        assert kom("session", "gc", "--older-than", "21").out == ""
+        assert kom("session", "gc", "--dry-run") == (0, f"{id}\n", "1 session would be removed\n")
+        assert kom("session", "gc") == (0, f"{id}\n", "1 session removed\n")
+        assert json.loads(kom("session", "list", "--json").out) == []
+
+
+class TestPlaces:
+    def test_the_store_may_be_configured(
+        self, kom: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A flag beats a variable beats the file."""
+        (tmp_path / "kompakt.toml").write_text('[session]\nstore = "sqlite:///a.db"\ntenant = "t"\n')
+        id = kom("session", "import", file).out.strip()
+        assert kom("session", "show", id).code == 0 and (tmp_path / "a.db").exists()
+        monkeypatch.setenv("KOMPAKT_STORE", "sqlite:///b.db")
+        kom("session", "import", file)
+        kom("session", "import", file, "--store", "sqlite:///c.db")
+        assert {path.name for path in tmp_path.glob("*.db")} == {"a.db", "b.db", "c.db"}
+        refused(kom("session", "show", id, "--store", "sqlite:///c.db", "--tenant", ""), id)
+
+    def test_a_store_in_memory(self, kom: Run, file: Path) -> None:
+        """Works, and is gone with the process."""
+        assert kom("session", "import", file, "--store", "memory:").code == 0
+        assert json.loads(kom("session", "list", "--store", "memory:", "--json").out) == []
+
+    @pytest.mark.parametrize("kind", ["raw", "hex", "variable"])
+    def test_a_key(self, kind: str, kom: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With a key, nothing that was said is readable in the file, and nothing is read without it."""
+        more: tuple[str, ...] = ("--key-file", "key")
+        if kind == "variable":
+            monkeypatch.setenv("KOMPAKT_KEY", SECRET)
+            more = ()
+        else:
+            (tmp_path / "key").write_bytes(bytes.fromhex(SECRET) if kind == "raw" else f"{SECRET}\n".encode())
+        body = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "the heron stands in the reeds"}]}
+        assert kom("session", "import", put(tmp_path / "h.json", body), "--id", "h", *more).code == 0
+        assert json.loads(kom("session", "export", "h", *more).out) == body
+        assert "heron" in kom("recall", "sqlite:///kompakt.db", "reeds", "--session", "h", *more).out
+        assert all(b"heron" not in path.read_bytes() for path in tmp_path.glob("kompakt.db*"))
+        monkeypatch.delenv("KOMPAKT_KEY", raising=False)
+        refused(kom("session", "export", "h"), "key")
+
+    def test_bad_keys_are_not_quoted(self, kom: Run, id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One line that says what a key is."""
+        (tmp_path / "key").write_text("hunter2")
+        done = kom("session", "show", id, "--key-file", "key")
+        refused(done, "key: a key is 64")
+        refused(kom("session", "show", id, "--key-file", "nowhere"), "nowhere")
+        monkeypatch.setenv("KOMPAKT_KEY", "hunter2")
+        other = kom("session", "show", id)
+        refused(other, "KOMPAKT_KEY")
+        assert "hunter2" not in done.err + other.err
+
+    @pytest.mark.parametrize(
+        "url",
+        ["ftp://u:hunter2@host", "sqlite://x", "", "redis://u:hunter2@127.0.0.1:1/0",
+         "postgresql://u:hunter2@127.0.0.1:1/db", "sqlite:///no/such/folder/x.db", "sqlite:////"],
+    )  # fmt: skip
+    @pytest.mark.parametrize("command", ["import", "list"])
+    def test_bad_addresses(self, url: str, command: str, kom: Run, file: Path) -> None:
+        """One line, exit 2, no password."""
+        done = kom("session", command, *([file] if command == "import" else []), "--store", url)
+        refused(done)
+        assert "hunter2" not in done.err
+
+    @pytest.mark.parametrize(
+        "command",
+        ["show", "compact", "undo", "revert --turn 1", "replay --turn 1", "fork", "export", "edit --summary x", "pin x",
+         "pin x --remove", "verify", "delete --yes"],
+    )  # fmt: skip
+    def test_no_such_session(self, command: str, kom: Run, id: str) -> None:
+        """Exit 2 and the id, on one line whatever the id is."""
+        name, *more = command.split()
+        for missing in ("nope", "no\npe\x1b[2J", "\udcff"):
+            done = kom("session", name, missing, *more)
+            refused(done, repr(missing)[1:-1])
+            assert "\x1b" not in done.err
+        assert account(kom, id)["id"] == id
+
+    def test_a_file_that_is_no_store(self, kom: Run, file: Path) -> None:
+        """Said, not overwritten."""
+        before = file.read_bytes()
+        refused(kom("session", "list", "--store", f"sqlite:///{file}"), file.name)
+        assert file.read_bytes() == before
+
+    def test_an_interrupt_elsewhere(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Exit 130 and one sentence."""
+
+        async def interrupted(*_: object, **__: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Session, "export", interrupted)
+        assert kom("session", "export", id) == (130, "", "kompakt: interrupted; nothing was written\n")
+
+
+class TestIds:
+    @given(st.text(st.characters(exclude_categories=())))
+    def test_what_is_written_is_read(self, id: str) -> None:
+        """Any id comes back from one line that can be printed."""
+        assert read_id(written(id)) == id
+        assert written(id).isprintable() and written(id).encode()
+
+    @pytest.mark.parametrize(
+        "odd", ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
+    )
+    def test_odd_ids_through_all(self, odd: str, kom: Run, file: Path) -> None:
+        """What import prints, the other commands take."""
+        name = written(odd)
+        assert kom("session", "import", file, "--id", name).out == f"{name}\n"
+        assert account(kom, name)["id"] == odd
+        assert json.loads(kom("session", "list", "--json").out)[0]["id"] == odd
+        assert name in kom("session", "list").out and kom("session", "show", name).code == 0
+        forked = kom("session", "fork", name).out.strip()
+        assert read_id(forked).startswith(odd) and kom("session", "verify", forked).code == 0
+        assert kom("session", "delete", name, "--yes").code == 0
+
+    def test_bytes_of_the_command_line(self, tmp_path: Path, file: Path) -> None:
+        """An id that is not UTF-8 goes in and out."""
+        done = run("session", "import", file, "--id", os.fsdecode(b"caf\xe9"), cwd=tmp_path)
+        assert (done.code, done.out) == (0, '"caf\\udce9"\n')
+        assert run("session", "show", done.out.strip(), cwd=tmp_path).code == 0

@@ -1,0 +1,300 @@
+"""``kompakt session …``: ids and data on stdout, the rest on stderr, one line for what is wrong.
+
+Most commands run inside this process, on a SQLite file; a few run as a user runs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.running import SOURCE, run
+from tests.cli.storing import BODY, Run, account, put, refused
+from tests.histories import FORMATS, plain
+
+import kompakt
+from kompakt import cli
+from kompakt.cli.stores import is_store
+from kompakt.session import session as sessions
+from kompakt.session.session import Session
+
+CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+BROKEN = {
+    "model": "gpt-5.4",
+    "messages": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "user", "content": "on"},
+    ],
+}
+
+
+class TestImport:
+    def test_as_a_user(self, tmp_path: Path, file: Path) -> None:
+        """Only the id is on stdout; the store is a file in the working directory; piped input has an id too."""
+        first = run("session", "import", file, cwd=tmp_path)
+        assert first.code == 0 and first.out.startswith("talk-") and len(first.out.splitlines()) == 1
+        assert (tmp_path / "kompakt.db").exists() and f"{len(BODY['messages'])} messages" in first.err
+        piped = run("session", "import", "-", cwd=tmp_path, input=file.read_bytes())
+        assert piped.out.startswith("stdin-")
+        shown = run("session", "export", first.out.strip(), cwd=tmp_path)
+        assert json.loads(shown.out) == BODY
+
+    def test_twice_is_once(self, kom: Run, file: Path, id: str) -> None:
+        """The same file is the same session, and nothing is written again."""
+        assert kom("session", "import", file).out.strip() == id
+        assert account(kom, id)["messages"] == len(BODY["messages"])
+
+    def test_other_content_is_another_session(self, kom: Run, file: Path, id: str) -> None:
+        """A name alone does not make an id."""
+        put(file, plain.build("openai-chat", messages=20, seed=4))
+        assert kom("session", "import", file).out.strip() != id
+
+    def test_a_session_that_went_on(self, kom: Run, tmp_path: Path) -> None:
+        """What is new is appended; another history under the same id is refused."""
+        for upto in (20, 41, len(BODY["messages"])):
+            part = put(tmp_path / "part.json", {**BODY, "messages": BODY["messages"][:upto]})
+            assert kom("session", "import", part, "--id", "mine").out == "mine\n"
+            assert account(kom, "mine")["messages"] == upto
+        refused(kom("session", "import", put(tmp_path / "o.json", BROKEN), "--id", "mine"), "mine")
+
+    def test_a_broken_history_comes_in_as_it_is(self, kom: Run, tmp_path: Path) -> None:
+        """What is wrong is told; the store has what the file had, and what is sent is mended."""
+        done = kom("session", "import", put(tmp_path / "bad.json", BROKEN))
+        assert done.code == 0 and "OC-1" in done.err
+        id = done.out.strip()
+        assert json.loads(kom("session", "export", id).out) == BROKEN
+        assert kompakt.check(json.loads(kom("session", "export", id, "--view", "model").out)) == []
+        assert account(kom, id)["repairs"] and "OC-1" in kom("session", "show", id).out
+
+    def test_a_transcript(self, kom: Run, tmp_path: Path) -> None:
+        """Lines of a coding agent are imported; one that cannot be read is told."""
+        said = [("user", "Fix the lock gate."), ("assistant", [{"type": "text", "text": "The hinge was bent."}])]
+        lines = [
+            {"type": role, "uuid": f"u{i}", "parentUuid": f"u{i - 1}" if i else None, "sessionId": "s",
+             "isSidechain": False, "message": {"role": role, "content": content}}
+            for i, (role, content) in enumerate(said)
+        ]  # fmt: skip
+        path = tmp_path / "agent.jsonl"
+        path.write_text("\n".join([*map(json.dumps, lines), "{broken"]))
+        done = kom("session", "import", path)
+        assert done.code == 0 and "line 3: skipped" in done.err
+        shown = account(kom, done.out.strip())
+        assert (shown["format"], shown["messages"], shown["turns"]) == ("anthropic", 2, 1)
+
+    def test_an_interrupted_import_goes_on(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Exit 130 says that what was written is kept; the second run ends it."""
+        commit, calls = Session._commit, []
+
+        async def interrupted(self: Session, *arguments: Any, **options: Any) -> bool:
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return await commit(self, *arguments, **options)
+
+        monkeypatch.setattr(sessions, "BATCH", 10)
+        monkeypatch.setattr(Session, "_commit", interrupted)
+        done = kom("session", "import", file, "--id", "x")
+        assert (done.code, done.out) == (130, "")
+        assert done.err == "kompakt: interrupted; what was written so far is kept; run it again to go on\n"
+        assert account(kom, "x")["messages"] == 20
+        assert kom("session", "import", file, "--id", "x").code == 0
+        assert json.loads(kom("session", "export", "x").out) == BODY
+
+    def test_bad_files(self, kom: Run, tmp_path: Path) -> None:
+        """Nothing is made of what cannot be read."""
+        refused(kom("session", "import", tmp_path / "missing.json"), "missing.json")
+        refused(kom("session", "import", put(tmp_path / "n.json", 7)), "n.json")
+        assert not (tmp_path / "kompakt.db").exists()
+
+
+class TestLook:
+    def test_list(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """A table for people, a list of objects for programs."""
+        other = kom("session", "import", put(tmp_path / "b.json", BROKEN)).out.strip()
+        shown = kom("session", "list")
+        assert shown.code == 0 and "2 sessions" in shown.out and id in shown.out and other in shown.out
+        lines = {line["id"]: line for line in json.loads(kom("session", "list", "--json").out)}
+        assert lines.keys() == {id, other}
+        assert lines[id]["messages"] == len(BODY["messages"]) and lines[id]["compactions"] == 0
+        assert lines[other]["turns"] == 2 and lines[other]["created"].endswith("Z")
+
+    def test_show(self, kom: Run, id: str) -> None:
+        """The numbers are those of the file; tokens are those of a request."""
+        shown = account(kom, id)
+        assert shown["id"] == id and shown["messages"] == len(BODY["messages"]) and shown["turns"] >= 1
+        assert shown["tokens"] == kompakt.count(BODY).total
+        assert shown["compactions"] == shown["pending"] == shown["pins"] == shown["repairs"] == []
+        assert f"{shown['tokens']:,}" in kom("session", "show", id).out
+
+    def test_verify(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """Nothing on stdout and exit 0 when all is well, one session or all."""
+        assert kom("session", "verify", id) == (0, "", "1 session, no problems\n")
+        kom("session", "fork", id)
+        assert kom("session", "verify") == (0, "", "2 sessions, no problems\n")
+
+    def test_verify_finds_a_wrong_key(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What cannot be read is a problem, one a line, exit 1; the key is told nowhere."""
+        monkeypatch.setenv("KOMPAKT_KEY", "c7" * 32)
+        done = kom("session", "verify")
+        assert done.code == 1 and done.out.startswith(f"{id}: ") and "c7c7" not in done.out + done.err
+
+    def test_to_look_makes_no_store(self, kom: Run, tmp_path: Path) -> None:
+        """Only an import makes a file."""
+        refused(kom("session", "list"), "sqlite:///kompakt.db", "import")
+        refused(kom("recall", "sqlite:///none.db", "x"), "none.db")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestCompact:
+    def test_compact_show_undo(self, kom: Run, id: str) -> None:
+        """The view shrinks, the messages stay, and undo brings the view back."""
+        before = account(kom, id)
+        done = json.loads(kom("session", "compact", id, "--budget", "4000", "--json").out)
+        assert done["changed"] and done["session"] == id and done["tokens_before"] == before["tokens"]
+        assert done["tokens_after"] <= 4000
+        after = account(kom, id)
+        assert after["messages"] == before["messages"] and after["tokens"] < before["tokens"]
+        assert [(one["id"], one["undone"]) for one in after["compactions"]] == [(done["id"], False)]
+        assert done["id"] in kom("session", "show", id).out
+        assert json.loads(kom("session", "list", "--json").out)[0]["compactions"] == 1
+        assert kom("session", "undo", id, "--compaction", done["id"]).out == f"compaction {done['id']}\n"
+        assert account(kom, id)["tokens"] == before["tokens"]
+        assert account(kom, id)["compactions"][0]["undone"] is True
+        assert json.loads(kom("session", "list", "--json").out)[0]["compactions"] == 0
+        refused(kom("session", "undo", id), "nothing to undo")
+
+    def test_not_due(self, kom: Run, id: str) -> None:
+        """A session within its budget is left alone."""
+        done = kom("session", "compact", id, "--budget", "1000000")
+        assert (done.code, done.out) == (0, "") and "nothing to do" in done.err
+        assert account(kom, id)["compactions"] == []
+
+    def test_forced(self, kom: Run, id: str) -> None:
+        """A person may ask for it; the table is on stderr, the compaction's id on stdout."""
+        tokens = account(kom, id)["tokens"]
+        done = kom("session", "compact", id, "--budget", str(2 * tokens), "--force", "--instructions", "keep the flag")
+        (one,) = account(kom, id)["compactions"]
+        assert (done.code, done.out) == (0, one["id"] + "\n") and "before" in done.err
+        assert one["auto"] is False and account(kom, id)["pending"] == []
+
+    def test_does_not_fit(self, kom: Run, id: str) -> None:
+        """Exit 3; a request that was made by hand waits, and is not made twice."""
+        for _ in range(2):
+            done = kom("session", "compact", id, "--budget", "10", "--force", "--instructions", "mind the gap")
+            assert (done.code, done.out) == (3, "") and len(done.err.splitlines()) == 1
+        (waiting,) = account(kom, id)["pending"]
+        assert waiting["instructions"] == "mind the gap" and "mind the gap" in kom("session", "show", id).out
+
+    def test_edit_and_undo(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """A summary is said in other words, from the command line or a file."""
+        refused(kom("session", "edit", id, "--summary", "x"), "no summary")
+        kom("session", "compact", id, "--budget", "4000")
+        (tmp_path / "words.txt").write_text("The gate was mended on Tuesday.")
+        assert kom("session", "edit", id, "--file", tmp_path / "words.txt").code == 0
+        assert "mended on Tuesday" in kom("session", "export", id, "--view", "model").out
+        assert kom("session", "edit", id, "--summary", "Nothing happened.").code == 0
+        assert "Nothing happened." in kom("session", "export", id, "--view", "model").out
+        assert "edit" in kom("session", "undo", id).out
+        assert "mended on Tuesday" in kom("session", "export", id, "--view", "model").out
+        refused(kom("session", "edit", id), "--summary")
+        refused(kom("session", "edit", id, "--file", "nowhere.txt"), "nowhere.txt")
+
+    def test_pins(self, kom: Run, id: str) -> None:
+        """A pinned text is listed, survives, and can be let go again."""
+        assert kom("session", "pin", id, "never push to main").out == "never push to main\n"
+        assert kom("session", "pin", id, "two\nlines").out == 'never push to main\n"two\\nlines"\n'
+        assert account(kom, id)["pins"] == ["never push to main", "two\nlines"]
+        assert kom("session", "pin", id, "two\nlines", "--remove").out == "never push to main\n"
+        refused(kom("session", "pin", id, "two\nlines", "--remove"), "is not pinned")
+
+
+class TestTime:
+    def test_revert_and_undo(self, kom: Run, id: str) -> None:
+        """Turns are taken back and come again."""
+        turns = account(kom, id)["turns"]
+        assert turns >= 2
+        done = kom("session", "revert", id, "--turn", "1")
+        assert (done.code, done.out) == (0, "") and "taken back" in done.err
+        shown = json.loads(kom("session", "export", id).out)
+        assert shown["messages"] == BODY["messages"][: len(shown["messages"])] and account(kom, id)["turns"] == 1
+        assert kom("session", "undo", id).out == "the revert to turn 1\n"
+        assert json.loads(kom("session", "export", id).out) == BODY
+        refused(kom("session", "revert", id, "--turn", "99"), "3 turns")
+
+    def test_fork(self, kom: Run, id: str) -> None:
+        """The new id is on the last line; the fork has the first turns."""
+        done = kom("session", "fork", id, "--turn", "1")
+        new = done.out.splitlines()[-1]
+        assert new != id and account(kom, new)["turns"] == 1
+        assert kom("session", "fork", id, "--id", "copy").out == "copy\n"
+        assert json.loads(kom("session", "export", "copy").out) == BODY
+        refused(kom("session", "fork", id, "--id", "copy"), "copy")
+
+    def test_replay(self, kom: Run, id: str, tmp_path: Path) -> None:
+        """A request from a turn on, also into a file."""
+        done = kom("session", "replay", id, "--turn", "2")
+        messages = json.loads(done.out)["messages"]
+        assert messages == BODY["messages"][-len(messages) :] and messages[0]["role"] == "user"
+        assert kom("session", "replay", id, "--turn", "2", "-o", tmp_path / "r.json").out == ""
+        assert (tmp_path / "r.json").read_text() == done.out
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_export_in_every_format(self, kom: Run, id: str, format: str) -> None:
+        """All that was said is there, and what the model sees is valid wherever it goes."""
+        kom("session", "compact", id, "--budget", "4000")
+        full, shown = (kom("session", "export", id, "--view", view, "--format", format) for view in ("full", "model"))
+        assert (full.code, shown.code) == (0, 0)
+        assert len(kompakt.parse(json.loads(full.out), format)) >= len(BODY["messages"]) - 1
+        assert kompakt.check(json.loads(shown.out), format=format) == []
+
+    def test_export_of_the_last_turns(self, kom: Run, id: str) -> None:
+        """The end of the session, from a request on."""
+        messages = json.loads(kom("session", "export", id, "--turns", "1").out)["messages"]
+        assert messages == BODY["messages"][-len(messages) :] and messages[0]["role"] == "user"
+        assert kom("session", "export", id, "--turns", "1", "--view", "model").code == 0
+        refused(kom("session", "export", id, "--format", "telegram"), "telegram")
+
+
+class TestRecall:
+    def test_a_session_of_a_store(self, kom: Run, id: str, file: Path) -> None:
+        """By words and by reference, also after a compaction; all sessions when none is named."""
+        kom("session", "compact", id, "--budget", "4000")
+        url = "sqlite:///kompakt.db"
+        found = json.loads(kom("recall", url, "supplier invoices", "--session", id, "--json").out)
+        assert found["references"]
+        assert kom("recall", url, "supplier invoices").code == 0
+        whole = kom("recall", url, found["references"][0], "--session", id, "--tokens", "0")
+        assert whole.code == 0 and whole.out == kom("recall", file, found["references"][0], "--tokens", "0").out
+        assert kom("recall", url, "zebra crossing", "--session", id).code == 1
+        refused(kom("recall", url, "x", "--session", "nope"), "nope")
+        refused(kom("recall", file, "x", "--session", id), "--session")
+
+    def test_what_is_a_store(self, tmp_path: Path) -> None:
+        """A scheme that is known makes an address; a file stays a file."""
+        assert all(map(is_store, ["memory:", "sqlite:///a.db", "postgresql+asyncpg://h/d", "REDIS://h", "unix:///s"]))
+        assert not any(map(is_store, ["a.json", "-", "C:/a.json", "memory.json", "redis", "sqlite.db"]))
+
+
+class TestHelp:
+    def test_every_command_is_explained(self, kom: Run) -> None:
+        """Help names all of them."""
+        listed = kom("session", "--help").out
+        for command in cli.sessions.app.registered_commands:
+            assert command.name and f"  {command.name} " in listed
+            assert kom("session", command.name, "--help").out.startswith("Usage: ")
+        assert "session" in kom("--help").out
+
+    def test_help_loads_nothing_heavy(self) -> None:
+        """Who only asks for help waits for neither a driver nor an event loop."""
+        code = (
+            "import sys, kompakt.cli; print(sorted({'asyncio', 'sqlalchemy', 'aiosqlite', 'rich'} & set(sys.modules)))"
+        )
+        environment = {**os.environ, "PYTHONPATH": SOURCE}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout == "[]\n"

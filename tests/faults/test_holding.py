@@ -1,0 +1,63 @@
+"""A lock is given back whatever its renewal is doing at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kompakt.errors import StoreUnavailable
+from kompakt.session.locking import hold
+from kompakt.store.memory import MemoryRecords
+from kompakt.store.values import Fence
+
+
+class Deaf(MemoryRecords):
+    """Renews slowly and, as some drivers do, goes on when it is cancelled."""
+
+    renewals = 0
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        self.renewals += 1
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+        return await super().renew(key, fence, lease=lease)
+
+
+class Gone(MemoryRecords):
+    """Cannot be reached when a lock is renewed or given back."""
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        raise StoreUnavailable("gone")
+
+    async def release(self, key: str, fence: Fence) -> None:
+        raise StoreUnavailable("gone")
+
+
+async def held(records: Any, *, lease: float, seconds: float) -> None:
+    async with hold(records, "k", "turn", lease=lease):
+        await asyncio.sleep(seconds)
+
+
+class TestHold:
+    def test_a_renewal_that_cannot_be_cancelled(self) -> None:
+        async def run() -> None:
+            records = Deaf()
+            async with asyncio.timeout(10):
+                await held(records, lease=0.3, seconds=0.12)
+            assert records.renewals == 1
+            assert await records.acquire("k", "turn", lease=1) is not None
+
+        asyncio.run(run())
+
+    def test_a_store_that_is_gone(self) -> None:
+        """What was done under the lock is done; the lock lapses by itself."""
+
+        async def run() -> None:
+            records = Gone()
+            await held(records, lease=0.15, seconds=0.07)
+            async with asyncio.timeout(10):
+                await held(records, lease=0.15, seconds=0.0)
+
+        asyncio.run(run())

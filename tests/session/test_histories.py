@@ -1,0 +1,181 @@
+"""Any valid history, in any format, however it comes in: kept as it is, shown as it is, compacted as if it lived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from tests.histories import bodies, plain
+from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
+
+import kompakt
+from kompakt.engine.compact import Outcome
+from kompakt.model.references import References
+from kompakt.session import compacting, reading
+from kompakt.session.going_on import RESUME, is_amid
+from kompakt.store.memory import MemoryRecords
+
+every_format = pytest.mark.parametrize("format", FORMATS)
+
+
+@st.composite
+def histories(draw: st.DrawFn, format: str) -> Body:
+    """Draw a history: small and strange, or larger and plain."""
+    if draw(st.booleans()):
+        return draw(bodies(format, max_turns=4, max_steps=3))
+    size, seed, chars = draw(st.integers(4, 40)), draw(st.integers(0, 50)), draw(st.integers(10, 1500))
+    return plain.build(format, messages=size, seed=seed, mean_chars=chars, parallel=draw(st.integers(1, 4)))
+
+
+def cut(draw: st.DrawFn, items: list[Any]) -> list[list[Any]]:
+    """Cut a list into batches anywhere, also between a call and its result."""
+    places = sorted(draw(st.sets(st.integers(1, max(1, len(items) - 1)), max_size=6)))
+    return [batch for a, b in zip([0, *places], [*places, len(items)], strict=True) if (batch := items[a:b])]
+
+
+class Watched:
+    """Remembers what a compaction made, before it was stored."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.outcome: Outcome | None = None
+        proceed = compacting.proceed
+
+        async def watched(*args: Any, **options: Any) -> Outcome:
+            self.outcome = await proceed(*args, **options)
+            return self.outcome
+
+        patch.setattr(compacting, "proceed", watched)
+
+    def payload(self, history: kompakt.History, *, auto: bool) -> Any:
+        """Render what the compaction itself would show, asked to go on where that is due."""
+        assert self.outcome is not None
+        context = self.outcome.context
+        if auto:
+            context.view.touch()
+            context.breaks |= {len(context.messages)}
+            context.append(kompakt.Message("user", (kompakt.Text(RESUME),)))
+        shown = history.with_messages(context.project())
+        return kompakt.repair(shown, resting=shown.messages[-1].role == "assistant").payload
+
+
+def listed(format: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw requests whose messages are a list, and not one text in its place."""
+    return histories(format).filter(lambda body: not isinstance(body.get("input"), str))
+
+
+def test_a_plain_text_in_the_place_of_items() -> None:
+    """What was one text comes back as one."""
+    body = {"model": "gpt-5.4", "input": "ok"}
+
+    async def work() -> None:
+        session = await fresh()
+        assert len(await session.save(body)) == 1
+        assert await session.export() == body == await session.export(view="model")
+
+    run(work())
+
+
+@every_format
+class TestKept:
+    @settings(max_examples=60)
+    @given(data=st.data())
+    def test_comes_back_byte_for_byte(self, format: str, data: st.DataObject) -> None:
+        """Export, projection and references are those of the payload, however it was cut into batches and pages."""
+        body = data.draw(listed(format))
+        batches = data.draw(st.composite(cut)(items_of(format, body)))
+        page = data.draw(st.integers(1, 7))
+
+        async def work() -> None:
+            whole, parts = await fresh(), await fresh()
+            names = await whole.save(body, format=format)
+            appended = [
+                name
+                for batch in batches or [[]]
+                for name in await parts.append(with_items(format, body, batch), format=format)
+            ]
+            assert appended == names == References(kompakt.parse(body, format)).names
+            for session in (whole, parts):
+                assert text(await session.export()) == text(body)
+                assert await session.verify() == []
+                assert text(await session.export(view="model")) == text(body)
+                shown = await session.project()
+                assert shown.repairs == ()
+                assert shown.tokens == total(format, body)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "PAGE", page)
+            run(work())
+
+    @settings(max_examples=40)
+    @given(data=st.data())
+    def test_saving_again_adds_what_is_new(self, format: str, data: st.DataObject) -> None:
+        """The same history, a longer one, a shorter one: nothing is doubled, nothing is lost."""
+        body = data.draw(listed(format))
+        items = items_of(format, body)
+        some = data.draw(st.integers(0, len(items)))
+
+        async def work() -> None:
+            session = await fresh()
+            begun = await session.save(with_items(format, body, items[:some]), format=format)
+            rest = await session.save(body, format=format)
+            assert [*begun, *rest] == References(kompakt.parse(body, format)).names
+            assert await session.save(body, format=format) == []
+            if some:
+                assert await session.save(with_items(format, body, items[:some]), format=format) == []
+            assert text(await session.export()) == text(body)
+            assert (await session.head()).rows == len(items)
+            assert await session.verify() == []
+
+        run(work())
+
+
+@every_format
+class TestCompacted:
+    @settings(max_examples=60)
+    @given(data=st.data())
+    def test_is_what_it_would_be_live(self, format: str, data: st.DataObject) -> None:
+        """Valid, within budget, as the live context shows it, the same for who opens it again, undone without trace."""
+        body = data.draw(listed(format))
+        budget = max(1, int(total(format, body) * data.draw(st.floats(0.1, 1.1))))
+        auto = data.draw(st.booleans())
+        asks = auto and not is_amid(kompakt.parse(body, format).messages)
+
+        async def work(watched: Watched) -> None:
+            records = MemoryRecords()
+            session = await fresh(records)
+            await session.save(body, format=format)
+            if not auto:
+                await session.request_compaction()
+            try:
+                done = await session.compact(budget)
+            except kompakt.DoesNotFit:
+                assert text(await session.export(view="model")) == text(body)
+                return
+            shown = await session.project()
+            note(f"budget {budget}: {done}; {text(shown.payload)}")
+            assert shown.repairs == ()
+            if done.changed:
+                assert watched.outcome is not None
+                goes_on = asks and not watched.outcome.context.single_message
+                assert text(shown.payload) == text(watched.payload(kompakt.parse(body, format), auto=goes_on))
+                assert text(shown.payload).count(RESUME) == goes_on
+            self.judged(format, shown.payload, budget, body)
+            assert text(await session.export()) == text(body)
+            again = await fresh(records)
+            assert text((await again.project()).payload) == text(shown.payload)
+            assert await again.verify() == []
+            if done.changed:
+                await again.undo()
+                assert text((await again.project()).payload) == text(body)
+                assert await again.verify() == []
+
+        with pytest.MonkeyPatch.context() as patch:
+            run(work(Watched(patch)))
+
+    @staticmethod
+    def judged(format: str, payload: Any, budget: int, body: Body) -> None:
+        assert kompakt.check(payload, format) == []
+        assert faults(format, payload) == []
+        assert total(format, payload) <= budget

@@ -1,0 +1,319 @@
+"""What is kept, and how: once, whole, sealed, without what may not be kept; odd values and broken histories too."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.histories.broken import BROKEN, FORMAT_OF, broken
+from tests.session.making import FORMATS, answered, asked, called, fresh, run, said, text, turn, turns
+
+import kompakt
+from kompakt.errors import InputError, StoreDamaged, UsageError
+from kompakt.session.session import Session
+from kompakt.store.memory import MemoryRecords
+from kompakt.store.packing import DEEPEST, LONG, Packing
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+SECRET = "sk-live-0123456789"
+CASES = [
+    pytest.param(FORMAT_OF[code[:2]], body, id=f"{code}: {said}")
+    for code, cases in BROKEN.items()
+    for said, body in cases
+]
+
+
+def kept(records: MemoryRecords) -> bytes:
+    """Join all bytes and texts that a store in memory holds, as they would lie on disk."""
+    found: list[bytes] = list(records._blobs.values())
+    for session in records._sessions.values():
+        found += [session.head.envelope, session.head.format.encode()]
+        found += [part for row in session.rows.values() for part in (row.item, row.note, row.name.encode())]
+        found += [event.data for event in session.events.values()]
+    return b"\n".join(found)
+
+
+class Listening(MemoryRecords):
+    """A store that remembers the words it was given for its index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+
+    async def commit(self, batch: Any, **options: Any) -> Any:
+        self.words += [row.words for row in batch.rows]
+        return await super().commit(batch, **options)
+
+
+class TestRepair:
+    @pytest.mark.parametrize(("format", "body"), CASES)
+    def test_what_is_broken_is_kept_and_shown_mended(self, format: str, body: dict[str, Any]) -> None:
+        """The provider takes what is shown, where anything can be done; what is stored stays as it came."""
+        run(self.mended(format, body))
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @settings(max_examples=30)
+    @given(data=st.data())
+    def test_any_fault(self, format: str, data: st.DataObject) -> None:
+        """The same, wherever the fault is."""
+        _, body = data.draw(broken(format))
+        run(self.mended(format, json.loads(json.dumps(body))))
+
+    @staticmethod
+    async def mended(format: str, body: dict[str, Any]) -> None:
+        session = await fresh()
+        await session.save(body, format=format)
+        assert text(await session.export()) == text(body)
+        shown = await session.project()
+        resting = kompakt.repair(body, format, resting=True)
+        sent = kompakt.repair(body, format)
+        assert text(shown.payload) in (text(sent.payload), text(resting.payload))
+        assert list(shown.repairs) in ([*map(str, sent.changes)], [*map(str, resting.changes)])
+        assert text(await session.export()) == text(body)
+        faults = await session.verify()
+        assert all("answers no call" in fault for fault in faults)
+
+
+class TestOnce:
+    def test_the_same_batch_twice_is_written_once(self) -> None:
+        """A key names a batch, for whoever sends it."""
+
+        async def work() -> None:
+            records = MemoryRecords()
+            names = await (await fresh(records)).append([asked("Hello.")], format="openai-chat", key="a")
+            again = await fresh(records)
+            assert len(names) == 1
+            assert await again.append([asked("Hello.")], key="a") == []
+            assert len(await again.append([asked("Hello.")], key="b")) == 1
+            assert (await again.head()).rows == 2
+
+        run(work())
+
+    def test_a_long_history_is_not_doubled(self) -> None:
+        """Saving again, and saving what is shorter, adds nothing; one that differs is refused."""
+
+        async def work() -> None:
+            messages = turns(800, chars=20, steps=3)[:5733]
+            session = await fresh()
+            assert len(await session.save(messages, format="openai-chat")) == 5733
+            before = await session.head()
+            assert await session.save(messages) == []
+            assert await session.save(messages[:1234]) == []
+            assert await session.head() == before
+            with pytest.raises(UsageError, match="differs"):
+                await session.save([*messages[:100], asked("Something else.")])
+            with pytest.raises(UsageError, match="not in anthropic"):
+                await session.save({"messages": messages[:1], "max_tokens": 1}, format="anthropic")
+            assert await session.head() == before
+
+        run(work())
+
+    def test_another_request_around_the_same_messages_is_kept(self) -> None:
+        """Tools that changed, and nothing else, are what an export has from then on."""
+
+        async def work() -> None:
+            session = await fresh()
+            await session.save({"model": "gpt-5.4", "messages": turn(1), "temperature": 1}, format="openai-chat")
+            newer = {"messages": turn(1), "temperature": 1.0, "model": "gpt-5.4"}
+            assert await session.save(newer, format="openai-chat") == []
+            assert text(await session.export()) == text(newer)
+
+        run(work())
+
+    def test_who_opens_it_needs_not_know_the_format(self) -> None:
+        """A message that could be of several formats is of the session's."""
+
+        async def work() -> None:
+            records = MemoryRecords()
+            await (await fresh(records)).append({"messages": [asked("Hello.")], "max_tokens": 9}, format="anthropic")
+            await (await fresh(records)).append([said("Hello yourself.")])
+            await (await fresh(records)).append([kompakt.Message("user", (kompakt.Text("Good."),))])
+            assert (await (await fresh(records)).head()).messages == 3
+
+        run(work())
+
+    def test_long_texts_are_kept_once(self) -> None:
+        """An output that was read twice, and is in a fork too, takes its room once."""
+
+        async def work() -> None:
+            records, output = MemoryRecords(), "many words " * 1000
+            session = await fresh(records)
+            steps = [message for id in "ab" for message in (called(id), answered(id, output))]
+            await session.append([asked("Read it twice."), *steps], format="openai-chat")
+            await session.fork("other")
+            assert len(records._blobs) == 1
+            assert await session.delete()
+            other = await fresh(records, "other")
+            assert await other.verify() == []
+            assert output in text(await other.export()).replace("\\n", "\n")
+            assert await other.delete()
+            assert records._blobs == {}
+
+        run(work())
+
+    def test_the_same_words_after_many_reverts_have_names(self) -> None:
+        """However often a turn is said again, each is called something else."""
+
+        async def work() -> None:
+            session, names = await fresh(), list[str]()
+            await session.append(turn(1, steps=0), format="openai-chat")
+            for _ in range(100):
+                names += await session.append([asked("Again.")])
+                await session.revert(1)
+            assert len(set(names)) == 100
+            await session.append([asked("Again.")])
+            assert await session.verify() == []
+
+        run(work())
+
+
+class TestSealed:
+    def test_nothing_can_be_read_without_the_key(self) -> None:
+        """No text of any message, summary, pin or request lies in the store; another key is refused."""
+
+        async def work() -> None:
+            records = Listening()
+            session = await fresh(records, key=KEY)
+            body = {"model": "gpt-5.4", "messages": [*turns(6, chars=5000), asked(SECRET)], "user": SECRET}
+            await session.save(body, format="openai-chat")
+            await session.pin(SECRET)
+            await session.request_compaction(instructions=SECRET)
+            await session.compact(2000, summarizer=lambda _: f"They said {SECRET}.")
+            await session.edit_summary(SECRET * 500)
+            assert text(await session.export()) == text(body)
+            assert await session.verify() == []
+            stored = kept(records)
+            for words in (SECRET, "Request 1", "c1_0 line", "gpt-5.4", "They said"):
+                assert words.encode() not in stored
+            assert not any(records.words)
+            await self.refused(await fresh(records, key=OTHER))
+            await self.refused(await fresh(records))
+
+        run(work())
+
+    @staticmethod
+    async def refused(session: Session) -> None:
+        for work in (session.export, session.project, session.count):
+            with pytest.raises(StoreDamaged, match="another key"):
+                await work()
+        with pytest.raises(StoreDamaged, match="another key"):
+            await session.append([asked("Hello.")])
+
+    def test_a_plain_session_is_not_read_with_a_key(self) -> None:
+        """Who expects sealed words does not take others."""
+
+        async def work() -> None:
+            records = MemoryRecords()
+            await (await fresh(records)).append([asked("Hello.")], format="openai-chat")
+            await self.refused(await fresh(records, key=KEY))
+
+        run(work())
+
+
+class TestRedacted:
+    def test_what_may_not_be_kept_is_nowhere(self) -> None:
+        """Not in messages, names of fields, envelopes, requests, pins, summaries, edits, errors or the index."""
+
+        async def work() -> None:
+            records = Listening()
+            session = await fresh(records, redact=lambda words: words.replace(SECRET, "[gone]"))
+            steps = [called("c", command=SECRET, **{SECRET: SECRET}), answered("c", SECRET * 1000)]
+            messages = [*turns(6), asked(f"Use {SECRET}."), *steps, said(SECRET)]
+            body = {"model": "gpt-5.4", "messages": messages, "metadata": {SECRET: [SECRET]}}
+            await session.save(body, format="openai-chat")
+            assert await session.save(body, format="openai-chat") == []
+            await session.pin(f"Never tell {SECRET}.")
+            await session.request_compaction(instructions=SECRET)
+            await session.compact(900, summarizer=lambda _: f"They said {SECRET}.")
+            await session.edit_summary(f"Nobody said {SECRET}.")
+            await session.request_compaction()
+
+            def failing(_: Any) -> str:
+                raise ValueError(SECRET)
+
+            await session.compact(900, summarizer=failing)
+            assert SECRET.encode() not in kept(records)
+            assert not any(SECRET in words for words in records.words)
+            assert text(await session.export()) == text(body).replace(SECRET, "[gone]")
+            assert await session.verify() == []
+
+        run(work())
+
+
+class TestOddValues:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            2**80,
+            -(2**70),
+            float("inf"),
+            1e22,
+            -0.0,
+            "\ud800",
+            {"\udfff": "\ud800", "n": None},
+            {"$kompakt-blob": "x"},
+            {"$kompakt-blob": {"$kompakt-blob": ["y"]}, "long": "z" * LONG},
+            {"$kompakt-blob": "z" * LONG},
+            [{"$kompakt-blob": ["z" * LONG]}, None],
+            {"k" * LONG: ["v" * LONG, "v" * LONG]},
+            ["a" * (LONG - 1), "\0", "é" * LONG, None, True, 2**80],
+        ],
+    )
+    def test_comes_back_as_it_was(self, value: Any) -> None:
+        """Whatever a payload can hold, in every place, with a key and without."""
+        for packing in (Packing(), Packing(KEY)):
+            packed = packing.pack(value)
+            back = packing.unpack(packed.data, packed.blobs or None, where="here")
+            assert json.dumps(back) == json.dumps(value)
+            assert packing.is_whole(back, packed.content)
+
+        async def work() -> None:
+            session = await fresh()
+            body = {"model": "gpt-5.4", "messages": [*turn(1), {**asked("x"), "odd": value}], "odd": value}
+            await session.save(body, format="openai-chat")
+            assert text(await session.export()) == text(body)
+            assert await session.verify() == []
+
+        run(work())
+
+    @pytest.mark.parametrize("depth", [DEEPEST - 20, DEEPEST + 1, 900, 100_000])
+    @pytest.mark.parametrize("inner", ["x", "x" * LONG], ids=["short", "long"])
+    def test_what_is_too_deep_is_refused_before_it_is_written(self, depth: int, inner: str) -> None:
+        """What could not be read back everywhere is not taken; what is taken comes back."""
+        value: Any = inner
+        for _ in range(depth):
+            value = [value]
+
+        async def work() -> None:
+            session = await fresh()
+            await session.append([asked("Hello.")], format="openai-chat")
+            messages = [{**asked("Hello."), "odd": value}]
+            if depth < DEEPEST:
+                await session.append(messages)
+                assert text(await session.export()) == text([asked("Hello."), *messages])
+            else:
+                with pytest.raises(InputError, match="nested"):
+                    await session.append(messages)
+            assert await session.verify() == []
+
+        run(work())
+
+    def test_long_pins_and_edits_can_be_read(self) -> None:
+        """An event of any size leaves the session as readable as before."""
+
+        async def work() -> None:
+            session = await fresh()
+            await session.save(turns(6), format="openai-chat")
+            await session.pin("word " * LONG)
+            assert (await session.reader()).timeline.pins == ("word " * LONG,)
+            await session.pin("word " * LONG, pinned=False)
+            await session.request_compaction()
+            await session.compact(900)
+            await session.edit_summary("other " * LONG)
+            assert "other " * 100 in text(await session.export(view="model"))
+            assert await session.verify() == []
+
+        run(work())

@@ -1,0 +1,314 @@
+"""The life of a compaction: asked for, prepared, put into words, written; or not, and then nothing else has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.session.making import answered, asked, called, fresh, run, said, text, turn, turns
+
+import kompakt
+from kompakt.engine.summary import Material
+from kompakt.session.events import Failed
+from kompakt.session.going_on import RESUME
+from kompakt.session.session import Session
+from kompakt.store.memory import MemoryRecords
+
+BUDGET = 900
+
+
+async def begun(count: int = 8, records: MemoryRecords | None = None, **options: Any) -> Session:
+    """Return a session of some turns, well over the budget."""
+    session = await fresh(records, **options)
+    await session.save(turns(count), format="openai-chat")
+    return session
+
+
+async def seen(session: Session) -> str:
+    """Return what the model sees, as text."""
+    return text(await session.export(view="model"))
+
+
+class Telling:
+    """A summariser that answers from a list, and remembers what it was given."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+        self.given: list[Material] = []
+
+    async def __call__(self, material: Material) -> str:
+        self.given.append(material)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class TestRequests:
+    def test_a_request_survives_and_is_carried_out(self) -> None:
+        """Who opens the session next finds the request, carries it out, and nobody does it again."""
+
+        async def work() -> None:
+            records = MemoryRecords()
+            seq = await (await begun(records=records)).request_compaction(instructions="keep the names")
+            again, telling = await fresh(records), Telling("All parts were looked at.")
+            assert [marker.instructions for marker in (await again.pending()).values()] == ["keep the names"]
+            done = await again.compact(1_000_000, summarizer=telling, instructions="be short")
+            assert done.changed
+            assert telling.given[0].instructions == "keep the names\nbe short"
+            assert await again.pending() == {}
+            assert not (await again.compact(1_000_000)).changed
+            assert seq == (await again.head()).messages + 1
+
+        run(work())
+
+    def test_only_an_automatic_one_asks_to_go_on(self) -> None:
+        """The message is seen by the model, once, and is none of the conversation."""
+
+        async def work() -> None:
+            session, manual = await begun(), await begun()
+            before = text(await session.export())
+            assert (await session.compact(BUDGET)).changed
+            assert (await seen(session)).count(RESUME) == 1
+            assert text(await session.export()) == before
+            assert (await session.head()).turn == 8
+            await manual.request_compaction()
+            assert (await manual.compact(BUDGET)).changed
+            assert RESUME not in await seen(manual)
+
+        run(work())
+
+    def test_nobody_speaks_between_a_call_and_its_result(self) -> None:
+        """Amid a step the agent goes on by itself: the result follows its call."""
+
+        async def work() -> None:
+            session = await begun()
+            await session.append([called("late")], format="openai-chat")
+            assert (await session.compact(BUDGET)).changed
+            await session.append([answered("late")], format="openai-chat")
+            shown = await session.project()
+            assert shown.repairs == ()
+            assert RESUME not in text(shown.payload)
+
+        run(work())
+
+    def test_not_due_nothing_done(self) -> None:
+        """Within budget a compaction changes nothing, not even a number."""
+
+        async def work() -> None:
+            session = await begun()
+            before = await session.head()
+            done = await session.compact(1_000_000)
+            assert (done.id, done.changed, done.tokens_before) == (None, False, done.tokens_after)
+            assert await session.head() == before
+
+        run(work())
+
+
+class TestSummariser:
+    @pytest.mark.parametrize(
+        "answer", [ValueError("no answer"), "", "too long " * 5000], ids=["raises", "empty", "long"]
+    )
+    def test_one_that_fails_leaves_the_ledger_to_speak(self, answer: str | Exception) -> None:
+        """Asked three times, each failure is recorded, and what code knows is told."""
+
+        async def work() -> None:
+            session, plain, telling = await begun(), await begun(), Telling(answer)
+            done = await session.compact(BUDGET, summarizer=telling)
+            assert done.changed
+            assert len(telling.given) == 3
+            assert len((await session.compactions())[0].failures) == 3
+            assert done.report is not None
+            assert "pytest tests/part_1.py -k step_0" in done.report.told
+            await plain.compact(BUDGET)
+            assert await seen(session) == await seen(plain)
+            assert await session.verify() == []
+
+        run(work())
+
+    def test_one_that_recovers_is_believed(self) -> None:
+        """The second answer counts, the first is recorded."""
+
+        async def work() -> None:
+            session = await begun()
+            await session.compact(BUDGET, summarizer=Telling(ValueError("busy"), "Everything was looked at."))
+            assert "Everything was looked at." in await seen(session)
+            assert [*(await session.compactions())[0].failures] == ["ValueError('busy')"]
+
+        run(work())
+
+    def test_what_it_says_in_an_error_does_not_break_the_session(self) -> None:
+        """An error of any length is recorded in short."""
+
+        async def work() -> None:
+            session = await begun()
+            await session.compact(BUDGET, summarizer=Telling(ValueError("x" * 100_000)))
+            assert await session.verify() == []
+            assert all(len(one) <= 1_000 for one in (await session.compactions())[0].failures)
+
+        run(work())
+
+    def test_the_second_summary_folds_the_first(self) -> None:
+        """The summariser gets its earlier words; facts of the first stretch are still told."""
+
+        async def work() -> None:
+            session, telling = await begun(), Telling("First words.", "Second words.")
+            await session.compact(BUDGET, summarizer=telling)
+            for number in range(9, 17):
+                await session.append(turn(number), format="openai-chat")
+            done = await session.compact(BUDGET, summarizer=telling)
+            assert done.changed
+            assert "First words." in (telling.given[1].earlier or "")
+            shown = await seen(session)
+            assert "Second words." in shown
+            assert "First words." not in shown
+            assert "tests/part_1.py" in (await told_in_full(session))
+            assert not {message.text for message in telling.given[1].messages} & {"Part 1 is done."}
+
+        run(work())
+
+
+async def told_in_full(session: Session) -> str:
+    """Return the ledger that the newest compaction keeps for the next."""
+    reader = await session.reader()
+    assert reader.timeline.pivot is not None
+    return (await reader.frame(reader.timeline.pivot)).state.ledger
+
+
+class TestFailures:
+    def test_what_cannot_fit_leaves_a_record_and_nothing_else(self) -> None:
+        """The model sees what it saw; a budget that is large enough finds nothing to do."""
+
+        async def work() -> None:
+            session = await begun()
+            before = await seen(session)
+            for _ in range(2):
+                with pytest.raises(kompakt.DoesNotFit):
+                    await session.compact(20)
+            assert await seen(session) == before
+            timeline = (await session.reader()).timeline
+            assert [type(event.deed) for event in timeline.done] == [Failed, Failed]
+            assert await session.pending() == {}
+            assert not (await session.compact(1_000_000)).changed
+            assert await session.verify() == []
+
+        run(work())
+
+    def test_what_was_asked_for_and_cannot_fit_waits_for_a_better_budget(self) -> None:
+        """A request of a person's is not given up."""
+
+        async def work() -> None:
+            session = await begun()
+            await session.request_compaction()
+            with pytest.raises(kompakt.DoesNotFit):
+                await session.compact(20)
+            assert len(await session.pending()) == 1
+            assert (await session.compact(BUDGET)).changed
+
+        run(work())
+
+
+class Slow:
+    """A summariser that waits until it is told to speak."""
+
+    def __init__(self) -> None:
+        self.asked, self.speak = asyncio.Event(), asyncio.Event()
+        self.times = 0
+
+    async def __call__(self, material: Material) -> str:
+        self.times += 1
+        self.asked.set()
+        await self.speak.wait()
+        return "Slowly told."
+
+
+class TestMeanwhile:
+    def test_what_is_appended_is_kept_and_shown(self) -> None:
+        """Messages that come while the summariser thinks follow its summary."""
+
+        async def work() -> None:
+            records, slow = MemoryRecords(), Slow()
+            session = await begun(records=records)
+            working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
+            await slow.asked.wait()
+            other = await fresh(records)
+            await other.append([asked("One more thing."), called("c"), answered("c"), said("Done too.")])
+            slow.speak.set()
+            assert (await working).changed
+            shown = await seen(other)
+            assert shown.index("Slowly told.") < shown.index("One more thing.") < shown.index("Done too.")
+            assert shown.count("One more thing.") == 1
+            assert await session.verify() == []
+            assert text(await session.export()).count("One more thing.") == 1
+
+        run(work())
+
+    def test_a_step_that_began_meanwhile_is_not_interrupted(self) -> None:
+        """A call that is appended while the summariser thinks keeps its result beside it."""
+
+        async def work() -> None:
+            records, slow = MemoryRecords(), Slow()
+            session = await begun(records=records)
+            working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
+            await slow.asked.wait()
+            await (await fresh(records)).append([asked("One more thing."), called("c")])
+            slow.speak.set()
+            await working
+            await session.append([answered("c")])
+            assert (await session.project()).repairs == ()
+
+        run(work())
+
+    def test_a_revert_makes_it_start_over(self) -> None:
+        """What was prepared for messages that are gone is not written."""
+
+        async def work() -> None:
+            records, slow = MemoryRecords(), Slow()
+            session = await begun(records=records)
+            await session.request_compaction()
+            await session.append(turn(9))
+            working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
+            await slow.asked.wait()
+            await (await fresh(records)).revert(8)
+            slow.speak.set()
+            assert (await working).changed
+            assert slow.times == 2
+            shown = await seen(session)
+            assert "Request 9" not in shown
+            assert "Slowly told." in shown
+            assert await session.verify() == []
+
+        run(work())
+
+    def test_two_at_once_make_one(self) -> None:
+        """The second waits and uses what the first made."""
+
+        async def work() -> None:
+            records, slow = MemoryRecords(), Slow()
+            await begun(records=records)
+            slow.speak.set()
+            sessions = [await fresh(records) for _ in range(5)]
+            done = await asyncio.gather(*(one.compact(BUDGET, summarizer=slow) for one in sessions))
+            assert len({one.id for one in done}) == 1
+            assert [one.changed for one in done].count(True) == 1
+            assert slow.times == 1
+            assert len(await sessions[0].compactions()) == 1
+
+        run(work())
+
+    def test_one_that_is_cancelled_leaves_the_request(self) -> None:
+        """The lock is free at once and the work can be finished."""
+
+        async def work() -> None:
+            session, slow = await begun(), Slow()
+            working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
+            await slow.asked.wait()
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert len(await session.pending()) == 1
+            assert (await session.compact(BUDGET, patience=1)).changed
+            assert await session.verify() == []
+
+        run(work())

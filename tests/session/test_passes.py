@@ -1,0 +1,86 @@
+"""Sixteen compactions of one stored session: what the first stretch said and did is still told after the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.engine.test_ledger_attacks import unique
+from tests.engine.test_ledger_passes import RULES, first_stretch, stretch
+from tests.session.making import FORMATS, faults, fresh, run, text
+
+import kompakt
+from kompakt.engine.ledger import parsing
+from kompakt.model.messages import Message, ToolResult
+from kompakt.session.session import Session
+from kompakt.store.memory import MemoryRecords
+
+PASSES = 16
+BUDGET = 9_000
+
+
+def session_of(passes: int) -> list[list[Message]]:
+    """Make the stretches of one long session, their calls named apart."""
+    parts = [first_stretch(), *(stretch(number) for number in range(passes))]
+    whole, cut = named(unique([message for part in parts for message in part])), list[list[Message]]()
+    for part in parts:
+        cut.append(whole[: len(part)])
+        whole = whole[len(part) :]
+    return cut
+
+
+def named(messages: list[Message]) -> list[Message]:
+    """Let each result name the tool it is of, as one format wants it."""
+    names = {call.id: call.name for message in messages for call in message.calls}
+    return [
+        message.with_parts(
+            msgspec.structs.replace(part, name=names[part.call_id]) if isinstance(part, ToolResult) else part
+            for part in message.parts
+        )
+        for message in messages
+    ]
+
+
+async def known(session: Session) -> tuple[set[Any], set[Any]]:
+    """Return what the newest pivot tells of the first stretch, and what the record keeps of it."""
+    reader = await session.reader()
+    assert reader.timeline.pivot is not None
+    state = (await reader.frame(reader.timeline.pivot)).state
+    told, in_full = (parsing.read(words).facts for words in (state.summary, state.ledger))
+    told_of = {(fact.kind, fact.key, fact.relation) for fact in told if "first_" in fact.key}
+    return told_of, {(fact.kind, fact.key, fact.relation) for fact in in_full if "first_" in fact.key}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_first_stretch_lasts(format: str) -> None:
+    """Files, commands and the user's rules are those of the first pass at the last, opened anew each time."""
+
+    async def work() -> None:
+        records, kept = MemoryRecords(), list[tuple[set[Any], set[Any]]]()
+        begun, *rest = session_of(PASSES)
+        await (await fresh(records)).append(kompakt.render(begun, format), format=format)
+        for number, part in enumerate(rest):
+            session = await fresh(records)
+            await session.append(kompakt.render(part, format), format=format)
+            if number % 2:
+                await session.request_compaction()
+            done = await session.compact(BUDGET)
+            view = await session.project()
+            assert view.repairs == ()
+            assert view.tokens <= BUDGET
+            assert faults(format, {"contents": view.payload} if format == "gemini" else view.payload) == []
+            if done.changed and number >= 3:
+                shown = text(view.payload)
+                assert all(rule in shown for rule in RULES), number
+                kept.append(await known(session))
+        expected = {(kind, key) for kind, key, _ in kept[0][1]}
+        files = {("file", f"src/first_{number}.py") for number in range(6)}
+        assert files | {("command", f"make first_{number}") for number in range(6)} <= expected
+        assert len(kept) >= 8
+        assert all(in_full == kept[0][1] for _, in_full in kept)
+        assert all(files <= {(kind, key) for kind, key, _ in told} for told, _ in kept)
+        assert len(await session.compactions()) >= PASSES - 4
+        assert await session.verify() == []
+
+    run(work())
