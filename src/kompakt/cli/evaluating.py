@@ -25,12 +25,15 @@ Admission = Annotated[
     typer.Option("--admission", metavar="P", help="Also measure what this policy saves when nothing is due."),
 ]
 
+Bill = Annotated[bool, typer.Option("--bill", help="Also price whole sessions with a prompt cache.")]
+
 
 def evaluate(
     data: Data,
     out: Out = Path("eval-out"),
     policy: PolicyName = "default",
     admission: Admission = None,
+    bill: Bill = False,
     limit: Limit = None,
     jobs: Jobs = 2,
     gate: Gate = False,
@@ -43,7 +46,8 @@ def evaluate(
     from kompakt.evals.run import Settings
     from kompakt.version import __version__
 
-    rows = _measured(Settings(data=data, out=out, policy=policy, admission=admission, limit=limit, jobs=jobs))
+    settings = Settings(data=data, out=out, policy=policy, admission=admission, bill=bill, limit=limit, jobs=jobs)
+    rows = _measured(settings)
     results = gather(rows, version=__version__, policy=policy)
     for path in write(results, rows, out):
         typer.echo(str(path), err=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 import msgspec
 
 from kompakt.evals.attack import ATTACKS
+from kompakt.evals.bills import CLAIRVOYANT, ECONOMIC, READS, SAVED, UNTOUCHED_READS, WORST
 from kompakt.evals.chains import PASSES
 from kompakt.evals.facts import KINDS
 from kompakt.evals.row import Row
@@ -61,6 +62,9 @@ FLAT = 0.02
 LATENCY = 0.150
 COMPRESSION = 0.50
 FACTS_KEPT = 0.95
+LONG = 100_000
+"""Tokens of a session whose bill is to be halved."""
+BILL_SAVED, BILL_WORST, BILL_FORESEEN, CACHE_KEPT = 0.50, -0.01, 1.1, 0.97
 
 
 def numbers(rows: Iterable[Row]) -> list[Number]:
@@ -105,7 +109,41 @@ def goals(found: Sequence[Number], rows: Sequence[Row]) -> list[Goal]:
     removed = [share for row in rows if row.measure == "compression" if (share := _removed(row)) is not None]
     found_share = f"median {median(removed):.1%}" if removed else "not measured"
     reached = median(removed) >= COMPRESSION if removed else None
-    return [*judged, Goal(name="compression", goal=f"≥ {COMPRESSION:.0%}", found=found_share, reached=reached)]
+    judged.append(Goal(name="compression", goal=f"≥ {COMPRESSION:.0%}", found=found_share, reached=reached))
+    return [*judged, *_bill_goals(rows)]
+
+
+def _bill_goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """Hold bills against sending everything and against the clairvoyant, and the cache against untouched sessions."""
+    priced = {(row.mode, row.session): row for row in rows if row.measure == "bill"}
+    mine = [row for (mode, _), row in priced.items() if mode == ECONOMIC]
+    long = [row for row in mine if row.tokens > LONG]
+    fitting = [row for row in mine if row.tokens <= row.budget]
+    saved = [row.share(SAVED) or 0.0 for row in long]
+    yield _middle("bill, saved on long sessions", saved, BILL_SAVED, lowest=True)
+    worst = [row.share(WORST) or 0.0 for row in fitting]
+    found = f"{min(worst):+.1%}" if worst else "not measured"
+    reached = min(worst) >= BILL_WORST if worst else None
+    yield Goal(name="bill, least saved at any moment", goal=f"≥ {BILL_WORST:.0%}", found=found, reached=reached)
+    over = [_left(row) / max(1, _left(priced[CLAIRVOYANT, row.session])) for row in long]
+    yield _middle("bill, of the clairvoyant's", over, BILL_FORESEEN, lowest=False)
+    kept = [(row.share(READS) or 0.0) / whole for row in long if (whole := row.share(UNTOUCHED_READS))]
+    yield _middle("cache, of the untouched share", kept, CACHE_KEPT, lowest=True)
+
+
+def _left(row: Row) -> int:
+    return row.asked[SAVED] - row.told[SAVED]
+
+
+def _middle(name: str, values: Sequence[float], goal: float, *, lowest: bool) -> Goal:
+    """Judge a median that is to be at least, or at most, so much."""
+    sign, worst = ("≥", min) if lowest else ("≤", max)
+    if not values:
+        return Goal(name=name, goal=f"{sign} {goal:.0%}", found="not measured", reached=None)
+    middle = median(values)
+    found = f"median {middle:.1%}, worst {worst(values):.1%}"
+    reached = middle >= goal if lowest else middle <= goal
+    return Goal(name=name, goal=f"{sign} {goal:.0%}", found=found, reached=reached)
 
 
 def _removed(row: Row) -> float | None:

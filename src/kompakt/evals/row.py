@@ -17,7 +17,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One session, one cut, one way of compacting it."""
 
     measure: str
-    """``told``, ``chains``, ``attack``, ``evidence``, ``compression`` or ``latency``."""
+    """``told``, ``chains``, ``attack``, ``evidence``, ``compression``, ``bill`` or ``latency``."""
     mode: str
     """What stood in the context: kompakt at a size, a baseline, a real summary; or after how many passes."""
     session: str

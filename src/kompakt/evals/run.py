@@ -15,6 +15,7 @@ import msgspec
 
 from kompakt.errors import UsageError
 from kompakt.evals.attack import attack
+from kompakt.evals.bills import bills
 from kompakt.evals.chains import chains
 from kompakt.evals.data import sessions
 from kompakt.evals.recalling import evidence
@@ -42,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "default"
     admission: str | None = None
     """The policy whose savings without pressure are measured; none: not measured."""
+    bill: bool = False
+    """Whether whole sessions are replayed and priced."""
     limit: int | None = None
     """Sessions at most."""
     jobs: int = 2
@@ -86,6 +89,8 @@ def _planned(chosen: Sequence[Session], settings: Settings) -> Iterator[Work]:
         measures = ["evidence"] if session.questions else ["told", "chains", "attack"]
         if settings.admission is not None and not session.questions:
             measures.append("compression")
+        if settings.bill and not session.questions:
+            measures.append("bill")
         data = msgspec.json.encode(session, order="deterministic")
         for measure in measures:
             text = f"{measure}\0{settings.policy}\0{settings.admission}\0{code}\0"
@@ -143,6 +148,8 @@ def perform(work: Work) -> list[Row]:
             return list(chains(recording, work.policy))
         case "attack":
             return list(attack(recording, work.policy))
+        case "bill":
+            return list(bills(recording, work.policy))
         case _:
             return list(compression(recording, work.admission or work.policy))
 

@@ -6,6 +6,8 @@ and whatever was left out because it said nothing, is named in ``notes``.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from kompakt.model.messages import Json, JsonObject
@@ -36,9 +38,21 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[str | None, ...] = ()
     """Assistant ids by wire message, where the recording has them."""
     usages: tuple[tuple[int, JsonObject], ...] = ()
+    times: tuple[tuple[int, float], ...] = ()
+    """Assistant wire message to the second at which it began, where the recording says."""
     summaries: frozenset[int] = frozenset()
     questions: tuple[Question, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def seconds(stamp: Json) -> float | None:
+    """Read a moment as recordings write it."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -89,6 +89,12 @@ def limits(model: str) -> Limits:
     return Limits(model=model, context=ASSUMED_WINDOW, output=ASSUMED_OUTPUT, known=False)
 
 
+def price_of(model: str) -> Price | None:
+    """Return the prices of a model, or nothing where nobody states them."""
+    found = _find(model)
+    return None if found is None else found.price
+
+
 def base_name(model: str) -> str:
     """Reduce a name as providers and routers write it to the key of the snapshot, date kept."""
     name = _VENDOR.sub("", model.strip().lower().rsplit("/", 1)[-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kompakt.evals.session import Document, Session
+from kompakt.evals.session import Document, Session, seconds
 from kompakt.model.messages import Json, JsonObject
 
 _USAGE = {
@@ -40,6 +40,7 @@ class _Gathering:
         self._notes = list(document.notes)
         self._messages: list[JsonObject] = []
         self._usages: list[tuple[int, JsonObject]] = []
+        self._times: list[tuple[int, float]] = []
         self._open: dict[str, int] = {}
         self._model: str | None = None
         self._answered = -1
@@ -54,6 +55,8 @@ class _Gathering:
         message: JsonObject = record["message"]
         match message["role"]:
             case "assistant":
+                began = seconds(record.get("timestamp"))
+                self._times += [(len(self._messages), began)] if began is not None else []
                 self._add_assistant(number, message)
             case "toolResult":
                 self._add_result(message)
@@ -69,6 +72,7 @@ class _Gathering:
             format="anthropic",
             body={**({"model": self._model} if self._model else {}), "messages": self._messages},
             usages=tuple(self._usages),
+            times=tuple(self._times),
             notes=(*self._notes, *missing),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kompakt.evals.session import Document, Session
+from kompakt.evals.session import Document, Session, seconds
 from kompakt.model.messages import JsonObject
 from kompakt.wire.transcripts import Transcript, is_transcript
 from kompakt.wire.transcripts import read as read_transcript
@@ -21,12 +21,24 @@ def read(document: Document) -> Iterator[Session]:
     transcript = read_transcript(document.lines)
     notes = [f"line {one.line} was skipped: {one.reason}" for one in transcript.skipped]
     notes += [f"line {number} had characters that were replaced" for number in transcript.mended]
-    yield _session(transcript, document.name, notes)
+    began = _began(document)
+    yield _session(transcript, document.name, notes, began)
     for number, sidechain in enumerate(transcript.sidechains, start=1):
-        yield _session(sidechain, f"{document.name}#agent-{number}", [])
+        yield _session(sidechain, f"{document.name}#agent-{number}", [], began)
 
 
-def _session(transcript: Transcript, name: str, notes: list[str]) -> Session:
+def _began(document: Document) -> dict[str, float]:
+    """Find when each assistant message began: the first record that has its id."""
+    found: dict[str, float] = {}
+    for record in objects(list(document.records)):
+        message, moment = record.get("message"), seconds(record.get("timestamp"))
+        name = message.get("id") if isinstance(message, dict) else None
+        if isinstance(name, str) and moment is not None:
+            found.setdefault(name, moment)
+    return found
+
+
+def _session(transcript: Transcript, name: str, notes: list[str], began: dict[str, float]) -> Session:
     if transcript.format == "anthropic":
         notes += _open_calls(transcript.body["messages"])
     return Session(
@@ -36,6 +48,7 @@ def _session(transcript: Transcript, name: str, notes: list[str]) -> Session:
         body=transcript.body,
         ids=transcript.ids,
         usages=transcript.usages,
+        times=tuple((index, began[name]) for index, name in enumerate(transcript.ids) if name in began),
         summaries=transcript.summaries,
         notes=tuple(notes),
     )

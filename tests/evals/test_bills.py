@@ -1,0 +1,233 @@
+"""Bills of whole sessions: priced by hand, replayed on the engine, and held against the goals."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.evals.making import Script, long, write_transcript
+
+from kompakt.engine.context import Context
+from kompakt.engine.cost import Economy, Prices
+from kompakt.evals.bills import (
+    CLAIRVOYANT,
+    ECONOMIC,
+    FULL,
+    READS,
+    SAVED,
+    UNTOUCHED_READS,
+    WORST,
+    Request,
+    bills,
+    clairvoyant,
+    economic,
+    replay,
+    requests,
+    sent_whole,
+)
+from kompakt.evals.data import load, read, sessions
+from kompakt.evals.recording import Recording, record
+from kompakt.evals.results import goals, numbers
+from kompakt.evals.row import Row
+from kompakt.evals.run import Settings, run
+from kompakt.evals.session import seconds
+from kompakt.model.budget import Budget
+
+WIDE = Budget(window=1_000_000, trigger=900_000, target=450_000)
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    """Return a session of some 60,000 tokens."""
+    return record(long(60, filler=2_400).session())
+
+
+class TestRequests:
+    def test_one_before_each_answer(self) -> None:
+        """Everything said before is in it; two answers in a row are one."""
+        script = Script().user("Read it, please.").call("Read", {"path": "a"}, "one two").says("Done.").says("Really.")
+        asked = requests(record(script.session()))
+        assert [one.at for one in asked] == [1, 3]
+        assert 0 < asked[0].total < asked[1].total
+        assert all(one.output > 0 and one.now is None for one in asked)
+
+    def test_times(self, tmp_path: Path) -> None:
+        """The first record of an answer says when it began; pi says it of each entry; others say nothing."""
+        write_transcript(tmp_path / "a.jsonl", Script().user("Begin now.").says("Yes."))
+        records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+        stamped = [{**one, "timestamp": f"2025-01-01T00:0{index}:00Z"} for index, one in enumerate(records)]
+        stamped.append({**stamped[-1], "uuid": "later", "timestamp": "2025-01-01T00:09:00Z"})
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, stamped)))
+        entries = [
+            {"type": "session", "id": "x"},
+            {"type": "message", "message": {"role": "user", "content": "Begin."}, "timestamp": "2025-01-01T00:00:00Z"},
+            {
+                "type": "message",
+                "message": {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+                "timestamp": "2025-01-01T00:01:00Z",
+            },
+        ]
+        (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, entries)))
+        (one,) = read(load(tmp_path / "a.jsonl", name="a"))
+        (two,) = read(load(tmp_path / "b.jsonl", name="b"))
+        assert one.times == two.times == ((1, seconds("2025-01-01T00:01:00Z")),)
+        assert requests(record(one))[0].now == seconds("2025-01-01T00:01:00Z")
+
+    @pytest.mark.parametrize("stamp", [None, 12, "yesterday", {}])
+    def test_a_stamp_that_says_nothing(self, stamp: object) -> None:
+        """It is passed over."""
+        assert seconds(stamp) is None
+
+
+class TestReplay:
+    def test_sending_everything_by_hand(self) -> None:
+        """New tokens are written, old ones read, and all is written again when the cache went cold."""
+        asked = [Request(1, 1_000, 10, 0.0), Request(3, 1_500, 20, 60.0), Request(5, 1_600, 0, 600.0)]
+        bill = sent_whole(asked, Prices())
+        assert bill.paid == pytest.approx(1_250 + 50 + 100 + 625 + 100 + 2_000)
+        assert (bill.reads, bill.writes, bill.peak) == (1_000, 3_100, 1_600)
+
+    def test_what_is_never_full_costs_as_much_as_sending_everything(self, recording: Recording) -> None:
+        """The context shows all of it."""
+        asked = requests(recording)
+        whole = sent_whole(asked, Prices())
+        found = replay(recording, asked, "default", WIDE, Prices())
+        assert (found.rewritings, found.reads, found.peak) == (0, whole.reads, whole.peak)
+        assert found.paid == pytest.approx(whole.paid)
+        assert found.dearest == pytest.approx(1)
+
+    def test_when_full(self, recording: Recording) -> None:
+        """A window is kept."""
+        asked = requests(recording)
+        budget = Budget.of(20_000)
+        found = replay(recording, asked, "default", budget, Prices())
+        assert found.rewritings > 1
+        assert found.peak <= 20_000
+        assert found.untouched == pytest.approx(sent_whole(asked, Prices()).paid)
+
+    def test_the_economic_trigger_saves_and_keeps_its_promise(self, recording: Recording) -> None:
+        """Nothing forces it."""
+        found = replay(recording, requests(recording), "default", WIDE, Prices(), due=economic)
+        assert found.rewritings > 0
+        assert found.paid < 0.9 * found.untouched
+        assert found.dearest <= 1.01
+
+    def test_a_rewriting_that_breaks_the_promise_is_undone(
+        self, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The context then shows what it showed before."""
+        undone: list[bool] = []
+        back = Context.rollback
+
+        def rollback(context: Context, snapshot: object) -> None:
+            shown = list(context.project())
+            back(context, snapshot)  # pyright: ignore[reportArgumentType]
+            undone.append(shown != list(context.project()) == list(context.messages))
+
+        asked = requests(recording)
+        whole = sent_whole(asked, Prices())
+        monkeypatch.setattr(Economy, "keeps", lambda *_, **__: False)
+        monkeypatch.setattr(Context, "rollback", rollback)
+        found = replay(recording, asked[:40], "default", WIDE, Prices(), due=lambda *_: True)
+        assert found.rewritings == 40
+        found = replay(recording, asked, "default", WIDE, Prices(), due=economic)
+        assert undone
+        assert all(undone)
+        assert (found.rewritings, found.paid) == (0, pytest.approx(whole.paid))
+
+
+class TestClairvoyant:
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.tuples(st.integers(0, 40_000), st.sampled_from([1, 1, 1, 900])), min_size=1, max_size=8))
+    def test_no_schedule_is_cheaper(self, trace: list[tuple[int, int]]) -> None:
+        """Every other one costs as much or more."""
+        asked: list[Request] = []
+        total, now = 0, 0
+        for new, pause in trace:
+            total, now = total + new, now + pause
+            asked.append(Request(0, total, 0, float(now)))
+        plan = clairvoyant(asked, Economy())
+        costs = {
+            frozenset(step for step, chosen in enumerate(choice) if chosen): cost
+            for choice in product((False, True), repeat=len(trace))
+            if (cost := _priced(trace, choice)) is not None
+        }
+        assert costs[plan] == pytest.approx(min(costs.values()))
+
+    def test_a_short_session_needs_no_plan(self) -> None:
+        """There is nothing to leave out."""
+        assert clairvoyant([Request(0, 500 * step, 0) for step in range(1, 9)], Economy()) == frozenset()
+
+
+def _priced(trace: list[tuple[int, int]], choice: tuple[bool, ...]) -> float | None:
+    economy, carried, total, paid = Economy(), 0, 0, 0.0
+    for step, (new, pause) in enumerate(trace):
+        left = max(economy.least, int(economy.share * total))
+        if choice[step]:
+            if carried <= left:
+                return None
+            paid, carried = paid + 1.25 * (left + new), left + new
+        else:
+            rate = 1.25 if step == 0 or pause > economy.prices.life else 0.1
+            paid, carried = paid + rate * carried + 1.25 * new, carried + new
+        total += new
+    return paid
+
+
+class TestReport:
+    def test_rows(self, recording: Recording) -> None:
+        """One a way; the clairvoyant's is the cheapest, and sending everything is what all are held against."""
+        rows = {row.mode: row for row in bills(recording, "default")}
+        assert list(rows) == [FULL, ECONOMIC, CLAIRVOYANT]
+        assert rows[FULL].told[SAVED] == 0
+        assert 0 < rows[ECONOMIC].told[SAVED] <= rows[CLAIRVOYANT].told[SAVED]
+        assert rows[ECONOMIC].asked[SAVED] == rows[FULL].asked[SAVED] > 0
+        assert rows[FULL].share(READS) == rows[FULL].share(UNTOUCHED_READS)
+        assert (rows[ECONOMIC].share(WORST) or 0) >= -0.01
+        assert "rewritings" in rows[ECONOMIC].note
+
+    def test_a_session_without_answers_has_no_bill(self) -> None:
+        """Nothing was asked."""
+        assert list(bills(record(Script().user("Is anybody there?").session()), "default")) == []
+
+    def test_goals(self) -> None:
+        """Halved, never dearer, near the clairvoyant, and the cache in use."""
+        mine = _row(ECONOMIC, saved=55, worst=-1, reads=90)
+        best = _row(CLAIRVOYANT, saved=58, worst=0, reads=90)
+        found = _judged([mine, best])
+        assert found["bill, saved on long sessions"] is True
+        assert found["bill, least saved at any moment"] is True
+        assert found["bill, of the clairvoyant's"] is True
+        assert found["cache, of the untouched share"] is False
+        found = _judged([_row(ECONOMIC, saved=40, worst=-2, reads=95), best])
+        assert found["bill, saved on long sessions"] is False
+        assert found["bill, least saved at any moment"] is False
+        assert found["bill, of the clairvoyant's"] is False
+        assert found["cache, of the untouched share"] is True
+        assert _judged([])["bill, of the clairvoyant's"] is None
+
+    def test_only_when_asked_for(self, tmp_path: Path) -> None:
+        """A run prices sessions when told to."""
+        folder = tmp_path / "data"
+        folder.mkdir()
+        write_transcript(folder / "priced.jsonl", long(25))
+        assert len(list(sessions(folder))) == 1
+        rows = run(Settings(data=folder, out=tmp_path / "out", jobs=1, bill=True))
+        assert [row.mode for row in rows if row.measure == "bill"] == [FULL, ECONOMIC, CLAIRVOYANT]
+        assert all(row.measure != "bill" for row in run(Settings(data=folder, out=tmp_path / "out", jobs=1)))
+
+
+def _row(mode: str, *, saved: int, worst: int, reads: int) -> Row:
+    told = {SAVED: saved, WORST: worst, READS: reads, UNTOUCHED_READS: 96}
+    return Row(
+        measure="bill", mode=mode, session="a", source="x", told=told, asked=dict.fromkeys(told, 100),
+        tokens=150_000, budget=168_000,
+    )  # fmt: skip
+
+
+def _judged(rows: list[Row]) -> dict[str, bool | None]:
+    return {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
