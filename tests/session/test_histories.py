@@ -140,7 +140,8 @@ class TestCompacted:
         body = data.draw(listed(format))
         budget = max(1, int(total(format, body) * data.draw(st.floats(0.1, 1.1))))
         auto = data.draw(st.booleans())
-        asks = auto and not is_amid(kompakt.parse(body, format).messages)
+        history = kompakt.parse(body, format)
+        asks = auto and not is_amid(history.messages, history.contract)
 
         async def work(watched: Watched) -> None:
             records = MemoryRecords()

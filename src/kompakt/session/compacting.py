@@ -150,7 +150,7 @@ async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
     if head.rows == reader.head.rows:
         return False
     now = await resumed(await session.reader())
-    return is_amid(now.context.messages)
+    return is_amid(now.context.messages, now.context.contract)
 
 
 async def markers_of(reader: Reader) -> dict[int, Marker]:
@@ -191,7 +191,7 @@ async def prepare(reader: Reader, wish: Wish, markers: dict[int, Marker]) -> Pre
     order = order_of(session, wish, markers, reader.timeline.pins)
     order = msgspec.structs.replace(order, policy=_with_summarizer(order.policy, asked))
     before = session.context.projected_tokens
-    asks = _is_auto(markers) and not is_amid(session.context.messages)
+    asks = _is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
     spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
     outcome = await _proceeded(session, order, spare)
     steps, budget = outcome.steps, order.budget

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kompakt.engine.wording import ASSISTANT_LINE
 from kompakt.model.budget import Budget
+from kompakt.model.contract import Contract
 from kompakt.model.groups import groups
 from kompakt.model.messages import Message, Opaque, Reasoning, Text
 from kompakt.model.pairs import pair
@@ -39,11 +40,16 @@ def less(budget: Budget, tokens: int) -> Budget:
     return Budget(window=window, reserve=budget.reserve, trigger=trigger, target=min(budget.target, trigger - 1))
 
 
-def is_amid(messages: Sequence[Message]) -> bool:
-    """Tell whether a step is not over: nobody may speak between a call and its result, and nobody has to."""
+def is_amid(messages: Sequence[Message], contract: Contract | None = None) -> bool:
+    """Tell whether a step is not over: nobody may speak between a call and its result, and nobody has to.
+
+    Where the provider takes no words beside results, the results that the model is about to read end nothing either.
+    """
     if not messages:
         return False
     last = messages[-1]
+    if last.results and contract is not None and contract.alternates and not contract.merges_results:
+        return True
     if last.parts and all(type(part) is Opaque for part in last.parts):  # a provider's sign that may have to be last
         return True
     if last.role == "assistant" and all(type(part) is Reasoning for part in last.parts):

@@ -7,6 +7,7 @@ writes under the lock shows its fence: one who was followed without knowing it i
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -15,11 +16,16 @@ from kompakt.errors import Busy, StoreError
 from kompakt.store.protocol import Records
 from kompakt.store.values import Fence
 
+_log = logging.getLogger("kompakt.session")
+
 LEASE = 15.0
 """Seconds after which a lock of a dead holder is free."""
 
 PATIENCE = 120.0
 """Seconds that somebody waits for a lock, as a rule."""
+
+_SILENCE = 2.0
+"""Seconds after which somebody who waits says so."""
 
 _FIRST_WAIT = 0.005
 _LONGEST_WAIT = 0.25
@@ -48,13 +54,17 @@ async def hold(
 
 async def _acquired(records: Records, key: str, name: str, *, lease: float, patience: float) -> Fence:
     clock = asyncio.get_running_loop().time
-    end, wait = clock() + patience, _FIRST_WAIT
+    began, wait, told = clock(), _FIRST_WAIT, False
+    end = began + patience
     while True:
         fence = await records.acquire(key, name, lease=lease)
         if fence is not None:
             return fence
         if clock() >= end:
             raise Busy(f"the session is in use: its {name} lock was held for {patience:g} seconds; try again later")
+        if not told and clock() - began > _SILENCE:
+            told = True
+            _log.info("waiting for the %s lock of a session; one whose holder has died is free after its lease", name)
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(wait * 1.6, _LONGEST_WAIT)
 
