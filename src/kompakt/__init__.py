@@ -37,6 +37,10 @@ from kompakt.errors import (
     InputError,
     KompaktError,
     MalformedPayload,
+    Overflowed,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
@@ -67,39 +71,61 @@ from kompakt.wire.overflow import Overflow, overflow
 from kompakt.wire.problem import Change, Problem, Repair
 
 if TYPE_CHECKING:
+    from kompakt.agent.agent import Agent
+    from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
+    from kompakt.agent.configuration import CompactionConfig
+    from kompakt.agent.prompts import Prompts
+    from kompakt.agent.protocol import ChatClient, Delta, Reply, ToolSpec
+    from kompakt.agent.summarizing import LLMSummarizer, SummaryFault
+    from kompakt.agent.wrapping import wrap
     from kompakt.session.providers import ContextProvider, HistoryProvider, Run
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
 
 __all__ = [
+    "Agent",
     "AmbiguousFormat",
+    "AnthropicMessages",
     "Budget",
     "Busy",
     "Change",
+    "ChatClient",
     "Compaction",
+    "CompactionConfig",
     "Conflict",
     "Context",
     "ContextProvider",
     "Counter",
+    "Delta",
     "DoesNotFit",
     "Drop",
+    "Gemini",
     "Group",
     "History",
     "HistoryProvider",
     "InputError",
     "KompaktError",
+    "LLMSummarizer",
     "Limits",
     "MalformedPayload",
     "Marker",
     "Media",
     "Message",
     "Opaque",
+    "OpenAIChat",
+    "OpenAIResponses",
     "Overflow",
+    "Overflowed",
     "Policy",
     "Problem",
+    "Prompts",
+    "ProviderError",
+    "ProviderRefused",
+    "ProviderUnavailable",
     "Reasoning",
     "Recalled",
     "Repair",
+    "Reply",
     "Report",
     "Round",
     "Run",
@@ -109,10 +135,12 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "StoreVersion",
+    "SummaryFault",
     "Text",
     "TokenCount",
     "ToolCall",
     "ToolResult",
+    "ToolSpec",
     "Turn",
     "UnknownFormat",
     "UnknownModelWarning",
@@ -140,15 +168,30 @@ __all__ = [
     "split",
     "strategies",
     "turns",
+    "wrap",
 ]
 
 _LATE = {
+    "Agent": "kompakt.agent.agent",
+    "AnthropicMessages": "kompakt.agent.clients.anthropic",
+    "ChatClient": "kompakt.agent.protocol",
+    "CompactionConfig": "kompakt.agent.configuration",
     "ContextProvider": "kompakt.session.providers",
+    "Delta": "kompakt.agent.protocol",
+    "Gemini": "kompakt.agent.clients.gemini",
     "HistoryProvider": "kompakt.session.providers",
+    "LLMSummarizer": "kompakt.agent.summarizing",
+    "OpenAIChat": "kompakt.agent.clients.openai_chat",
+    "OpenAIResponses": "kompakt.agent.clients.openai_responses",
+    "Prompts": "kompakt.agent.prompts",
+    "Reply": "kompakt.agent.protocol",
     "Run": "kompakt.session.providers",
     "Session": "kompakt.session.session",
     "Store": "kompakt.session.store",
+    "SummaryFault": "kompakt.agent.summarizing",
+    "ToolSpec": "kompakt.agent.protocol",
     "open_store": "kompakt.session.store",
+    "wrap": "kompakt.agent.wrapping",
 }
 """Names that are imported when they are asked for: who only works on payloads does not pay for event loops."""
 

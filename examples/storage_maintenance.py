@@ -1,0 +1,62 @@
+"""Maintenance of a store: verify every session, compact those over a budget, and say how it went.
+
+    python examples/storage_maintenance.py agent.db --budget 50000
+    python examples/storage_maintenance.py agent.db --budget 50000 --dry-run
+
+Exits with 1 when a session is not as it should be or cannot be made to fit. Agents may be at work meanwhile: of two
+compactions of a session one waits for the other, and each can be undone. Needs no model and no network.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import kompakt
+
+
+async def tend(session: kompakt.Session, budget: int, *, dry_run: bool) -> tuple[str, bool]:
+    """Look after one session; return a line about it and whether all is well."""
+    try:
+        problems = await session.verify()
+        if problems:
+            return f"not as it should be: {'; '.join(problems)}", False
+        tokens = await session.count()
+        if dry_run or tokens <= budget:
+            return f"{tokens} tokens{', over the budget' if tokens > budget else ''}", True
+        done = await session.compact(budget)
+    except kompakt.KompaktError as error:  # one bad session does not keep the others waiting
+        return f"{type(error).__name__}: {error}", False
+    return f"{done.tokens_before} -> {done.tokens_after} tokens, compaction {done.id}", True
+
+
+async def maintain(file: Path, budget: int, *, dry_run: bool) -> int:
+    """Go through all sessions; return how many are not well."""
+    seen = bad = 0
+    async with await kompakt.open_store(f"sqlite:///{file}") as store:
+        async for session in store.sessions():
+            line, is_well = await tend(session, budget, dry_run=dry_run)
+            print(f"{session.id}: {line}")
+            seen, bad = seen + 1, bad + (not is_well)
+    print(f"{seen} sessions, {bad} with problems")
+    return bad
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Verify and compact the sessions of an SQLite store.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--budget", type=int, default=100_000, help="tokens that a session may show to a model")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing")
+    options = parser.parse_args(argv)
+    if not options.file.is_file():
+        parser.error(f"{options.file} is not there")
+    try:
+        return 1 if asyncio.run(maintain(options.file, options.budget, dry_run=options.dry_run)) else 0
+    except kompakt.KompaktError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

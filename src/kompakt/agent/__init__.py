@@ -1,0 +1,1 @@
+"""Agents: a model, tools, and a history that never outgrows its window."""

@@ -1,0 +1,212 @@
+"""An agent: a client, tools and a store; runs that may take days.
+
+    agent = Agent(OpenAIChat(model="gpt-5"), tools=[read_file], system="You fix bugs.", store="sqlite:///agent.db")
+    result = await agent.run("Why does the build fail?", session="build")
+
+What is said at the call counts before what was said to the agent, and that before what was said to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import suppress
+from secrets import token_hex
+from types import TracebackType
+from typing import Self
+
+from kompakt.agent.configuration import CompactionConfig, budget_of, config_of, policy_of
+from kompakt.agent.events import Result, RunEvent
+from kompakt.agent.live import Live
+from kompakt.agent.loop import Loop, surely
+from kompakt.agent.protocol import ChatClient
+from kompakt.agent.tools import Function, Tool, sendable, tools_of
+from kompakt.engine.policies import Policy
+from kompakt.engine.summary import Summarizer
+from kompakt.errors import UsageError
+from kompakt.model.budget import Budget
+from kompakt.model.messages import Json, Message, Text
+from kompakt.session.compacting import Compaction
+from kompakt.session.providers import ContextProvider, Run
+from kompakt.session.session import Session
+from kompakt.session.store import Store, open_store
+
+MAX_STEPS = 10_000
+"""Model calls of one run at most: a model that never ends is ended."""
+
+
+class Agent:
+    """A model with tools, whose history never outgrows its window."""
+
+    def __init__(
+        self,
+        client: ChatClient,
+        *,
+        tools: Iterable[Function | Tool] = (),
+        system: str | None = None,
+        store: str | Store = "memory:",
+        budget: int | Budget | None = None,
+        policy: str | Policy | None = None,
+        summarizer: Summarizer | None = None,
+        compaction: CompactionConfig | None = None,
+        providers: Sequence[ContextProvider] = (),
+        max_steps: int = MAX_STEPS,
+    ) -> None:
+        self.client = client
+        self.system = system
+        self.tools = tools_of(tools)
+        self.providers = tuple(providers)
+        self.max_steps = max_steps
+        own = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer)
+        self._config = own.over(compaction) if compaction is not None else own
+        self._store = store
+        self._opened: Store | None = store if isinstance(store, Store) else None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of what the agent opened: a store given by its address, the client's connections."""
+        if self._opened is not None and not isinstance(self._store, Store):
+            opened, self._opened = self._opened, None
+            await opened.close()
+        await self.client.close()
+
+    async def session(self, id: str) -> Session:
+        """Return a session of the agent's store."""
+        async with self._opening:
+            if self._opened is None:
+                assert isinstance(self._store, str)
+                self._opened = await open_store(self._store)
+        return await self._opened.session(id)
+
+    async def run(
+        self,
+        text: str | None,
+        *,
+        session: str | None = None,
+        budget: int | Budget | None = None,
+        policy: str | Policy | None = None,
+        compaction: CompactionConfig | None = None,
+    ) -> Result:
+        """Say something and let the agent work until it is done; ``None`` takes up a run that was cut short.
+
+        Raises:
+            DoesNotFit: what must stay is larger than the budget.
+            ProviderError: the provider refuses, or does not answer.
+            Busy: another run of the session does not end.
+        """
+        work = self._started(text, session, _config(budget, policy, compaction), streams=False)
+        result: Result | None = None
+        async for event in work:
+            result = event if isinstance(event, Result) else result
+        assert result is not None
+        return result
+
+    def stream(
+        self,
+        text: str | None,
+        *,
+        session: str | None = None,
+        budget: int | Budget | None = None,
+        policy: str | Policy | None = None,
+        compaction: CompactionConfig | None = None,
+    ) -> AsyncGenerator[RunEvent]:
+        """Do what ``run`` does and tell what happens as it happens; the last event is the ``Result``.
+
+        Who stops listening stops the run; taken up again it goes on where it was.
+        """
+        return self._started(text, session, _config(budget, policy, compaction), streams=True)
+
+    async def compact(
+        self, session: str, *, instructions: str | None = None, budget: int | Budget | None = None
+    ) -> Compaction:
+        """Compact a session now, because somebody asks for it."""
+        config = config_of(self.client, _config(budget, None, None), self._config)
+        found = await self.session(session)
+        await found.request_compaction(auto=False, instructions=instructions)
+        return await found.compact(
+            budget_of(self.client, config),
+            policy=policy_of(config),
+            summarizer=config.summarizer,
+            instructions=config.instructions,
+            model=self.client.model,
+        )
+
+    async def _started(
+        self, text: str | None, session: str | None, config: CompactionConfig, *, streams: bool
+    ) -> AsyncGenerator[RunEvent]:
+        """Run in a task of its own and hand on what it tells."""
+        told: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+        work = asyncio.create_task(self._run(text, session or f"run-{token_hex(6)}", config, told, streams=streams))
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (event := await told.get()) is not None:
+                yield event
+            yield await work
+        finally:
+            if not work.done():
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+
+    async def _run(
+        self,
+        text: str | None,
+        id: str,
+        config: CompactionConfig,
+        told: asyncio.Queue[RunEvent | None],
+        *,
+        streams: bool,
+    ) -> Result:
+        session = await self.session(id)
+        envelope = self.client.envelope(system=self.system, tools=[tool.spec for tool in self.tools.values()])
+        live = Live(session, envelope, format=self.client.format, model=self.client.model)
+        async with session.turn():
+            run = await self._begun(text, session, live)
+            loop = Loop(
+                self.client,
+                live,
+                self.tools,
+                config=config_of(self.client, config, self._config),
+                emit=told.put_nowait,
+                max_steps=self.max_steps,
+                streams=streams,
+            )
+            if text is None and live.rests:  # it was cut short behind its last word
+                return loop.said_last()
+            result = await loop.run()
+            run.responses = loop.produced
+            for provider in self.providers:
+                await provider.after_run(run)
+            return result
+
+    async def _begun(self, text: str | None, session: Session, live: Live) -> Run:
+        """Load the session, or begin it, and say what is new."""
+        opening: list[Json] = []
+        spoken = [] if text is None else [Message("user", (Text(sendable(text)),))]
+        run = Run(session.id, spoken, format=self.client.format)
+        if await session.exists():
+            await live.load()
+        elif text is None:
+            raise UsageError(f"there is no session {session.id!r} to take up; say something to begin it")
+        else:
+            live.begin()
+            opening = self.client.opening(self.system)
+        for provider in self.providers if text is not None else ():  # what is taken up has been prepared
+            await provider.before_run(run)
+        await surely(live.add([*run.added, *run.inputs], opening=opening))
+        return run
+
+
+def _config(
+    budget: int | Budget | None, policy: str | Policy | None, compaction: CompactionConfig | None
+) -> CompactionConfig:
+    own = CompactionConfig(budget=budget, policy=policy)
+    return own if compaction is None else own.over(compaction)

@@ -1,0 +1,61 @@
+"""How an agent compacts: one value, given at the call, at the agent or at the client, in this order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.agent.protocol import ChatClient
+from kompakt.engine.policies import Policy
+from kompakt.engine.summary import Summarizer
+from kompakt.model.budget import OUTPUT_CAP, Budget
+from kompakt.model.limits import Limits
+
+
+class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """When and how the history of an agent is compacted; ``None`` leaves it to whoever is asked next."""
+
+    auto: bool | None = None
+    """Whether anything is compacted that nobody asked for by hand; true when nobody says."""
+    prune: bool | None = None
+    """Whether old tool outputs are hidden before anything else goes, in batches at the trigger."""
+    economic: bool | None = None
+    """Whether a prompt that still fits is compacted when that makes the run cheaper; true when nobody says."""
+    budget: int | Budget | None = None
+    policy: str | Policy | None = None
+    summarizer: Summarizer | None = None
+    """Writes a narrative beside the facts that code has taken; its model may be another than the agent's."""
+    instructions: str | None = None
+    output_cap: int | None = None
+    """Most tokens that are kept free for an answer."""
+
+    def over(self, other: CompactionConfig) -> CompactionConfig:
+        """Take from another what this one leaves open."""
+        mine = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(other, **mine)
+
+
+def config_of(client: ChatClient, *given: CompactionConfig | None) -> CompactionConfig:
+    """Put together what is said at the call, at the agent and at the client."""
+    config = CompactionConfig()
+    for one in (*given, getattr(client, "compaction", None)):
+        config = config.over(one) if isinstance(one, CompactionConfig) else config
+    return config
+
+
+def policy_of(config: CompactionConfig) -> str | Policy:
+    """Say which policy compacts."""
+    return config.policy or ("conservative" if config.prune else "default")
+
+
+def limits_of(client: ChatClient) -> Limits:
+    """Say what a client's model holds."""
+    return Limits(model=client.model, context=client.context_window, output=client.output_limit)
+
+
+def budget_of(client: ChatClient, config: CompactionConfig) -> Budget:
+    """Make the budget of a client's model, unless one was given."""
+    if isinstance(config.budget, Budget):
+        return config.budget
+    if config.budget is not None:
+        return Budget.of(config.budget)
+    return Budget.for_model(limits_of(client), output_cap=config.output_cap or OUTPUT_CAP)

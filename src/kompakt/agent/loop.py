@@ -1,0 +1,287 @@
+"""One run of an agent: pending requests to compact first, then the budget, the model, the tools, and again.
+
+Each part is done before the next begins and is in the store before it counts, so a run may end at any point and another
+takes it up: nothing that finished is repeated, what was open is closed as interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from kompakt.agent.configuration import CompactionConfig, budget_of, limits_of, policy_of
+from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
+from kompakt.agent.live import Live
+from kompakt.agent.protocol import ChatClient, Delta, Reply
+from kompakt.agent.saving import Saving, down_to
+from kompakt.agent.tools import Tool, failed
+from kompakt.engine.strategies import OverflowByRounds
+from kompakt.errors import Overflowed
+from kompakt.model.budget import Budget, Usage, overflows
+from kompakt.model.messages import Message, ToolCall, ToolResult
+from kompakt.model.tokens import json_text
+from kompakt.wire.overflow import Overflow, truncated
+
+T = TypeVar("T")
+
+_log = logging.getLogger("kompakt.agent")
+
+TRIES = 3
+"""How often a request that was too long is cut where it grew, before everything is compacted to the least."""
+
+_SHARE = 0.8
+"""Part of a request that is kept when the provider says that it is too long and not by how much."""
+
+_MARGIN = 0.95
+"""Part of what would fit that is aimed for: the provider's count and ours differ from text to text."""
+
+
+_FULL = 0.5
+"""Share of the window below which nobody would cut a prompt: counts differ more while it is small."""
+
+
+_NOISE = 50
+"""Tokens by which a prompt has to grow so that the provider must have noticed."""
+
+
+class Loop:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        client: ChatClient,
+        live: Live,
+        tools: dict[str, Tool],
+        *,
+        config: CompactionConfig,
+        emit: Callable[[RunEvent], None],
+        max_steps: int,
+        streams: bool,
+    ) -> None:
+        self._client = client
+        self._live = live
+        self._tools = tools
+        self._config = config
+        self._emit = emit
+        self._max_steps = max_steps
+        self._streams = streams
+        self._budget = budget_of(client, config)
+        self._ratio = 1.0
+        """Tokens that the provider counts for each that is counted here."""
+        self._saving = Saving(client.model, wanted=config.auto is not False and config.economic is not False)
+        self._before: tuple[int, int] | None = None
+        """What was sent last and what of it the provider read; nothing when it was rewritten since."""
+        self._paid = Usage()
+        self._steps = 0
+        self.produced: list[Message] = []
+
+    async def run(self) -> Result:
+        """Go on until the model has nothing more to do."""
+        asked = bool(await self._live.session.pending())  # before this run began
+        self._saving.begin(self._live.context)
+        while True:
+            await self._relieve(asked=asked)
+            asked = False
+            reply = await self._ask()
+            said = await surely(self._live.say(reply.items))
+            self.produced += said
+            await self._account(reply)
+            calls = self._live.open_calls()
+            if not calls:
+                return self._result(said, "end" if reply.stop == "tools" else reply.stop)
+            await self._answer(calls)
+            if self._steps >= self._max_steps:
+                return self._result(said, "steps")
+
+    def _result(self, said: Sequence[Message], stop: str) -> Result:
+        text = "\n".join(filter(None, (message.text for message in said)))
+        return Result(text, self._live.session.id, self._steps, self._paid, stop)
+
+    def said_last(self) -> Result:
+        """Return the end of a run that had come to it before."""
+        return self._result([self._live.context.messages[-1]], "end")
+
+    # --- the window -----------------------------------------------------------------------------------------------
+
+    async def _relieve(self, *, asked: bool) -> None:
+        """Carry out what was asked for; compact when the budget is due."""
+        if not await self._live.is_current():
+            await self._live.load()
+            asked = bool(await self._live.session.pending())
+        due = self._budget.due(int(self._live.context.tokens * self._ratio))
+        if asked or (due and self._config.auto is not False):
+            await self.compact()
+        elif (goal := self._saving.goal(self._live.context)) is not None:
+            await self.compact(goal)
+
+    async def compact(self, goal: int | None = None) -> None:
+        """Compact the session; what the model is shown is made again from the store."""
+        config, shown = self._config, self._live.context.projected_tokens
+        budget = _scaled(self._budget, self._ratio)
+        if self._budget.due(int(self._live.context.tokens * self._ratio)):
+            await self._request()
+        done = await self._live.session.compact(
+            budget if goal is None else down_to(budget, goal, shown),
+            policy=policy_of(config),
+            summarizer=config.summarizer,
+            instructions=config.instructions,
+            model=self._client.model,
+        )
+        await self._live.load()
+        self._before = None
+        if done.changed and done.id is not None:
+            self._saving.rewrote(shown, self._live.context.projected_tokens)
+            self._emit(Compacted(done.id, done.report))
+
+    async def _request(self) -> None:
+        """Ask for a compaction, durably, unless somebody has."""
+        if not await self._live.session.pending():
+            await self._live.session.request_compaction(auto=True)
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> Reply:
+        """Send the request; when it is too long, cut it where it grew and send it again.
+
+        Raises:
+            Overflowed: it is too long also when nothing is left that could go.
+        """
+        for attempt in range(TRIES + 2):
+            self._saving.sending(self._live.context)
+            try:
+                reply = await self._client.send(self._live.body(), on_delta=self._told if self._streams else None)
+            except Overflowed as error:
+                if attempt > TRIES:
+                    raise
+                await self._recover(error.overflow, attempt)
+                continue
+            if reply.stop != "overflow":
+                return reply
+            self._paid = _sum(self._paid, reply.billed)
+            if attempt > TRIES:
+                raise Overflowed("the window was full before the answer was over, also with the least in it")
+            await self._recover(None, attempt)
+        raise AssertionError("unreachable")
+
+    def _told(self, delta: Delta) -> None:
+        if delta.kind == "text":
+            self._emit(Spoke(delta.text))
+        elif delta.kind == "reasoning":
+            self._emit(Thought(delta.text))
+
+    async def _recover(self, overflow: object, attempt: int) -> None:
+        """Bring the history down to what the provider takes: the guilty round first, at last to the least."""
+        session, counted = self._live.session, self._live.context.projected_tokens
+        goal = self._goal(overflow if isinstance(overflow, Overflow) else None, counted)
+        guilty = "the whole history"
+        if attempt < TRIES:
+            strategy = OverflowByRounds(target=goal)
+            await session.apply(strategy)
+            guilty = strategy.guilty or guilty
+        else:
+            await session.request_compaction(auto=True)
+            await session.compact(max(1, goal // 2), model=self._client.model)
+        _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, guilty, goal)
+        await self._live.load()
+        self._saving.rewrote(counted, self._live.context.projected_tokens)
+        self._before = None
+        self._emit(Recovered(guilty, self._live.context.projected_tokens))
+
+    def _goal(self, overflow: Overflow | None, counted: int) -> int:
+        """Say how many tokens, counted here, the provider would take; learn how it counts."""
+        if overflow is None or overflow.by_bytes or not overflow.limit:
+            return int(counted * _SHARE)
+        room = overflow.limit - (overflow.output or min(self._client.output_limit, overflow.limit // 2))
+        if overflow.actual:
+            self._ratio = max(self._ratio, overflow.actual / max(1, counted))
+        return min(int(counted * _SHARE), int(room / self._ratio * _MARGIN)) if room > 0 else int(counted * _SHARE)
+
+    async def _account(self, reply: Reply) -> None:
+        """Learn from what the provider reports; ask for a compaction when the window is full."""
+        self._steps += 1
+        self._paid = _sum(self._paid, reply.billed)
+        self._saving.answered(reply.usage.output)
+        self._emit(Stepped(self._steps, reply.usage))
+        said = sum(map(self._live.context.counter.message, self.produced[-1:]))
+        sent = self._live.context.projected_tokens - said
+        if reply.usage.prompt and sent > 0:
+            if self._is_cut(sent, reply.usage):
+                _log.warning("the provider read %d of %d tokens: it cut the prompt", reply.usage.prompt, sent)
+                if self._config.auto is not False:
+                    self._budget = _within(self._budget, reply.usage.prompt)
+                    await self._request()
+                return
+            observed = min(4.0, max(0.25, reply.usage.prompt / sent))
+            self._ratio += 0.5 * (observed - self._ratio)
+        if self._config.auto is not False and overflows(reply.usage, limits_of(self._client)):
+            await self._request()
+
+    def _is_cut(self, sent: int, usage: Usage) -> bool:
+        """Tell whether a provider read less than was sent: far less than expected, or no more although more came."""
+        before, self._before = self._before, (sent, usage.prompt)
+        expected, window = int(sent * self._ratio), self._client.context_window
+        if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= before[1]:
+            return True  # counts far from ours say nothing: there are servers that report what is not cached
+        return expected > window * _FULL and self._steps > 1 and truncated(expected, usage, window=window)
+
+    # --- the tools ------------------------------------------------------------------------------------------------
+
+    async def _answer(self, calls: Sequence[ToolCall]) -> None:
+        """Run the tools that the model asks for, side by side; what finishes early is remembered."""
+        for call in calls:
+            self._emit(Called(call.id, call.name, call.input if isinstance(call.input, str) else json_text(call.input)))
+        left = len(calls)
+
+        async def one(call: ToolCall) -> ToolResult:
+            nonlocal left
+            result = await self._called(call)
+            if left > 1:
+                await surely(self._live.remember(result))
+            left -= 1
+            self._emit(Answered(call.id, call.name, result.output, result.is_error))
+            return result
+
+        results = await asyncio.gather(*map(one, calls))
+        await surely(self._live.answer(results))
+
+    async def _called(self, call: ToolCall) -> ToolResult:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            return failed(call, f"there is no tool {call.name!r}; there are: {known}")
+        return await tool(call)
+
+
+async def surely(work: Coroutine[Any, Any, T]) -> T:
+    """Write what cannot be had again also when the run is cancelled meanwhile; cancelled again, let go."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("what was said last is not in the store: %s", error)
+        raise
+
+
+def _scaled(budget: Budget, ratio: float) -> Budget:
+    """Say a budget in tokens as they are counted here."""
+    if ratio <= 1.0 or not budget.trigger:
+        return budget
+    numbers = {name: int(getattr(budget, name) / ratio) for name in ("window", "reserve", "trigger", "target")}
+    return msgspec.structs.replace(budget, **numbers)
+
+
+def _within(budget: Budget, read: int) -> Budget:
+    """Make a budget of what a provider reads that does not say how much it holds; never below a quarter."""
+    trigger = max(1, budget.trigger // 4, min(budget.trigger, int(read * _MARGIN)))
+    return msgspec.structs.replace(budget, trigger=trigger, target=min(budget.target, trigger // 2))
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(*(getattr(one, name) + getattr(other, name) for name in Usage.__struct_fields__))
