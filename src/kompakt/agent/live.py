@@ -25,7 +25,6 @@ from kompakt.session.writing import Draft
 from kompakt.store.values import Head
 from kompakt.wire.formats import WIRES
 
-
 SOURCE = "kompakt"
 CUT_SHORT = "[kompakt] The run was cut short here."
 """Stands between results that the model has not read and what the user says, where one may not follow the other."""
@@ -41,6 +40,7 @@ class Live:
         self.envelope = envelope
         self.model = model
         self._wire = WIRES[format]
+        self._request = self._wire.parse([], {**envelope, self._wire.messages_key: []})
         self._items: list[Json] = []
         self._shown: Sequence[Message] = ()
         self._written = 0
@@ -116,13 +116,16 @@ class Live:
         return [call for call in found if type(call) is ToolCall and not call.hosted]
 
     def body(self) -> JsonObject:
-        """Return the request as it would be sent now; written anew only where something was rewritten."""
+        """Return the request as it would be sent now; written anew only where something was rewritten.
+
+        Its messages grow with the session: a copy at each step would cost what the session is long.
+        """
         shown = self.context.project()
         if shown is not self._shown:
             self._items, self._shown, self._written = [], shown, 0
         self._items += [item for message in shown[self._written :] for item in self._wire.render(message)]
         self._written = len(shown)
-        body = {**self.envelope, self._wire.messages_key: list(self._items)}
+        body = {**self.envelope, self._wire.messages_key: self._items}
         return api.repair(body, self._wire.format).payload if self._mends else body
 
     # --- write ----------------------------------------------------------------------------------------------------
@@ -134,8 +137,7 @@ class Live:
     async def _append(self, messages: Iterable[Message]) -> list[Message]:
         new = list(messages)
         if new:
-            body = {**self.envelope, self._wire.messages_key: []}
-            await self.session.append(self._wire.parse([], body).with_messages(new))
+            await self.session.append(self._request.with_messages(new))
             self.context.extend(new)
             self._rows += len(new)  # others who write meanwhile are noticed: there are more rows than these
         return new

@@ -20,7 +20,7 @@ from kompakt.agent.protocol import ChatClient, Delta, Reply
 from kompakt.agent.saving import Saving, down_to
 from kompakt.agent.tools import Tool, failed
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import Overflowed
+from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Budget, Usage, overflows
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
@@ -183,13 +183,23 @@ class Loop:
             await session.apply(strategy)
             guilty = strategy.guilty or guilty
         else:
-            await session.request_compaction(auto=True)
-            await session.compact(max(1, goal // 2), model=self._client.model)
+            await self._to_the_least(max(1, goal // 2))
         _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, guilty, goal)
         await self._live.load()
         self._saving.rewrote(counted, self._live.context.projected_tokens)
         self._before = None
         self._emit(Recovered(guilty, self._live.context.projected_tokens))
+
+    async def _to_the_least(self, goal: int) -> None:
+        """Compact to a goal; where what must stay is larger, to that: the provider may take it."""
+        session = self._live.session
+        for _ in range(2):
+            await session.request_compaction(auto=True)
+            try:
+                await session.compact(goal, model=self._client.model)
+                return
+            except DoesNotFit as error:
+                goal = max(1, error.floor)
 
     def _goal(self, overflow: Overflow | None, counted: int) -> int:
         """Say how many tokens, counted here, the provider would take; learn how it counts."""

@@ -20,7 +20,7 @@ from kompakt.errors import DoesNotFit, InputError, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject
-from kompakt.model.references import References
+from kompakt.model.references import digest
 from kompakt.session.store import Store
 
 _log = logging.getLogger("kompakt.agent")
@@ -30,6 +30,9 @@ ROUTES = {"/chat/completions": "openai-chat", "/responses": "openai-responses", 
 
 _MANAGED = ("previous_response_id", "conversation")
 """Fields that say that the provider keeps the history: what is sent is only what is new, and is left alone."""
+
+_BRANCHES = 20
+"""Conversations that begin alike and are kept apart at most."""
 
 Client = TypeVar("Client")
 
@@ -147,15 +150,18 @@ async def _acompacted(body: Mapping[str, Any], format: str, terms: Terms) -> Jso
 
 
 async def _kept(body: JsonObject, format: str, store: Store) -> None:
-    """Keep a history in the session that is named by how it began."""
+    """Keep a history in the session that is named by how it began; one that went on otherwise in another."""
     history = api.parse(body, format)
-    names = References(history).names
     first = next((at for at, message in enumerate(history) if is_request(message)), 0)
-    session = await store.session(f"wrapped-{names[first]}")
-    try:
-        await session.save(history)
-    except UsageError:  # the caller has changed what was said: that is another conversation
-        await (await store.session(f"wrapped-{names[first]}-{names[-1]}")).save(history)
+    begun = "".join(digest(message).hex()[:8] for message in history.messages[first : first + 2])
+    for number in range(_BRANCHES):
+        session = await store.session(f"wrapped-{format}-{begun}" + (f"-{number + 1}" if number else ""))
+        try:
+            await session.save(history)
+        except UsageError:  # the caller has changed what was said: that is another conversation
+            continue
+        return
+    _log.warning("not kept: a conversation that began like this one went on in %d other ways", _BRANCHES)
 
 
 def _body(body: Mapping[str, Any]) -> JsonObject:

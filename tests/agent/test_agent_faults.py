@@ -1,0 +1,286 @@
+"""What goes wrong on the way of a run: the provider, its count, its stream, the summariser, the tools."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.agent.running import (
+    FORMATS,
+    SYSTEM,
+    TASK,
+    WINDOW,
+    Desk,
+    clean,
+    client_for,
+    ids,
+    made_calls,
+    said_in,
+    scripted,
+    watched,
+)
+from tests.provider import Provider, empty, garbage, huge, refusing
+from tests.provider.answer import Answer, Call, Seen
+
+from kompakt.agent.agent import Agent
+from kompakt.agent.clients import calling
+from kompakt.agent.events import Answered, Compacted, Recovered, Result
+from kompakt.agent.loop import TRIES
+from kompakt.agent.summarizing import LLMSummarizer
+from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
+from kompakt.session.store import open_store
+
+each_format = pytest.mark.parametrize("format", FORMATS)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "FIRST_PAUSE", 0.001)
+
+
+def ran(format: str, provider: Provider, text: str, *, options: Any = None, **given: Any) -> tuple[list[Any], Any]:
+    """Stream a run on a store of its own; give back what it told, and all that was said."""
+
+    async def main() -> tuple[list[Any], Any]:
+        store = await open_store("memory:")
+        client = client_for(format, provider, **(options or {}))
+        agent = Agent(client, store=store, **{"tools": Desk().tools, "system": SYSTEM, **given})
+        try:
+            seen = await watched(agent, text, session="s")
+            return seen.events, await said_in(store, "s")
+        finally:
+            await client.close()
+            await store.close()
+
+    return asyncio.run(asyncio.wait_for(main(), 120))
+
+
+@each_format
+def test_faults_that_pass(format: str) -> None:
+    script = scripted(12)
+    with Provider(script, window=WINDOW) as provider:
+        for nth, kind in enumerate(("429", "500", "503", "closed", "garbage", "cut")):
+            provider.fault(2 * nth + 1, kind, at=60)
+        events, said = ran(format, provider, script.task(TASK))
+        assert events[-1].text == "All 12 steps are done."
+        clean(provider, breaks=0)
+        assert ids(said)[0] == ids(said)[1] == made_calls(script)
+
+
+@each_format
+def test_a_provider_that_stays_away_ends_the_run_and_the_run_goes_on_later(format: str) -> None:
+    async def main() -> None:
+        script = scripted(5)
+        with Provider(script, window=WINDOW) as provider:
+            provider.fault(range(3, 8), "503")
+            desk = Desk()
+            async with Agent(client_for(format, provider), tools=desk.tools, system=SYSTEM) as agent:
+                with pytest.raises(ProviderUnavailable):
+                    await agent.run(script.task(TASK), session="s")
+                result = await agent.run(None, session="s")
+                assert result.text == "All 5 steps are done."
+                assert sum(desk.calls.values()) == len(made_calls(script))
+                clean(provider, breaks=0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("format", "every"), [("openai-chat", 1), ("openai-responses", 97), ("anthropic", 41), ("gemini", 37)]
+)
+def test_streams_that_break(format: str, every: int) -> None:
+    """All positions of a chunk on one interface, some of the whole answer on the others."""
+
+    def answers(seen: Seen) -> Answer:
+        return Answer(text="Done.") if seen.results else Answer(calls=(Call("fc_1", "read_file", {"path": "a"}),))
+
+    async def main() -> None:
+        with Provider(answers, window=WINDOW) as provider:
+            client, calls = client_for(format, provider), 0
+
+            def read_file(path: str) -> str:
+                nonlocal calls
+                calls += 1
+                return path
+
+            async with Agent(client, tools=[read_file]) as agent:
+                await watched(agent, "Do it.")
+                size = provider.requests[0].size
+                positions = range(200, 320) if every == 1 else range(0, size, every)
+                for at in positions:
+                    provider.fault_next("cut", at=at)
+                    seen = await watched(agent, "Do it.")
+                    assert seen.result.text == "Done." and seen.result.steps == 2
+                assert calls == len(positions) + 1 and not provider.refusals
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("format", "factor"), [*((format, 1.3) for format in FORMATS), ("openai-chat", 2.0)])
+def test_the_provider_counts_more(format: str, factor: float) -> None:
+    script = scripted(40)
+    with Provider(script, window=WINDOW, estimate_factor=factor) as provider:
+        events, said = ran(format, provider, script.task(TASK))
+        assert events[-1].text == "All 40 steps are done."
+        shortened = sum(type(event) in (Recovered, Compacted) for event in events)
+        clean(provider, breaks=shortened)
+        assert shortened and len(provider.overflows) <= 3
+        assert ids(said)[0] == ids(said)[1] == made_calls(script)
+
+
+@each_format
+def test_one_result_that_is_too_long_is_cut_where_it_is(format: str) -> None:
+    script = scripted(4, parallel=0.0, tools=["dump"])
+
+    def dump() -> str:
+        """Say too much."""
+        return "\n".join(f"line {number}: nothing of interest" for number in range(6_000))
+
+    with Provider(script, window=WINDOW) as provider:
+        budget = 200_000  # nobody looks ahead: the provider has to say it
+        events, said = ran(format, provider, script.task(TASK), tools=[dump], budget=budget)
+        assert events[-1].text == "All 4 steps are done."
+        assert any(type(event) is Recovered for event in events) and provider.overflows
+        clean(provider)
+        assert all(len(result.output) > 100_000 for message in said for result in message.results)
+
+
+def test_a_stop_because_the_window_is_full() -> None:
+    script = scripted(40)
+    with Provider(script, window=WINDOW, stop_at_window=True, estimate_factor=1.5) as provider:
+        events, said = ran("anthropic", provider, script.task(TASK), budget=200_000)
+        assert events[-1].text == "All 40 steps are done."
+        assert any(type(event) is Recovered for event in events)
+        clean(provider)
+        assert ids(said)[0] == ids(said)[1] == made_calls(script)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_window_that_is_always_full_ends_the_run(stops: bool) -> None:
+    """Three tries, the floor, an error: and nothing more."""
+    script = scripted(5)
+    with Provider(script, window=1_001, stop_at_window=stops) as provider:
+        with pytest.raises(Overflowed):
+            ran("anthropic", provider, script.task(TASK * 20), budget=100_000)
+        assert len(provider.requests) == TRIES + 2
+
+
+@each_format
+def test_a_prompt_that_is_cut_silently_is_noticed(format: str) -> None:
+    script = scripted(40)
+    with Provider(script, window=8_000, truncates=True) as provider:
+        events, _ = ran(format, provider, script.task(TASK))
+        assert isinstance(events[-1], Result) and any(type(event) is Compacted for event in events)
+        clean(provider)
+
+
+@pytest.mark.parametrize(
+    ("format", "summary"),
+    [
+        ("openai-chat", empty),
+        ("openai-responses", garbage),
+        ("anthropic", huge),
+        ("gemini", refusing),
+        ("gemini", huge),
+    ],
+)
+def test_a_summariser_that_is_of_no_use(format: str, summary: Callable[[Seen], Answer]) -> None:
+    async def main() -> None:
+        script = scripted(34)
+        with Provider(script, window=WINDOW, summary=summary) as provider:
+            client = client_for(format, provider)
+            summarizer = LLMSummarizer(client)
+            async with Agent(client, tools=Desk().tools, system=SYSTEM, summarizer=summarizer) as agent:
+                seen = await watched(agent, script.task(TASK), session="s")
+                assert seen.result.text == "All 34 steps are done."
+                assert seen.count(Compacted) >= 1 and seen.count(Recovered) == 0
+                assert await (await agent.session("s")).verify() == []
+                clean(provider, breaks=seen.count(Compacted))
+                assert any(record.kind == "summary" for record in provider.requests)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
+def test_a_summariser_that_works(format: str) -> None:
+    async def main() -> None:
+        script = scripted(34)
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for(format, provider)
+            async with Agent(client, tools=Desk().tools, system=SYSTEM, summarizer=LLMSummarizer(client)) as agent:
+                seen = await watched(agent, script.task(TASK), session="s")
+                assert seen.result.text == "All 34 steps are done." and seen.count(Compacted) >= 1
+                clean(provider, breaks=seen.count(Compacted))
+
+    asyncio.run(main())
+
+
+@each_format
+def test_tools_that_fail_do_not_end_the_run(format: str) -> None:
+    def breaks(path: str) -> str:
+        """Break."""
+        raise RuntimeError(f"no {path}\x00\ud800")
+
+    def slow(lines: int = 1) -> str:
+        """Take a while."""
+        time.sleep(0.02)
+        return str(lines)
+
+    def leaves() -> str:
+        """Leave the program."""
+        raise SystemExit(3)
+
+    plan = {
+        1: [("breaks", {"path": "a"}), ("slow", {})],
+        2: [("nowhere", {"x": 1})],
+        3: [("slow", {"lines": "many"}), ("slow", {"unknown": 1})],
+        4: [("slow", {"lines": 2}), ("breaks", {})],
+        5: [("leaves", {})],
+    }
+    script = scripted(5, make=lambda step, dice, tools: plan[step])
+    with Provider(script, window=WINDOW) as provider:
+        events, said = ran(format, provider, script.task(TASK), tools=[breaks, slow, leaves])
+        assert events[-1].text == "All 5 steps are done."
+        clean(provider, breaks=0)
+        errors = [event.is_error for event in events if type(event) is Answered]
+        assert sorted(errors[:2]) == [False, True] and errors[2:5] == [True] * 3
+        told = [result.output for message in said for result in message.results]
+        assert "RuntimeError" in told[0] and "no tool 'nowhere'" in told[2] and "lines" in told[3]
+
+
+@each_format
+def test_a_refused_answer_and_an_empty_one_end_the_turn(format: str) -> None:
+    async def main() -> None:
+        script = scripted(4)
+        with Provider(script, window=WINDOW) as provider:
+            provider.fault(3, "refusal")
+            provider.fault(4, "empty")
+            async with Agent(client_for(format, provider), tools=Desk().tools, system=SYSTEM) as agent:
+                declined = await agent.run(script.task(TASK), session="s")
+                assert declined.stop == "refused" or "can't help" in declined.text
+                nothing = await agent.run("Go on.", session="s")
+                assert nothing.text == ""
+                last = await agent.run("Go on, please.", session="s")
+                assert last.text == "All 4 steps are done."
+                assert [record.refusal for record in provider.refusals] == []
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_refused_is_not_sent_again() -> None:
+    script = scripted(4)
+    with Provider(script, window=WINDOW) as provider:
+        with pytest.raises(ProviderRefused):
+            ran("openai-chat", provider, script.task(TASK), tools=[bad_name()])
+        assert len(provider.requests) == 1
+
+
+def bad_name() -> Any:
+    def tool(x: int) -> int:
+        return x
+
+    tool.__name__ = "not a name"
+    return tool

@@ -1,0 +1,216 @@
+"""Plain functions as tools: their schema, their arguments, their results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from kompakt.agent.tools import Tool, tools_of
+from kompakt.errors import UsageError
+from kompakt.model.messages import ToolCall
+
+
+class Place(msgspec.Struct):
+    path: str
+    line: int = 1
+
+
+@dataclass
+class Span:
+    start: Place
+    end: Place | None = None
+
+
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+def search(
+    query: str,
+    limit: int = 10,
+    mode: Literal["text", "regex"] = "text",
+    within: list[str] | None = None,
+    span: Span | None = None,
+    pace: Mode = Mode.FAST,
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5,
+) -> list[Place]:
+    """Search the repository.
+
+    Gives back places.
+    """
+    return [Place(f"{query}-{mode}-{pace.value}", limit), *([span.start] if span else [])]
+
+
+def called(function: Any, given: Any) -> Any:
+    return asyncio.run(Tool(function)(ToolCall("a", function.__name__, given)))
+
+
+def test_the_schema_comes_from_the_annotations() -> None:
+    spec = Tool(search).spec
+    assert spec.name == "search" and spec.description == "Search the repository.\n\nGives back places."
+    fields = spec.schema["properties"]
+    assert spec.schema["type"] == "object" and spec.schema["required"] == ["query"]
+    assert fields["query"] == {"type": "string"} and fields["limit"] == {"type": "integer", "default": 10}
+    assert set(fields["mode"]["enum"]) == {"text", "regex"}
+    assert fields["share"]["minimum"] == 0 and fields["share"]["maximum"] == 1
+    assert "search_arguments" not in json.dumps(spec.schema)
+    assert set(spec.schema["$defs"]) >= {"Place", "Span", "Mode"}
+
+
+def test_a_function_of_nothing() -> None:
+    def now() -> str:
+        return "noon"
+
+    tool = Tool(now)
+    assert tool.spec.description == "now" and tool.spec.schema["properties"] == {}
+    for given in ({}, "", None, "{}"):
+        assert called(now, given).output == "noon"
+
+
+def test_arguments_become_what_the_function_takes() -> None:
+    told = called(search, {"query": "q", "limit": "3", "span": {"start": {"path": "p"}}, "pace": "slow"})
+    assert not told.is_error
+    assert json.loads(told.output) == [{"path": "q-text-slow", "line": 3}, {"path": "p", "line": 1}]
+    assert called(search, '{"query": "q", "mode": "regex"}').output.startswith('[{"path":"q-regex-fast"')
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"query": 1, "limit": {}},
+        {"query": "q", "unknown": 1},
+        {"query": "q", "mode": "other"},
+        '{"query": ',
+        "[1]",
+        [1],
+        "nonsense",
+        {"query": "q", "share": 3},
+    ],
+)
+def test_arguments_that_do_not_fit_are_told(given: Any) -> None:
+    told = called(search, given)
+    assert told.is_error and told.output.startswith("the arguments do not fit: ")
+
+
+def test_results_of_all_kinds() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    kinds: list[tuple[Any, str]] = [
+        (None, "null"),
+        (3, "3"),
+        (True, "true"),
+        ("text", "text"),
+        ({"a": [1, 2.5]}, '{"a":[1,2.5]}'),
+        (Place("p"), '{"path":"p","line":1}'),
+        (Span(Place("p")), '{"start":{"path":"p","line":1},"end":null}'),
+        ((1, 2), "[1,2]"),
+        (Odd(), "odd"),
+        ("half \ud800", "half \\ud800"),
+        ("ünï", "ünï"),
+    ]
+    for value, text in kinds:
+
+        def make(value: Any = value) -> Any:
+            return value
+
+        assert called(lambda_named(make), {}).output == text
+
+
+def lambda_named(function: Any) -> Any:
+    def give() -> Any:
+        return function()
+
+    return give
+
+
+def test_sync_functions_run_beside_the_loop_and_one_another() -> None:
+    threads = set[int]()
+
+    together = threading.Barrier(4)
+
+    def wait() -> str:
+        threads.add(threading.get_ident())
+        together.wait(timeout=20)
+        return "waited"
+
+    async def main() -> None:
+        tool = Tool(wait)
+        calls = [tool(ToolCall(str(number), "wait", {})) for number in range(4)]
+        assert [told.output for told in await asyncio.gather(*calls)] == ["waited"] * 4
+
+    asyncio.run(main())
+    assert len(threads) == 4 and threading.get_ident() not in threads
+
+
+def test_async_functions_and_functions_that_return_something_to_await() -> None:
+    async def later(text: str) -> str:
+        await asyncio.sleep(0)
+        return text
+
+    def sooner(text: str) -> Any:
+        return later(text)
+
+    assert called(later, {"text": "a"}).output == "a" and called(sooner, {"text": "b"}).output == "b"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no \udcff"), SystemExit(2), asyncio.CancelledError(), TimeoutError()])
+def test_whatever_a_tool_raises_is_told(error: BaseException) -> None:
+    async def breaks() -> str:
+        raise error
+
+    told = called(breaks, {})
+    assert told.is_error and told.output and told.output.encode()
+
+
+def test_a_run_that_is_cancelled_cancels_its_tools() -> None:
+    async def forever() -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(Tool(forever)(ToolCall("a", "forever", {})))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_methods_and_partial_hints() -> None:
+    class Desk:
+        def look(self, at, deep: bool = False) -> str:  # type: ignore[no-untyped-def]
+            return f"{at} {deep}"
+
+    desk = Desk()
+    assert "self" not in Tool(desk.look).spec.schema["properties"]
+    assert called(desk.look, {"at": 3, "deep": "true"}).output == "3 True"
+
+
+def test_what_cannot_be_a_tool_is_said_at_once() -> None:
+    def rest(*names: str) -> None: ...
+
+    def more(**names: str) -> None: ...
+
+    def first(a: int, /) -> None: ...
+
+    for function in (rest, more, first):
+        with pytest.raises(UsageError, match="no name"):
+            Tool(function)
+    with pytest.raises(UsageError, match="two tools"):
+        tools_of([search, search])
+
+    def unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(UsageError, match="annotations"):
+        Tool(unknown)
