@@ -41,7 +41,8 @@ class Run:
         return self.request
 
     def _compact(self) -> None:
-        drive(rewrite(self.context, self.policy, self.budget, self.rewritten))
+        work = rewrite(self.context, self.policy, self.budget, self.rewritten)
+        drive(work, may_wait=self.policy.awaits)
         limit = self.budget.trigger
         if self.context.projected_tokens > limit and not fit(self.context, limit):
             raise kompakt.DoesNotFit(floor=self.context.projected_tokens, budget=limit, largest=[])

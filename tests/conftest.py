@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -19,3 +20,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("kompakt")
+
+
+SERVED = frozenset(["contract", "faults", "store"])
+"""Folders whose tests start servers and processes: slow, all of them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what starts servers out of the quick round."""
+    for item in items:
+        if SERVED.intersection(item.path.parts):
+            item.add_marker(pytest.mark.slow)
