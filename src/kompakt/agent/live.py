@@ -17,7 +17,6 @@ from kompakt.model.groups import groups
 from kompakt.model.messages import History, Json, JsonObject, Message, Text, ToolCall, ToolResult
 from kompakt.model.pairs import pair
 from kompakt.model.tokens import counter_for
-from kompakt.session.events import Finished
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.session import Session
@@ -79,18 +78,11 @@ class Live:
             for seq, one in zip(found.seqs, found.history, strict=True)
             if any(call.id in wanted for call in one.calls)
         ]
+        behind = await reader.all(after=max(made, default=0))  # ids may come again in other steps
         done = {
-            event.deed.call: event.deed
-            for event in reader.timeline.done
-            if type(event.deed) is Finished and event.tip >= max(made, default=0)  # ids may come again in other steps
+            result.call_id: result for one in behind if one.row.kind == "finished" for result in one.message.results
         }
-        results: list[ToolResult] = []
-        for call in calls:
-            known = done.get(call.id)
-            text = INTERRUPTED if known is None else await reader.text(known.output, f"the result of {call.id}")
-            error = known is None or known.is_error
-            results.append(ToolResult(call.id, text, name=call.name, is_error=error))
-        return results
+        return [_named(done.get(call.id) or ToolResult(call.id, INTERRUPTED, is_error=True), call) for call in calls]
 
     async def is_current(self) -> bool:
         """Tell whether nobody else has written to the session."""
@@ -159,11 +151,12 @@ class Live:
 
         async def make(head: Head) -> Draft:
             draft = Draft(head, self.session.coding(head.format))
-            draft.do(Finished(call=result.call_id, output=result.output, is_error=result.is_error))
+            item = {"call": result.call_id, "output": result.output, "is_error": result.is_error}
+            draft.add(draft.coding.cleaned(item), Message("tool", (result,)), kind="finished")
             return draft
 
         await self.session.write(make)
-        self._events += 1
+        self._rows += 1
 
     async def answer(self, results: Sequence[ToolResult]) -> None:
         """Append the results of a step, laid out as the provider wants them, all at once."""
@@ -177,3 +170,7 @@ class Live:
 
 def _sourced(message: Message, source_id: str | None) -> Message:
     return message if source_id is None else msgspec.structs.replace(message, source_id=source_id)
+
+
+def _named(result: ToolResult, call: ToolCall) -> ToolResult:
+    return msgspec.structs.replace(result, name=call.name)

@@ -2,13 +2,13 @@
 
 A tool call and its results live or die together, with the reasoning that led to the call. Whoever slices a
 history — split, page, revert, replay, export, truncation — asks here, so a cut that orphans anything cannot be
-written. Everything is one pass over the messages and nothing raises, however malformed the history is.
-
-Which result belongs to which call is ``pairs``' knowledge.
+written. Everything is one pass over the messages and nothing raises, however malformed the history is. Which result
+belongs to which call is ``pairs``' knowledge.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -137,8 +137,8 @@ def turn_starts(messages: Sequence[Message]) -> list[int]:
 
 def turns(messages: Sequence[Message]) -> list[Turn]:
     """Split a history into turns."""
-    spans = _spans(turn_starts(messages), len(messages))
-    return [Turn(index, start, tuple(messages[start:stop])) for index, (start, stop) in enumerate(spans)]
+    spans = enumerate(_spans(turn_starts(messages), len(messages)))
+    return [Turn(index, start, tuple(messages[start:stop])) for index, (start, stop) in spans]
 
 
 def _spans(starts: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
@@ -149,10 +149,7 @@ def _spans(starts: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
 
 
 class _Run:
-    """Assistant messages that stand directly behind one another, or share an id: one answer of the model.
-
-    All calls of a run are one unit, so one group holds them.
-    """
+    """Assistant messages that stand directly behind one another, or share an id: one answer, its calls in one group."""
 
     __slots__ = ("adjacent", "bound", "group", "id", "tool_group")
 
@@ -306,8 +303,7 @@ def groups(messages: Sequence[Message]) -> list[Group]:
     owners = list(map(grouping.add, messages))
     if grouping.merges:
         owners = list(map(grouping.root, owners))
-    # Groups are numbered as they begin. Sorting (they nearly are sorted) needs no list for each group, which would all
-    # be alive at once and be walked by the garbage collector again and again.
+    # Sorted, which they nearly are: a list for each group would keep the garbage collector walking.
     owner, message, kinds = owners.__getitem__, messages.__getitem__, grouping.kinds
     found: list[Group] = []
     for number, places in groupby(sorted(range(len(owners)), key=owner), owner):
@@ -321,16 +317,27 @@ def groups(messages: Sequence[Message]) -> list[Group]:
 
 def safe_cuts(messages: Sequence[Message]) -> list[int]:
     """List the positions where no group lies on both sides, both ends included."""
-    reach = list(range(1, len(messages) + 1))
-    for group in groups(messages):
-        reach[group.indices[0]] = group.indices[-1] + 1
-    cuts = [0]
-    furthest = 0
-    for index, end in enumerate(reach):
-        furthest = max(furthest, end)
-        if furthest == index + 1:
+    grouping = Grouping()
+    list(map(grouping.add, messages))
+    return cuts_of(grouping)
+
+
+def cuts_of(grouping: Grouping) -> list[int]:
+    """List the safe cuts of all that was grouped; for who cannot hold all messages at once."""
+    owners = list(map(grouping.root, grouping.owners))
+    last = {owner: index for index, owner in enumerate(owners)}
+    cuts, furthest = [0], 0
+    for index, owner in enumerate(owners):
+        furthest = max(furthest, last[owner])
+        if furthest == index:
             cuts.append(index + 1)
     return cuts
+
+
+def page_end(cuts: Sequence[int], start: int, *, size: int) -> int:
+    """Return the cut up to which a page goes: at most ``size`` messages from ``start``, unless a group is larger."""
+    at = bisect(cuts, start + size) - 1
+    return cuts[at] if cuts[at] > start else cuts[min(at + 1, len(cuts) - 1)]
 
 
 def turn_cuts(messages: Sequence[Message]) -> list[int]:
@@ -373,14 +380,11 @@ def pages(messages: Sequence[Message], *, size: int) -> Iterator[Sequence[Messag
     """
     if size < 1:
         raise UsageError(f"size={size!r} is no page size; give at least 1")
-    start = end = 0
-    for cut in safe_cuts(messages)[1:]:
-        if cut - start > size and end > start:
-            yield messages[start:end]
-            start = end
-        end = cut
-    if end > start:
+    cuts, start = safe_cuts(messages), 0
+    while start < len(messages):
+        end = page_end(cuts, start, size=size)
         yield messages[start:end]
+        start = end
 
 
 def sides(messages: Sequence[Message], at: int) -> tuple[Sequence[Message], Sequence[Message]]:

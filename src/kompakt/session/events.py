@@ -97,16 +97,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
     pinned: bool = True
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
-    """What a tool answered while others of the same step were still at work; the step's own message says it too."""
-
-    call: str
-    output: Json
-    """The text; where it is long, a pointer to the blob that holds it."""
-    is_error: bool = False
-
-
-Deed: TypeAlias = Compacted | Failed | Undone | Reverted | Edited | Pinned | Finished
+Deed: TypeAlias = Compacted | Failed | Undone | Reverted | Edited | Pinned
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -115,8 +106,6 @@ class Done(msgspec.Struct, frozen=True):
     number: int
     deed: Deed
     at: float
-    tip: int = 0
-    """The last row when it was done."""
 
 
 class Timeline:

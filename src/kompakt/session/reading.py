@@ -5,12 +5,13 @@ Reading takes no lock: rows are never rewritten, and what was read of the head s
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from kompakt.errors import StoreDamaged
-from kompakt.model.groups import safe_cuts
+from kompakt.model.groups import Grouping, cuts_of
 from kompakt.model.messages import Json, JsonObject, ToolResult
 from kompakt.session.coding import Coding, Stored
 from kompakt.session.events import Compacted, Deed, Done, Entry, Frame, Timeline
@@ -59,20 +60,29 @@ class Reader:
                 yield rows
                 at = rows[-1].seq
 
-    async def pages(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[Stored]]:
+    async def cuts(self) -> list[int]:
+        """List the rows behind which the session may be cut, 0 included; goes through all of it once.
+
+        A result may come any distance behind its call, so where a cut is safe is known at the end only.
+        """
+        grouping, seqs = Grouping(), [0]
+        async for rows in self.rows():
+            for one in await self.stored(rows):
+                grouping.add(one.message)
+                seqs.append(one.row.seq)
+        return [seqs[cut] for cut in cuts_of(grouping)]
+
+    async def pages(self) -> AsyncIterator[list[Stored]]:
         """Go through all live rows in pages, none of which ends inside a group."""
+        cuts = await self.cuts()
         held: list[Row] = []
-        blobs: dict[str, bytes] = {}
-        async for rows in self.rows(after=after, upto=upto):
+        async for rows in self.rows():
             held += rows
-            blobs |= await self.blobs(rows)
-            read = self.coding.stored(held, blobs)
-            cut = safe_cuts([one.message for one in read])[-2]  # what comes next may still belong to the last group
-            if cut:
-                yield read[:cut]
-                held = held[cut:]
-        if held:
-            yield self.coding.stored(held, blobs)
+            end = cuts[bisect(cuts, held[-1].seq) - 1]
+            page = [row for row in held if row.seq <= end]
+            if page:
+                yield await self.stored(page)
+                held = held[len(page) :]
 
     async def all(self, *, after: int = 0, upto: int | None = None) -> list[Stored]:
         """Read live rows, all of them."""
@@ -148,4 +158,4 @@ def _done(event: Event, packing: Packing, blobs: dict[str, bytes]) -> Done:
         deed = msgspec.convert(packing.unpack(event.data, own, where=where), Deed)
     except msgspec.ValidationError:
         raise StoreDamaged(f"{where}: not what kompakt writes; a newer version may have written it") from None
-    return Done(event.number, deed, event.at, event.tip)
+    return Done(event.number, deed, event.at)

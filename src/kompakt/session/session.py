@@ -20,6 +20,7 @@ from kompakt.engine.strategies import Strategy
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import Conflict, StoreUnavailable, UsageError
 from kompakt.model.budget import Budget
+from kompakt.model.groups import page_end, safe_cuts
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
 from kompakt.model.tokens import counter_for
@@ -152,7 +153,7 @@ class Session:
         """
         history = await self._parsed(messages, format)
         refs: list[str] = []
-        chains: list[bytes] = []
+        chains, cuts = list[bytes](), safe_cuts(history.messages)
         while True:
             head = await self.records.head(self.key)
             if head is not None and not chains:
@@ -164,7 +165,7 @@ class Session:
                 progress(known, len(history))
             if known >= len(history) and head is not None and not self._stands_elsewhere(head, history, chains):
                 return refs
-            rest = history.messages[known : known + BATCH]
+            rest = history.messages[known : page_end(cuts, known, size=BATCH)]
 
             async def make(now: Head, seen: int = head.rows if head else 0, rest: Sequence[Message] = rest) -> Draft:
                 if now.rows != seen:

@@ -6,6 +6,7 @@ Nothing is removed. A revert says which rows no longer count, an undo which even
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal
@@ -137,7 +138,7 @@ async def revert(session: Session, turn: int) -> int:
         head = reader.head
         if not 0 <= turn < head.turn:
             raise UsageError(f"the session has {head.turn} turns: it cannot go back to turn {turn}")
-        first = await _first_of(reader, turn + 1)
+        first = await _end_of(reader, turn) + 1
         draft = Draft(head, reader.coding)
         draft.do(Reverted(turn=turn, dead=(first, head.rows)))
         spans = reader.timeline.live_spans(0, first - 1)
@@ -152,6 +153,25 @@ async def revert(session: Session, turn: int) -> int:
 
     await session.write(make)
     return taken
+
+
+async def _end_of(reader: Reader, turn: int) -> int:
+    """Find the row before which the next turn begins, when the session may be cut there.
+
+    Raises:
+        UsageError: a later turn answers a call of this one.
+    """
+    cuts = set(await reader.cuts())
+    for earlier in range(turn, -1, -1):
+        first = await _first_of(reader, earlier + 1)
+        spans = reader.timeline.live_spans(0, first - 1)
+        if (spans[-1][1] if spans else 0) in cuts:
+            break
+    else:
+        earlier, first = 0, 1
+    if earlier != turn:
+        raise UsageError(f"a later turn answers a call of turn {turn} or before; go to turn {earlier} instead")
+    return first - 1
 
 
 async def _first_of(reader: Reader, turn: int) -> int:
@@ -244,7 +264,7 @@ def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], his
 async def fork(session: Session, id: str | None, turn: int | None) -> Session:
     """Begin another session with the first turns of this one: same messages, same references, its own future."""
     reader = await session.reader()
-    upto = reader.head.rows if turn is None or turn == reader.head.turn else await _first_of(reader, turn + 1) - 1
+    upto = reader.head.rows if turn is None or turn == reader.head.turn else await _end_of(reader, turn)
     other = session.sibling(id if id is not None else f"{session.id}-{token_hex(4)}")
     if await other.exists():
         raise UsageError(f"session {other.id!r} exists already; give the fork another id")
@@ -327,8 +347,11 @@ async def export(
         return made if format in (None, reader.head.format) else api.repair(made, format, resting=True).payload
     if last is not None and reader.head.turn:
         first = max(1, reader.head.turn - last + 1)
-    after = 0 if first is None else await _first_of(reader, first) - 1
-    messages = [one.message async for page in reader.pages(after=after) for one in page if one.row.kind == "message"]
+    after = 0
+    if first is not None:  # as much more as the groups want that reach into the turn
+        cuts = await reader.cuts()
+        after = cuts[bisect(cuts, await _first_of(reader, first) - 1) - 1]
+    messages = [one.message for one in await reader.all(after=after) if one.row.kind == "message"]
     return api.render(history_of(messages, reader.head.format, reader.envelope), format)
 
 

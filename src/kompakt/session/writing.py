@@ -16,7 +16,7 @@ import msgspec
 from kompakt.model.messages import Json, Message
 from kompakt.model.references import candidates
 from kompakt.session.coding import Coding, Stored, begins_turn
-from kompakt.session.events import Compacted, Deed, Edited, Failed, Finished, Pinned, Reverted, Undone
+from kompakt.session.events import Compacted, Deed, Edited, Failed, Pinned, Reverted, Undone
 from kompakt.store.protocol import Records
 from kompakt.store.values import Batch, Event, Head, Row, RowKind
 
@@ -27,7 +27,6 @@ _KINDS: dict[type, str] = {
     Reverted: "revert",
     Edited: "edit",
     Pinned: "pin",
-    Finished: "result",
 }
 _SHORT = 6
 """Lengths of a name that are asked for first; nearly always one of them is free."""

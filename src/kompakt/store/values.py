@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-RowKind: TypeAlias = Literal["message", "marker", "summary", "resume", "inserted"]
-"""What a row is: a message of the conversation, or one that kompakt or a caller put into the model's view."""
+RowKind: TypeAlias = Literal["message", "marker", "summary", "resume", "inserted", "finished"]
+"""What a row is: a message of the conversation, one that kompakt or a caller put into the model's view, or what a tool
+answered while others of its step were still at work, which the step's own message says too."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
