@@ -26,6 +26,7 @@ IDS = ("a", "b\0", "c\udc80")
 TENANTS = ("one", "two")
 LOCKS = ("append", "compact")
 HASHES = [digest(text) for text in "xyz"]
+NAMES = ("a", "A", "\0", "\udc80", "é", "x" * 200, "}:note:")
 
 small = st.integers(0, 6)
 session = st.integers(0, len(IDS) * len(TENANTS) - 1)
@@ -48,6 +49,9 @@ calls = st.one_of(
     st.tuples(st.just("events"), session, small),
     st.tuples(st.just("heads"), st.integers(0, 1), st.integers(0, 3), st.one_of(st.none(), session)),
     st.tuples(st.just("delete"), st.lists(session, max_size=2)),
+    st.tuples(st.just("note"), session, st.lists(small, max_size=4)),
+    st.tuples(st.just("notes"), st.integers(0, 1), st.lists(small, max_size=4)),
+    st.tuples(st.just("forget"), st.integers(0, 1)),
     st.tuples(st.just("acquire"), session, st.sampled_from(LOCKS)),
     st.tuples(st.just("renew"), session, small),
     st.tuples(st.just("release"), session, small),
@@ -68,7 +72,7 @@ class Both:
 
     async def call(self, name: str, *args: Any) -> None:
         """Make one call on both and compare."""
-        if name in ("commit", "acquire", "renew", "release", "heads", "delete"):
+        if name in ("commit", "acquire", "renew", "release", "heads", "delete", "note", "notes", "forget"):
             await getattr(self, name)(*args)
             return
         key = self.starts[args[0]].key
@@ -129,6 +133,19 @@ class Both:
         """Delete sessions."""
         await self.same(lambda way: way.delete([self.starts[number].key for number in numbers]))
 
+    async def note(self, at: int, names: list[int]) -> None:
+        """Note something new under names that may be taken, by any session of the tenant."""
+        start, value = self.starts[at], b"%d" % next(self.numbers)
+        await self.same(lambda way: way.note(start.tenant, start.key, {NAMES[name]: value for name in names}))
+
+    async def notes(self, tenant: int, names: list[int]) -> None:
+        """Read notes."""
+        await self.same(lambda way: way.notes(self.tenants[tenant], [NAMES[name] for name in names]))
+
+    async def forget(self, tenant: int) -> None:
+        """Remove a tenant's notes."""
+        await self.same(lambda way: way.forget(self.tenants[tenant]))
+
     async def acquire(self, at: int, name: str) -> None:
         """Try to take a lock, for longer than the test runs."""
         found = [await way.acquire(self.starts[at].key, name, lease=600) for way in self.ways]
@@ -155,6 +172,7 @@ class Both:
         for tenant in self.tenants:
             await self.same(lambda way, tenant=tenant: way.heads(tenant))
             await self.same(lambda way, tenant=tenant: way.blobs(tenant, HASHES))
+            await self.same(lambda way, tenant=tenant: way.notes(tenant, NAMES))
         await self.ways[0].delete([start.key for start in self.starts])
 
 

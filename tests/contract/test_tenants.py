@@ -206,8 +206,8 @@ class TestDeletion:
         assert await records.delete(keys) == 10
 
     def test_nothing_is_left_in_the_files(self, place: Place) -> None:
-        """After scrubbing, no file has an item, an event or a blob of the session; others stay."""
-        secrets = {name: noise(300, f"{name} {place.url} {id(place)}") for name in ("item", "event", "blob")}
+        """After scrubbing, no file has an item, an event, a blob or a note of the session; others stay."""
+        secrets = {name: noise(300, f"{name} {place.url} {id(place)}") for name in ("item", "event", "blob", "note")}
 
         async def scenario() -> None:
             async with place.opened() as records:
@@ -217,6 +217,8 @@ class TestDeletion:
                 written = Event(1, "compacted", 1, 1.0, secrets["event"])
                 blobs = {hash: secrets["blob"]}
                 await extend(records, head, [row(51, item=secrets["item"], blobs=[hash])], [written], blobs=blobs)
+                await records.note("tenant", head.key, {"secret": secrets["note"]})
+                assert len(await records.notes("tenant", ["secret"])) == 1
                 before = await everything(records, other.key)
                 if place.files():
                     # A server whose disk is slow may write a little later than it answers.

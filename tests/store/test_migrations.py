@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.contract import postgres
 from tests.contract.making import begun, digest, event, everything, extend, row, start
 
-from kompakt.errors import StoreVersion, UsageError
+from kompakt.errors import StoreDamaged, StoreVersion, UsageError
 from kompakt.store import migrations
 from kompakt.store.migrations import NEWEST, Step, migrate, version_of
 from kompakt.store.opening import open_records
@@ -122,6 +122,43 @@ class TestSteps:
             await connection.execute(text("DELETE FROM kompakt_rows"))
             await connection.execute(text("DROP TABLE kompakt_events"))
             raise ZeroDivisionError
+
+        asyncio.run(scenario())
+
+
+class TestNotes:
+    def test_a_store_that_had_none(self, url: str) -> None:
+        """A store of version 2 keeps all it has, and takes notes from now on."""
+
+        async def scenario() -> None:
+            async with opened(url) as records:
+                before = await filled(records)
+                await migrate(records.engine, 2)
+                with pytest.raises(StoreDamaged, match="a table of the store is missing"):
+                    await records.notes("tenant", ["a"])
+            async with opened(url) as records:
+                assert await version(records) == NEWEST
+                assert await everything(records, KEY, [digest("x")]) == before
+                await records.note("tenant", KEY, {"a": b"a"})
+                assert await records.notes("tenant", ["a", "b"]) == {"a": b"a"}
+                assert await records.delete([KEY]) == 1
+                assert await records.notes("tenant", ["a", "b"]) == {}
+
+        asyncio.run(scenario())
+
+    def test_they_are_not_dropped(self, url: str) -> None:
+        """There is a way back only when no note is left."""
+
+        async def scenario() -> None:
+            async with opened(url) as records:
+                await records.note("tenant", KEY, {"a": b"a"})
+                with pytest.raises(UsageError, match="still holds 1 notes"):
+                    await migrate(records.engine, 2)
+                assert await version(records) == NEWEST
+                assert await records.notes("tenant", ["a"]) == {"a": b"a"}
+                await records.forget("tenant")
+                await migrate(records.engine, 2)
+                assert await version(records) == 2
 
         asyncio.run(scenario())
 

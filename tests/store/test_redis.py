@@ -62,13 +62,21 @@ class TestRefused:
         """Nothing is read or written in a place that a newer kompakt made."""
         prefix = url.partition("=")[2]
         on(url, nothing)
-        assert command(url, "GET", f"{prefix}:schema") == b"1"
-        command(url, "SET", f"{prefix}:schema", "2")
-        with pytest.raises(StoreVersion, match="schema 2"):
+        assert command(url, "GET", f"{prefix}:schema") == b"2"
+        command(url, "SET", f"{prefix}:schema", "3")
+        with pytest.raises(StoreVersion, match="schema 3"):
             on(url, nothing)
         command(url, "SET", f"{prefix}:schema", "one")
         with pytest.raises(StoreDamaged):
             on(url, nothing)
+
+    def test_a_schema_from_the_past(self, url: str) -> None:
+        """What was there stays, and a kompakt that would leave notes behind when it deletes is kept out from now on."""
+        prefix = url.partition("=")[2]
+        head = on(url, start)
+        command(url, "SET", f"{prefix}:schema", "1")
+        assert on(url, lambda records: records.head(head.key)) == head
+        assert command(url, "GET", f"{prefix}:schema") == b"2"
 
     def test_a_user_without_rights(self) -> None:
         """What the server refuses is told without what was sent; CONFIG is not needed."""

@@ -134,15 +134,17 @@ class TestScrubbing:
     def test_no_file_has_a_deleted_secret(self, options: tuple[str, ...]) -> None:
         """Neither the append-only files nor a snapshot, old or new; a replica's files are its own."""
         with Server(*options) as kept:
-            secret = noise(200, "secret")
+            secret, noted = noise(200, "secret"), noise(200, "noted")
 
             def holding() -> list[str]:
-                return [path.name for path in kept.files() if secret in path.read_bytes()]
+                files = [(path.name, path.read_bytes()) for path in kept.files()]
+                return [name for name, content in files if secret in content or noted in content]
 
             async def scenario(records: RedisRecords) -> None:
                 other = await start(records, "other")
                 head = await start(records, rows=0)
                 await extend(records, head, [row(1, item=secret)])
+                await records.note("tenant", head.key, {"name": noted})
                 command(kept.url, "SAVE")
                 assert holding() != []
                 await records.delete([head.key])

@@ -259,8 +259,8 @@ class TestDisk:
 
     @each_store
     def test_what_was_scrubbed_is_in_no_file(self, kind: str, tmp_path: Path) -> None:
-        """Items, words, blobs and events of a deleted session are in no file of the tables; other sessions stay."""
-        secrets = [noise(40, name).hex().encode() for name in ("item", "words", "blob", "event")]
+        """Items, words, blobs, events and notes of a deleted session are in no file of the tables; others stay."""
+        secrets = [noise(40, name).hex().encode() for name in ("item", "words", "blob", "event", "note")]
 
         async def scenario() -> None:
             url = address(kind, tmp_path)
@@ -270,6 +270,7 @@ class TestDisk:
             secret = row(3, item=secrets[0], words=f"some {secrets[1].decode()} words", blobs=[digest("secret")])
             done = Event(1, "compacted", 3, 1.0, secrets[3])
             await extend(records, head, [secret], [done], blobs={digest("secret"): secrets[2]})
+            await records.note("tenant", KEY, {"secret": secrets[4]})
             if kind == "postgres":
                 server = await asyncpg.connect(url)
                 await server.execute("CHECKPOINT")

@@ -23,6 +23,7 @@ from kompakt.cli import (
     evaluating,
     recalling,
     repairing,
+    serving,
     sessions,
 )
 from kompakt.errors import DoesNotFit, KompaktError
@@ -57,6 +58,7 @@ app.command("recall")(recalling.recall)
 app.command("doctor")(doctoring.doctor)
 app.command("demo")(demonstration.demo)
 app.command("eval")(evaluating.evaluate)
+app.command("serve")(serving.serve)
 app.add_typer(sessions.app)
 
 

@@ -30,8 +30,13 @@ class Store:
     ) -> None:
         self.records = records
         self.tenant = tenant
-        self._packing = Packing(key)
+        self.packing = Packing(key)
+        self._key = key
         self._redact = redact
+
+    def of_tenant(self, tenant: str) -> Store:
+        """Return the sessions of another tenant in the same place."""
+        return Store(self.records, tenant=tenant, key=self._key, redact=self._redact)
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,7 +54,7 @@ class Store:
         """Return a session; it begins to exist when something is appended to it."""
         if not isinstance(id, str) or not id:  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a session id is a text and not empty, not {id!r}")
-        return Session(self.records, id, tenant=self.tenant, packing=self._packing, redact=self._redact)
+        return Session(self.records, id, tenant=self.tenant, packing=self.packing, redact=self._redact)
 
     async def heads(self) -> AsyncIterator[Head]:
         """Go through all sessions of the tenant."""
@@ -75,13 +80,14 @@ class Store:
         return nothing
 
     async def delete(self, id: str) -> bool:
-        """Remove a session for good: messages, blobs, index, ledger; tell whether there was one."""
+        """Remove a session for good: messages, blobs, index, ledger, notes; tell whether there was one."""
         return await (await self.session(id)).delete()
 
     async def purge(self) -> int:
-        """Remove all sessions of the tenant for good; return how many there were."""
+        """Remove all sessions and notes of the tenant for good; return how many sessions there were."""
         keys = [head.key async for head in self.heads()]
         removed = await self.records.delete(keys)
+        await self.records.forget(self.tenant)
         await self.records.scrub()
         return removed
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 
 import msgspec
 
 from kompakt.errors import Conflict
-from kompakt.store.values import Batch, Event, Fence, Head, Row
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
 
 
 class _Session:
@@ -41,6 +41,8 @@ class MemoryRecords:
         self._sessions: dict[str, _Session] = {}
         self._blobs: dict[tuple[str, str], bytes] = {}
         self._uses: dict[tuple[str, str], set[str]] = {}
+        self._notes: dict[str, dict[str, bytes]] = {}
+        self._noted: dict[str, set[tuple[str, str]]] = {}
         self._fences: dict[str, dict[str, int]] = {}
         self._deadlines: dict[tuple[str, str], float] = {}
         # One counter for all locks: a number is never given again, not even after a session was deleted.
@@ -137,6 +139,28 @@ class MemoryRecords:
         """Say that there is no index."""
         return None
 
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names that are not taken."""
+        check_names(notes)
+        with self._guard:
+            kept = self._notes.setdefault(tenant, {})
+            new = {name: value for name, value in notes.items() if name not in kept}
+            kept |= new
+            self._noted.setdefault(key, set()).update((tenant, name) for name in new)
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names."""
+        with self._guard:
+            kept = self._notes.get(tenant, {})
+            return {name: kept[name] for name in names if name in kept}
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant."""
+        with self._guard:
+            self._notes.pop(tenant, None)
+            for noted in self._noted.values():
+                noted -= {pair for pair in noted if pair[0] == tenant}
+
     async def delete(self, keys: Iterable[str]) -> int:
         """Remove sessions with all that is theirs."""
         gone = 0
@@ -144,6 +168,8 @@ class MemoryRecords:
             with self._guard:
                 for name in self._fences.pop(key, {}):
                     self._deadlines.pop((key, name), None)
+                for tenant, name in self._noted.pop(key, ()):
+                    del self._notes[tenant][name]
                 session = self._sessions.pop(key, None)
                 if session:
                     gone += 1

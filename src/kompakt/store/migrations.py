@@ -6,10 +6,12 @@ never edited once released: a change is a new step.
 
 1   the tables; the words for recall are kept as they were given
 2   the full-text index, built from those words
+3   notes
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +20,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
-from kompakt.store.sql_tables import NAMES, index_names
+from kompakt.store.sql_tables import index_names
 
 WRITE = "kompakt_write"
 """The option of a connection that is going to write; SQLite then waits for its turn when the transaction begins."""
@@ -61,6 +63,12 @@ CREATE TABLE kompakt_locks (key {key} NOT NULL, name TEXT NOT NULL, fence {int} 
  guarded BOOLEAN NOT NULL, PRIMARY KEY (key, name));
 """
 
+_NOTES = """
+CREATE TABLE kompakt_notes (tenant {bytes} NOT NULL, name {bytes} NOT NULL, key {key} NOT NULL, data {bytes} NOT NULL,
+ PRIMARY KEY (tenant, name));
+CREATE INDEX kompakt_notes_key ON kompakt_notes (key);
+"""
+
 INDEX_ROWS = {
     "sqlite": text(
         "INSERT INTO kompakt_index (rowid, names) SELECT id, :names FROM kompakt_words WHERE key = :key AND seq = :seq"
@@ -80,17 +88,21 @@ def indexed(dialect: str, key: str, seq: int, words: str) -> dict[str, Any]:
     return {"key": key, "seq": seq, "names": " ".join(names)}
 
 
-async def _create_tables(connection: AsyncConnection) -> None:
-    for statement in _TABLES.format(**_TYPES[connection.dialect.name]).split(";\n"):
+async def _create(connection: AsyncConnection, tables: str) -> None:
+    for statement in tables.format(**_TYPES[connection.dialect.name]).split(";\n"):
         if statement.strip():
             await connection.execute(text(statement))
+
+
+async def _create_tables(connection: AsyncConnection) -> None:
+    await _create(connection, _TABLES)
 
 
 async def _drop_tables(connection: AsyncConnection) -> None:
     kept = (await connection.execute(text("SELECT count(*) FROM kompakt_heads"))).scalar_one()
     if kept:
         raise UsageError(f"the store still holds {kept} sessions; export and delete them before its tables are dropped")
-    for name in NAMES:
+    for name in re.findall(r"CREATE TABLE (\w+)", _TABLES):
         await connection.execute(text(f"DROP TABLE {name}"))
 
 
@@ -118,6 +130,17 @@ async def _drop_index(connection: AsyncConnection) -> None:
         await connection.execute(text("ALTER TABLE kompakt_words DROP COLUMN names"))
 
 
+async def _create_notes(connection: AsyncConnection) -> None:
+    await _create(connection, _NOTES)
+
+
+async def _drop_notes(connection: AsyncConnection) -> None:
+    kept = (await connection.execute(text("SELECT count(*) FROM kompakt_notes"))).scalar_one()
+    if kept:
+        raise UsageError(f"the store still holds {kept} notes; delete their sessions before the table is dropped")
+    await connection.execute(text("DROP TABLE kompakt_notes"))
+
+
 class Step(msgspec.Struct, frozen=True):
     """One change of the schema and its way back."""
 
@@ -125,7 +148,7 @@ class Step(msgspec.Struct, frozen=True):
     down: Callable[[AsyncConnection], Awaitable[None]]
 
 
-STEPS = (Step(_create_tables, _drop_tables), Step(_create_index, _drop_index))
+STEPS = (Step(_create_tables, _drop_tables), Step(_create_index, _drop_index), Step(_create_notes, _drop_notes))
 """What leads from each version to the next, from an empty database on."""
 
 NEWEST = len(STEPS)
@@ -150,7 +173,7 @@ async def migrate(engine: AsyncEngine, to: int | None = None) -> None:
 
     Raises:
         StoreVersion: the store is newer than this kompakt.
-        UsageError: there is no such version, or going back to it would drop sessions.
+        UsageError: there is no such version, or going back to it would drop sessions or notes.
     """
     goal = NEWEST if to is None else to
     if not 0 <= goal <= NEWEST:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ try:
     from sqlalchemy.pool import NullPool
 
     from kompakt.store.migrations import indexed, migrate
+    from kompakt.store.postgres_notes import NoteReaders
     from kompakt.store.sql import SqlRecords, refused
     from kompakt.store.sql_tables import HEADS, NAMES, as_bytes, cleaned, index_names
 except ModuleNotFoundError as missing:
@@ -44,7 +45,7 @@ NEEDS = (greenlet,)
 """Imported here so that its lack is told before anything is opened."""
 
 CONNECTIONS = 10
-"""Transactions of one store at once; one more connection holds its locks."""
+"""Transactions of one store at once; one more connection holds its locks, and a few read notes."""
 
 PATIENCE = 30.0
 """Seconds that a call waits for a connection or for an answer."""
@@ -97,6 +98,7 @@ class PostgresRecords(SqlRecords):
         super().__init__(engine, place)
         self._single = single
         self._locks = _Locks(single)
+        self._readers = NoteReaders(single, PATIENCE)
 
     @asynccontextmanager
     async def _connection(self, *, write: bool) -> AsyncGenerator[AsyncConnection]:
@@ -114,6 +116,7 @@ class PostgresRecords(SqlRecords):
         """Let go of connections; may be called twice."""
         async with self.explaining():
             await self._locks.close()
+            await self._readers.close()
         await self._single.dispose()
         await super().close()
 
@@ -138,6 +141,10 @@ class PostgresRecords(SqlRecords):
     async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
         of = select(HEADS.c.tenant).where(HEADS.c.key.in_(keys)).order_by(HEADS.c.key).with_for_update()
         return list((await connection.execute(of)).scalars())
+
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        async with self.explaining():
+            return await self._readers.read(tenant, names)
 
     async def scrub(self) -> None:
         """Rewrite each table from what is still in it; sessions wait meanwhile, one table at a time.

@@ -6,14 +6,14 @@ session is still what the writer saw. Each call may be repeated after an error; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kompakt.store.values import Batch, Event, Fence, Head, Row
 
 
 class Records(Protocol):
-    """The rows and events of many sessions.
+    """The rows and events of many sessions, and notes of a tenant that are found by their names.
 
     Raises, from every method:
         StoreUnavailable: the place cannot be reached, is full, or may not be written to.
@@ -70,8 +70,27 @@ class Records(Protocol):
         """Return the numbers of rows with any of these words, best first; ``None`` when the store has no index."""
         ...
 
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names of a tenant, in one transaction; a name that is there keeps its first value.
+
+        They belong to a session, which need not have begun, and go with it. A name that was there belongs to the
+        session that it was first given for.
+
+        Raises:
+            UsageError: a name is longer than 200 characters.
+        """
+        ...
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names that exist: a few at the cost of one look, any number in pages."""
+        ...
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant, those of sessions that never began too; sessions stay as they are."""
+        ...
+
     async def delete(self, keys: Iterable[str]) -> int:
-        """Remove sessions for good: rows, events, index, locks, and blobs nobody else needs; return how many."""
+        """Remove sessions for good: rows, events, notes, index, locks, and blobs nobody else needs; return how many."""
         ...
 
     async def scrub(self) -> None:

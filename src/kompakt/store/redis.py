@@ -7,9 +7,11 @@ A session is a handful of keys, ``kompakt:{KEY}:…``; what reading a range cost
     names     hash    numbers of rows by reference  events   hash         packed events by number
     batches   set     ids of what was written       blobs    set          hashes of the blobs it uses
     fences    hash    newest fence number by lock   lock:…   string       number of the holder's fence; expires
+    notes     set     the keys of its notes
 
 and a tenant has ``kompakt:{TENANT}:sessions`` (a sorted set of keys, all with score 0, so in the order of their bytes),
-``blob:HASH`` and ``uses:HASH`` (the sessions that need the blob). TENANT is a hash of its name.
+``blob:HASH`` and ``uses:HASH`` (the sessions that need the blob), ``note:NAME`` and ``noted`` (a set of the sessions
+that have notes). TENANT is a hash of its name.
 
 A commit is one script over the session's keys and its tenant's, one round trip. In a cluster the two may lie on
 different servers, and no transaction spans them; therefore a cluster is refused, and one server, with replicas if you
@@ -24,19 +26,19 @@ replica that takes over may lack what it was not yet sent.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from kompakt.errors import Conflict, StoreDamaged, StoreVersion
 from kompakt.store.memory import used
-from kompakt.store.redis_scripts import ACQUIRE, COMMIT, DELETE, HEADS, RELEASE, RENEW
+from kompakt.store.redis_scripts import ACQUIRE, COMMIT, DELETE, FORGET, HEADS, NOTE, RELEASE, RENEW
 from kompakt.store.redis_server import Server, read_url
-from kompakt.store.values import Batch, Event, Fence, Head, Row
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
 
-SCHEMA = 1
-"""How things are kept; written beside them."""
+SCHEMA = 2
+"""How things are kept; written beside them. 2 has notes, which 1 would not delete with their sessions."""
 
 PAGE = 500
 """How many rows one command asks for: the server does nothing else meanwhile."""
@@ -86,6 +88,8 @@ class RedisRecords:
             await self._run("SET", place, SCHEMA, "NX")
         elif not schema.isdigit():
             raise StoreDamaged(f"{self._server.place}: {place} is not a number")
+        elif int(schema) < SCHEMA:
+            await self._run("SET", place, SCHEMA)
         elif int(schema) > SCHEMA:
             raise StoreVersion(
                 f"{self._server.place} has schema {int(schema)} and this kompakt knows {SCHEMA}: install a newer one"
@@ -196,11 +200,37 @@ class RedisRecords:
         """Say that there is no index: Redis has one only with a module."""
         return None
 
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names that are not taken, in one script."""
+        check_names(notes)
+        if not notes:
+            return
+        prefix = self._tenant(tenant)
+        pairs = [part for name, value in notes.items() for part in (f"{prefix}note:{name}", value)]
+        await self._script(NOTE, [self._own(key, "notes"), f"{prefix}noted"], [key, *pairs])
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names, a page at a time."""
+        prefix, wanted = self._tenant(tenant), list(dict.fromkeys(names))
+        found: dict[str, bytes] = {}
+        for start in range(0, len(wanted), PAGE):
+            page = wanted[start : start + PAGE]
+            values = await self._run("MGET", *(f"{prefix}note:{name}" for name in page))
+            found |= {name: value for name, value in zip(page, values, strict=True) if value is not None}
+        return found
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant, one script a session."""
+        prefix = self._tenant(tenant)
+        for key in await self._run("SMEMBERS", f"{prefix}noted"):
+            await self._script(FORGET, [self._own(key.decode(), "notes"), f"{prefix}noted"], [key, prefix])
+
     async def delete(self, keys: Iterable[str]) -> int:
         """Remove sessions, one script each."""
         gone = 0
         for key in list(keys):
-            gone += await self._script(DELETE, [self._own(key, part) for part in PARTS], [self._own(key), key])
+            own = [self._own(key, part) for part in (*PARTS, "notes")]
+            gone += await self._script(DELETE, own, [self._own(key), key])
         return gone
 
     async def scrub(self) -> None:

@@ -81,6 +81,7 @@ return found
 DELETE = _script("""
 local own, key = ARGV[1], ARGV[2]
 local tenant = redis.call('HGET', own .. 'head', 'tenant')
+local notes = redis.call('SMEMBERS', own .. 'notes')
 if tenant then
   for _, hash in ipairs(redis.call('SMEMBERS', own .. 'blobs')) do
     local uses = tenant .. 'uses:' .. hash
@@ -92,10 +93,42 @@ end
 for _, name in ipairs(redis.call('HKEYS', own .. 'fences')) do
   redis.call('UNLINK', own .. 'lock:' .. name)
 end
+for _, note in ipairs(notes) do
+  redis.call('UNLINK', note)
+  redis.call('SREM', string.match(note, '^[^{]*{%x+}:') .. 'noted', key)
+end
 redis.call('UNLINK', unpack(KEYS))
 return tenant and 1 or 0
 """)
 """Keys: those of the session. Arguments: their common prefix, the session's key."""
+
+NOTE = _script("""
+for _, set in ipairs(KEYS) do
+  local found = redis.call('TYPE', set).ok
+  if found ~= 'set' and found ~= 'none' then return redis.error_reply('WRONGTYPE ' .. set) end
+end
+for at = 2, #ARGV, 2 do
+  if redis.call('EXISTS', ARGV[at]) == 0 then
+    redis.call('SADD', KEYS[1], ARGV[at])
+    redis.call('SADD', KEYS[2], ARGV[1])
+    redis.call('SET', ARGV[at], ARGV[at + 1])
+  end
+end
+""")
+"""Keys: the notes of the session, the tenant's sessions that have notes. Arguments: the session's key, then names of
+notes as keys, each before its value."""
+
+FORGET = _script("""
+for _, note in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  if string.sub(note, 1, #ARGV[2]) == ARGV[2] then
+    redis.call('UNLINK', note)
+    redis.call('SREM', KEYS[1], note)
+  end
+end
+redis.call('SREM', KEYS[2], ARGV[1])
+""")
+"""Keys: the notes of the session, the tenant's sessions that have notes. Arguments: the session's key, the tenant's
+prefix."""
 
 ACQUIRE = _script("""
 local time = redis.call('TIME')

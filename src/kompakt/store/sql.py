@@ -5,19 +5,19 @@ the thousandth costs what the first did. The head is changed by a comparison: it
 that the writer saw. Every error of a driver becomes one of kompakt's; its own text is left out, since drivers quote the
 values of a statement.
 
-Order of locks, where the database has any: batch, lock row, head, blobs of the tenant. Deleting takes them in the same
-order, so neither can wait for the other in a circle.
+Order of locks, where the database has any: batch, lock row, head, blobs of the tenant, notes by name. Deleting takes
+them in the same order, so neither can wait for the other in a circle.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Executable, Table, bindparam, delete, exists, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Executable, Table, bindparam, delete, exists, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as insert_unless_there
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -30,6 +30,7 @@ from kompakt.store.sql_tables import (
     HEADS,
     LARGEST,
     LOCKS,
+    NOTES,
     ROWS,
     USES,
     WORDS,
@@ -38,7 +39,7 @@ from kompakt.store.sql_tables import (
     cleaned,
     storable,
 )
-from kompakt.store.values import Batch, Event, Fence, Head, Row
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
 
 _Record = TypeVar("_Record", Head, Row, Event)
 
@@ -91,6 +92,10 @@ class SqlRecords(ABC):
     @abstractmethod
     async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
         """Let nobody write to sessions until the transaction ends; return their tenants."""
+
+    @abstractmethod
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        """Read notes by a shorter way than the engine's; ``None`` when it is closed at the moment, or too narrow."""
 
     @abstractmethod
     async def scrub(self) -> None:
@@ -202,8 +207,44 @@ class SqlRecords(ABC):
             await self._write_blobs(connection, batch)
         return True
 
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names of a tenant, in one transaction; a name that is there keeps its first value."""
+        check_names(notes)
+        if not notes:
+            return
+        shared = {"tenant": as_bytes(tenant), "key": key}
+        values = [shared | {"name": as_bytes(name), "data": notes[name]} for name in sorted(notes)]
+        async with self._using(write=True) as connection:
+            await self._add(connection, NOTES, values)
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names that exist."""
+        asked, of = {as_bytes(name): name for name in names}, as_bytes(tenant)
+        found: dict[str, bytes] = {}
+        for part in chunks(asked):
+            pairs = await self._quick_notes(of, part)
+            if pairs is None:
+                where = select(NOTES.c.name, NOTES.c.data).where(NOTES.c.tenant == of, NOTES.c.name.in_(part))
+                pairs = [(row["name"], row["data"]) for row in await self._all(where)]
+            for name, data in pairs:
+                if not isinstance(data, bytes):
+                    raise StoreDamaged(f"{self.place}: note {asked[name]!r} is not what was written")
+                found[asked[name]] = data
+        return found
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant."""
+        async with self._using(write=True) as connection:
+            await self._drop_notes(connection, NOTES.c.tenant == as_bytes(tenant))
+
+    async def _drop_notes(self, connection: AsyncConnection, which: ColumnElement[bool]) -> None:
+        """Remove notes in the order of their names, so that two who remove the same never wait in a circle."""
+        names = (NOTES.c.tenant, NOTES.c.name)
+        gone = select(*names).where(which).order_by(*names).with_for_update()
+        await connection.execute(delete(NOTES).where(tuple_(*names).in_(gone)))
+
     async def delete(self, keys: Iterable[str]) -> int:
-        """Remove sessions for good: rows, events, index, locks, and blobs nobody else needs; return how many."""
+        """Remove sessions for good: rows, events, notes, index, locks, and blobs nobody else needs; return how many."""
         count = 0
         for part in chunks(storable(list(keys))):
             async with self._using(write=True) as connection:
@@ -217,6 +258,7 @@ class SqlRecords(ABC):
                 await connection.execute(unused.where(~others.where(USES.c.key.not_in(part))))
                 for table in (USES, WORDS, ROWS, EVENTS, BATCHES, HEADS):
                     await connection.execute(delete(table).where(table.c.key.in_(part)))
+                await self._drop_notes(connection, NOTES.c.key.in_(part))
                 count += len(tenants)
         return count
 

@@ -1,8 +1,8 @@
 """The tables of a SQL store, and the words that its full-text index knows.
 
-Ids of callers and tenants are kept as bytes, since they may hold what no text column takes: a zero, half of a pair of
-surrogates. Whatever else is text is written by kompakt itself, and what is merely asked for is dropped when no column
-could hold it.
+Ids of callers, tenants and names of notes are kept as bytes, since they may hold what no text column takes: a zero,
+half of a pair of surrogates. Whatever else is text is written by kompakt itself, and what is merely asked for is
+dropped when no column could hold it.
 
 A word is indexed as a name made from the session and the word. A search therefore touches only what its own session
 wrote, however many sessions there are, and what is asked for can never be read as an operator of a query language. The
@@ -66,6 +66,11 @@ LOCKS = Table(
     "kompakt_locks", _metadata,
     Column("key", Text, primary_key=True), Column("name", Text, primary_key=True), Column("fence", BigInteger),
     Column("expires", Double), Column("guarded", Boolean),
+)  # fmt: skip
+NOTES = Table(
+    "kompakt_notes", _metadata,
+    Column("tenant", LargeBinary, primary_key=True), Column("name", LargeBinary, primary_key=True),
+    Column("key", Text), Column("data", LargeBinary),
 )  # fmt: skip
 
 NAMES = [table.name for table in _metadata.sorted_tables]

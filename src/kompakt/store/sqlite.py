@@ -5,7 +5,8 @@ writer at a time: tasks of a process queue for a lock of their own, in order, an
 with ``BEGIN IMMEDIATE``, so a transaction never has to be upgraded half-way. Other processes are waited for up to
 ``patience`` seconds. What is deleted is overwritten with zeros.
 
-A commit costs one sync of the disk; a connection is a thread, and four of them serve any number of tasks.
+A commit costs one sync of the disk; a connection is a thread, and four of them serve any number of tasks. Notes are
+read without any of them; see ``sqlite_notes``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
+from kompakt.store.sqlite_notes import NoteReader
 from kompakt.store.values import Fence, Row
 
 try:
@@ -154,9 +156,10 @@ class _Connection(aiosqlite.Connection):
 class SqliteRecords(SqlRecords):
     """Records in a SQLite file."""
 
-    def __init__(self, engine: AsyncEngine, place: str, patience: float) -> None:
-        super().__init__(engine, place)
+    def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
+        super().__init__(engine, f"sqlite:///{path}")
         self._patience = patience
+        self._reader = NoteReader(path)
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
@@ -167,6 +170,14 @@ class SqliteRecords(SqlRecords):
             return
         async with self._turn, self.engine.execution_options(**{WRITE: True}).begin() as connection:
             yield connection
+
+    async def close(self) -> None:
+        """Let go of connections; may be called twice."""
+        self._reader.close()
+        await super().close()
+
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        return await self._reader.read(tenant, names)
 
     def _explained(self, error: BaseException) -> StoreError:
         return explained(self.place, error)
@@ -267,7 +278,7 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
         hide_parameters=True,
     )  # fmt: skip
     event.listen(engine.sync_engine, "begin", _begin)
-    records = SqliteRecords(engine, place, patience)
+    records = SqliteRecords(engine, path, patience)
     try:
         await _ready(records)
     except BaseException:

@@ -8,9 +8,15 @@ counts them, so one comparison tells whether somebody else was here.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
+
+from kompakt.errors import UsageError
+
+LONGEST_NAME = 200
+"""Characters of a note's name at most."""
 
 RowKind: TypeAlias = Literal["message", "marker", "summary", "resume", "inserted", "finished"]
 """What a row is: a message of the conversation, one that kompakt or a caller put into the model's view, or what a tool
@@ -112,3 +118,14 @@ def key_of(tenant: str, id: str) -> str:
     for part in parts:
         hasher.update(len(part).to_bytes(8, "big") + part)
     return hasher.hexdigest()
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names of notes that are no names.
+
+    Raises:
+        UsageError: one is too long.
+    """
+    for name in names:
+        if len(name) > LONGEST_NAME:
+            raise UsageError(f"the name of a note has at most {LONGEST_NAME} characters, not {len(name)}")

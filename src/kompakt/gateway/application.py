@@ -1,0 +1,195 @@
+"""The gateway as a Starlette application: what is open while it runs, and the layers a request goes through.
+
+From the outside in: ``Telling`` (id, log, metrics), ``Limiting`` (bytes, seconds), then either one of the gateway's own
+endpoints or the entrance, which says whose request it is and where it goes, takes a place and calls the proxy.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import httpx
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.routing import Route as Endpoint
+from starlette.types import Receive, Scope, Send
+
+from kompakt.errors import KompaktError, StoreError
+from kompakt.gateway.configuration import FIXED, Settings, default_store
+from kompakt.gateway.health import Health
+from kompakt.gateway.keeping import Keeping
+from kompakt.gateway.limiting import Limiting, Places
+from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.registry import Registry, secret_in
+from kompakt.gateway.routing import Route, route_of
+from kompakt.gateway.sessions_api import Api
+from kompakt.gateway.telling import Telling, told_of
+from kompakt.gateway.tenants import Tenant, tenant_of
+from kompakt.session.store import Store, open_store
+
+_log = logging.getLogger("kompakt.gateway")
+
+Handler: TypeAlias = Callable[[Request, Tenant, Route], Awaitable[Response]]
+"""What answers a request once it is known whose it is and where it goes; ``proxy.Proxy`` is one."""
+
+LONG = 5
+"""Answers of a model in a request that say that the conversation did not begin just now."""
+
+_ANSWER = re.compile(rb'"role"\s*:\s*"(?:assistant|model)"|"type"\s*:\s*"function_call"')
+
+
+class Gateway:
+    """All that is open while the gateway runs."""
+
+    store: Store
+    client: httpx.AsyncClient
+    registry: Registry
+    keeping: Keeping
+    handler: Handler
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        key: bytes | None = None,
+        make: Callable[[Gateway], Handler] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.places = Places()
+        self.is_draining = False
+        self._transport = transport
+        self._key = key
+        self._make = make or proxied
+
+    @asynccontextmanager
+    async def running(self, app: object = None) -> AsyncGenerator[None]:
+        """Open everything, and close it again in the order that loses nothing.
+
+        Raises:
+            KompaktError: the store cannot be opened.
+        """
+        del app
+        self.store = await _opened(self.settings, self._key)
+        try:
+            if not self.settings.secret:
+                self.settings = msgspec.structs.replace(self.settings, secret=await secret_in(self.store))
+            self.keeping = Keeping(self.store, self.metrics)
+            self.registry = Registry(self.store, self.metrics)
+            async with _client(self.settings, self._transport) as self.client:
+                self.handler = self._make(self)
+                try:
+                    yield
+                finally:
+                    await self._flushed()
+        finally:
+            await self.store.close()
+
+    async def _flushed(self) -> None:
+        """Write what waits to be written."""
+        try:
+            await self.keeping.flush()
+        except StoreError as error:
+            self.metrics.store_failures.inc()
+            _log.warning("what was recorded last is not in the store: %s", type(error).__name__)
+
+    def reconfigure(self, settings: Settings) -> list[str]:
+        """Go on with other settings; return the names of those that need another start and stay as they are."""
+        kept = {name: getattr(self.settings, name) for name in FIXED}
+        changed = [name for name in FIXED if name != "secret" and getattr(settings, name) != kept[name]]
+        if settings.secret and settings.secret != kept["secret"]:
+            changed.append("secret")
+        self.settings = msgspec.structs.replace(settings, **kept)
+        self.client.timeout = _timeout(self.settings)
+        self.handler = self._make(self)
+        return changed
+
+    async def enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that is for a provider."""
+        settings, request = self.settings, Request(scope, receive)
+        told = told_of(request)
+        told.route = "other"
+        path = scope["raw_path"].decode("latin-1")
+        route = route_of(path, request.headers, settings)
+        told.route, told.format, told.model = route.name, route.format, route.model
+        tenant = tenant_of(request.headers, request.query_params, settings)
+        told.tenant = tenant.id
+        with self.places.taken(tenant.id, settings):
+            if await self.registry.is_new(tenant.id) and tenant.source == "credential" and route.compacts:
+                told.is_new = len(_ANSWER.findall(await request.body())) >= LONG
+            response = await self.handler(request, tenant, route)
+            await response(scope, receive, send)
+
+
+def application(
+    settings: Settings,
+    *,
+    transport: httpx.AsyncBaseTransport | None = None,
+    key: bytes | None = None,
+    make: Callable[[Gateway], Handler] | None = None,
+) -> Starlette:
+    """Make the application.
+
+    ``transport`` stands in for the network to the providers, ``key`` encrypts what is stored, ``make`` makes what
+    answers requests; ``app.state.gateway`` is the ``Gateway``.
+    """
+    gateway = Gateway(settings, transport=transport, key=key, make=make)
+    health, api = Health(gateway), Api(gateway)
+    app = Starlette(
+        routes=[
+            Endpoint("/healthz", health.healthz, methods=["GET"]),
+            Endpoint("/readyz", health.readyz, methods=["GET"]),
+            Endpoint("/metrics", health.metrics, methods=["GET"]),
+            Endpoint("/inspect", api.inspect, methods=["GET"]),
+            Mount("/kompakt", app=api),
+            Mount("/", app=gateway.enter),
+        ],
+        middleware=[
+            Middleware(Telling, metrics=gateway.metrics),
+            Middleware(Limiting, settings=lambda: gateway.settings),
+        ],
+        lifespan=gateway.running,
+    )
+    app.state.gateway = gateway
+    return app
+
+
+def proxied(gateway: Gateway) -> Handler:
+    """Make the proxy."""
+    from kompakt.gateway.proxy import Proxy  # late: what is open is passed to it, not imported
+
+    return Proxy(gateway.settings, gateway.keeping, gateway.client, gateway.metrics)
+
+
+async def _opened(settings: Settings, key: bytes | None) -> Store:
+    if settings.store == default_store():
+        Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return await open_store(settings.store, key=key)
+    except KompaktError as error:
+        raise type(error)(
+            f"{error}; name another store with --store, or start without one kept: --store memory:"
+        ) from None
+
+
+def _timeout(settings: Settings) -> httpx.Timeout:
+    quiet, connect = settings.upstream_timeout, settings.connect_timeout
+    return httpx.Timeout(connect=connect, read=quiet, write=quiet, pool=connect)
+
+
+def _client(settings: Settings, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    """Make the client for all upstreams: no environment, no redirects, connections kept for all who may be served."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrency)
+    return httpx.AsyncClient(
+        transport=transport, limits=limits, timeout=_timeout(settings), trust_env=False, follow_redirects=False
+    )

@@ -1,0 +1,276 @@
+"""The store as the gateway uses it: pivots and lines found by content, originals written behind the answers.
+
+Nothing here is needed in memory: what is remembered saves a question to the store, and every question can be asked
+again. When the store cannot be reached the gateway goes on with what it remembers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from kompakt.errors import KompaktError, StoreError, StoreUnavailable
+from kompakt.gateway import pivots, recording
+from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.pivots import Found, Known, Pivot, Remembered
+from kompakt.gateway.recording import Line
+from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.trails import Trail
+from kompakt.session.store import Store
+from kompakt.store.values import key_of
+
+_log = logging.getLogger("kompakt.gateway")
+
+MAX_LINES = 50_000
+"""Ends of requests for which it is remembered where they are recorded."""
+
+PATIENCE = 3.0
+"""Seconds that the store has for an answer; a request is then served without it."""
+
+_REST = 1.0
+"""Seconds in which a store that failed is not asked again."""
+
+_LOOKS = 20
+_PAUSE = 0.05
+_LEASE = 2.0
+"""How often, every how many seconds, is looked whether another replica is done; and how long it may take."""
+
+_SCOPE_DIGITS = 12
+
+Value = TypeVar("Value")
+
+
+class Owner(NamedTuple):
+    """Whose sessions they are: a tenant of the store and, for tenants that no operator named, how their names begin."""
+
+    tenant: str
+    scope: str
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> Owner:
+        """Say where the sessions of a tenant are.
+
+        Who is only known by a credential shares the store's own tenant, so that its tools find the sessions; their
+        names begin with the hash, and the gateway shows nobody else's.
+        """
+        if tenant.source in ("key", "header"):
+            return cls(tenant.id, "")
+        return cls("", f"{tenant.id.rpartition('-')[2][:_SCOPE_DIGITS]}-")
+
+    def session(self, name: str) -> str:
+        """Return the id of a session in the store."""
+        return name if self.scope and name.startswith(self.scope) else f"{self.scope}{name}"
+
+    def owns(self, session: str) -> bool:
+        """Tell whether a session of the store's tenant is this owner's."""
+        return session.startswith(self.scope)
+
+
+class Standing(msgspec.Struct):
+    """What a request stands on."""
+
+    found: Found | None
+    line: Line
+    degraded: str | None = None
+    """Why the store was not asked."""
+
+
+class Keeping:
+    """Pivots, lines and sessions of all tenants."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self.records = store.records
+        self.packing = store.packing
+        self._store = store
+        self._metrics = metrics
+        self._remembered = Remembered()
+        self._lines: OrderedDict[bytes, Line] = OrderedDict()
+        self._due: OrderedDict[str, tuple[Owner, Trail, Line]] = OrderedDict()
+        self._worker: asyncio.Task[None] | None = None
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._told: list[tuple[Owner, Line, Pivot]] = []
+        self._down_until = 0.0
+
+    def store_of(self, owner: Owner) -> Store:
+        """Return the sessions of an owner's tenant."""
+        return self._store.of_tenant(owner.tenant)
+
+    # --- find -----------------------------------------------------------------------------------------------------
+
+    async def stand(self, owner: Owner, trail: Trail, *, named: str | None) -> Standing:
+        """Find the deepest pivot of a request and where it is recorded; asks the store only for what is new."""
+        found, above = self._remembered.deepest(trail)
+        line = self._line(trail)
+        degraded = None
+        if above < trail.covered:
+            try:
+                found, line = await self._asked(owner, trail, found, line, above)
+            except StoreError as error:
+                degraded = self.failed(error)
+        if degraded is None:
+            self._remembered.stand(trail, found)
+        return Standing(found, line or self._begun(owner, trail, named), degraded)
+
+    async def _asked(
+        self, owner: Owner, trail: Trail, found: Found | None, line: Line | None, above: int
+    ) -> tuple[Found | None, Line | None]:
+        keys = list(dict.fromkeys(trail.keys[above + 1 : trail.covered + 1]))
+        wanted = [*pivots.names(trail, above), *map(recording.mark_name, keys)]
+        notes = await self._reached(self.records.notes(owner.tenant, wanted))
+        if not notes:
+            return found, line
+        newer = pivots.deepest(trail, notes, self.packing, above)
+        if newer is not None:
+            self._remembered.put(trail.keys[newer.at], newer.known)
+        marks = (notes.get(recording.mark_name(key)) for key in reversed(keys))
+        mark = next((data for data in marks if data is not None), None)
+        if mark is not None:
+            line = recording.unpacked(mark, self.packing)
+        return newer or found, line
+
+    def _line(self, trail: Trail) -> Line | None:
+        """Return where the longest prefix is recorded that is remembered."""
+        for at in range(trail.covered, trail.lead, -1):
+            line = self._lines.get(trail.keys[at])
+            if line is not None:
+                return line
+        return None
+
+    def _begun(self, owner: Owner, trail: Trail, named: str | None) -> Line:
+        """Begin a line: named by the client, or by how the conversation begins."""
+        first = trail.keys[min(trail.lead + 1, trail.length)].hex()[:16]
+        return Line(session=owner.session(named or first), items=0, offset=0)
+
+    # --- keep -----------------------------------------------------------------------------------------------------
+
+    async def record(self, owner: Owner, trail: Trail, line: Line) -> Line:
+        """Write the originals of a request.
+
+        Raises:
+            StoreError: that cannot be done now.
+        """
+        lock = self._locks.setdefault(line.session, asyncio.Lock())
+        async with lock:
+            known = self._lines.get(trail.keys[trail.covered])
+            if known is None:
+                line = self._line(trail) or line
+                known = await self._reached(recording.record(self.store_of(owner), trail, line))
+                mark = {recording.mark_name(trail.keys[trail.covered]): recording.packed(known, self.packing)}
+                await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark))
+                self._remember(trail, known)
+        if not lock.locked():
+            self._locks.pop(line.session, None)
+        return known
+
+    def _remember(self, trail: Trail, line: Line) -> None:
+        self._lines[trail.keys[trail.covered]] = line
+        while len(self._lines) > MAX_LINES:
+            self._lines.popitem(last=False)
+
+    async def names(self, owner: Owner, line: Line, start: int) -> tuple[str, ...]:
+        """Return what the recorded items from one on are called."""
+        session = await self.store_of(owner).session(line.session)
+        return await self._reached(recording.names(session, line, start))
+
+    async def publish(self, owner: Owner, trail: Trail, pivot: Pivot) -> Known:
+        """Keep a pivot; return the one that is kept, which another replica may have made.
+
+        Raises:
+            StoreError: that cannot be done now.
+        """
+        name = pivots.name_of(trail.keys[trail.covered], pivot.attempt)
+        data = pivots.packed(pivot, self.packing)
+        note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
+        await self._reached(note)
+        kept = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name, data)
+        return self.hold(trail, pivot if kept == data else pivots.unpacked(kept, self.packing))
+
+    def hold(self, trail: Trail, pivot: Pivot) -> Known:
+        """Remember a pivot here."""
+        known = Known.of(pivot)
+        self._remembered.put(trail.keys[trail.covered], known)
+        self._remembered.stand(trail, Found(trail.covered, known))
+        return known
+
+    async def begin(self, owner: Owner, trail: Trail, attempt: int) -> Found | None:
+        """Begin to make a pivot; return it where another replica has made it, or is at it and done soon.
+
+        Raises:
+            StoreError: the store cannot be asked now.
+        """
+        name = pivots.name_of(trail.keys[trail.covered], attempt)
+        place = key_of(owner.tenant, name)
+        for _ in range(_LOOKS):
+            data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
+            if data is not None:
+                return Found(trail.covered, self.hold(trail, pivots.unpacked(data, self.packing)))
+            if await self._reached(self.records.acquire(place, "pivot", lease=_LEASE)) is not None:
+                return None
+            await asyncio.sleep(_PAUSE)
+        return None
+
+    async def _reached(self, call: Awaitable[Value]) -> Value:
+        """Wait for the store, not for long, and after a failure not at all for a while.
+
+        Raises:
+            StoreError: it does not answer.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._down_until:
+            close = getattr(call, "close", None)
+            if close is not None:
+                close()
+            raise StoreUnavailable("the store did not answer a moment ago")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await call
+        except (TimeoutError, StoreUnavailable) as error:
+            self._down_until = asyncio.get_running_loop().time() + _REST
+            raise StoreUnavailable(str(error) or f"the store did not answer in {PATIENCE:g} seconds") from None
+
+    # --- behind the answers ---------------------------------------------------------------------------------------
+
+    def record_later(self, owner: Owner, trail: Trail, line: Line) -> None:
+        """Write the originals of a request when there is time; of one conversation the newest request is enough."""
+        if trail.keys[trail.covered] in self._lines:
+            return
+        self._due.pop(line.session, None)
+        self._due[line.session] = (owner, trail, line)
+        self._awake()
+
+    def tell_later(self, owner: Owner, line: Line, pivot: Pivot) -> None:
+        """Say in the session that a pivot was made, when there is time."""
+        self._told.append((owner, line, pivot))
+        self._awake()
+
+    def _awake(self) -> None:
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._due or self._told:
+            try:
+                if self._told:
+                    owner, line, pivot = self._told.pop(0)
+                    await recording.tell(await self.store_of(owner).session(line.session), line, pivot)
+                else:
+                    _, (owner, trail, line) = self._due.popitem(last=False)
+                    await self.record(owner, trail, line)
+            except KompaktError as error:
+                self.failed(error)
+
+    async def flush(self) -> None:
+        """Wait until everything is written that was put off."""
+        while self._worker is not None and not self._worker.done():
+            await asyncio.wait([self._worker])
+
+    def failed(self, error: KompaktError) -> str:
+        """Note that the store failed; return the reason that clients are told."""
+        self._metrics.store_failures.inc()
+        _log.warning("the store cannot be used now: %s", error)
+        return "store-unavailable"

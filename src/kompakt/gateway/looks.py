@@ -1,0 +1,92 @@
+"""What is known of one raw item: what it says, as a hash, and what it costs. Looked at once, remembered for a while.
+
+The hash is over a canonical form, since real clients move cache marks, write a text now as a string and now as a block,
+and change their reminders from request to request. None of that makes it another message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kompakt.errors import InputError
+from kompakt.model.messages import Json, Message, Text
+from kompakt.model.references import digest
+from kompakt.model.tokens import Counter
+from kompakt.store.packing import decode
+from kompakt.wire.formats import WIRES
+
+MAX_LOOKS = 200_000
+"""Items remembered; the older half goes when there are more. About 40 MB."""
+
+_REMINDER = re.compile(r"\s*<(system[-_]reminder)>.*</\1>\s*", re.DOTALL)
+"""A text that a client's runtime added and may word otherwise next time."""
+
+
+class Look(NamedTuple):
+    """One item, looked at."""
+
+    digest: bytes
+    """Hash of what it says; empty when that is nothing but reminders."""
+    tokens: int
+    is_system: bool
+    has_reasoning: bool = False
+
+
+class Looks:
+    """Remembers items by their bytes; nothing else depends on it."""
+
+    def __init__(self, limit: int = MAX_LOOKS) -> None:
+        self._limit = limit
+        self._known: dict[bytes, Look] = {}
+
+    def of(self, raw: bytes, format: str, counter: Counter) -> Look:
+        """Look at an item.
+
+        Raises:
+            InputError: it is no message of this format.
+        """
+        key = hashlib.sha256(raw).digest() + f"{format} {counter.name}".encode()
+        found = self._known.get(key)
+        if found is None:
+            found = _look(decoded(raw), format, counter)
+            if len(self._known) >= self._limit:
+                self._known = dict(list(self._known.items())[self._limit // 2 :])
+            self._known[key] = found
+        return found
+
+
+def decoded(raw: bytes) -> Json:
+    """Read one item.
+
+    Raises:
+        InputError: the bytes are not JSON.
+    """
+    try:
+        return decode(raw)
+    except (ValueError, RecursionError):
+        raise InputError("an item of the request is not JSON") from None
+
+
+def parsed(items: Sequence[Json], format: str) -> tuple[Message, ...]:
+    """Read items as messages, one each.
+
+    Raises:
+        InputError: they are no messages of this format.
+    """
+    messages = WIRES[format].parse(items, None).messages
+    if len(messages) != len(items):
+        raise InputError("an item of the request is no message of its own")
+    return messages
+
+
+def _look(item: Json, format: str, counter: Counter) -> Look:
+    (message,) = parsed([item], format)
+    said = [part for part in message.parts if type(part) is not Text or not _REMINDER.fullmatch(part.text)]
+    hashed = digest(message if len(said) == len(message.parts) else msgspec.structs.replace(message, parts=tuple(said)))
+    has_reasoning = any(type(part).__name__ == "Reasoning" for part in message.parts)
+    return Look(hashed if said else b"", counter.message(message), message.role == "system", has_reasoning)

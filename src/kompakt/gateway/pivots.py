@@ -1,0 +1,188 @@
+"""Pivots by content: what is sent instead of a history's beginning, found by the hash of that beginning.
+
+A pivot is made once for a prefix, kept under the key of that prefix and never changed, so every replica sends the same
+bytes for the same history, and a client that edits what was said finds the pivot of a shorter prefix or none. What is
+remembered here is only remembered: the store has it all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from kompakt.engine.resuming import State
+from kompakt.errors import StoreDamaged
+from kompakt.gateway.trails import Trail
+from kompakt.model.messages import Json
+from kompakt.store.packing import Packing, encode
+
+TRIES = 4
+"""Pivots that one prefix may have: the first, and one for each time the provider found it still too long."""
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of pivots remembered."""
+
+MAX_TIPS = 100_000
+"""Ends of requests for which it is remembered which pivot they stand on."""
+
+Value = TypeVar("Value")
+
+
+class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message that the model still sees, as it is shown."""
+
+    at: int
+    """Which item of the conversation it is, system messages at its head not counted."""
+    item: Json
+    name: str
+    pruned: tuple[int, ...] = ()
+    altered: bool = False
+    """Whether it is shown otherwise than it came."""
+
+
+class Pivot(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent instead of a prefix."""
+
+    id: str
+    session: str
+    """Where the originals are."""
+    covers: int
+    """How many items it stands for, system messages not counted."""
+    items: list[Json]
+    """What is sent."""
+    tokens: int
+    """What that costs."""
+    state: State
+    view: tuple[Shown, ...]
+    """What the next pivot is made from."""
+    policy: str
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    told: str = ""
+    """What the pivot says, for people."""
+    scale: float = 1.0
+    """How many tokens the provider counts for one that is counted here, where it has said so."""
+    limit: int | None = None
+    """What the provider takes, where it has said so."""
+    attempt: int = 0
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A pivot, ready to be sent."""
+
+    pivot: Pivot
+    sent: tuple[bytes, ...]
+    """Its items as bytes."""
+    size: int
+
+    @classmethod
+    def of(cls, pivot: Pivot) -> Known:
+        """Write a pivot's items."""
+        sent = tuple(map(encode, pivot.items))
+        return cls(pivot, sent, 4 * sum(map(len, sent)) + len(pivot.state.ledger))
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The deepest pivot of a trail, and how many of its items that stands for."""
+
+    at: int
+    known: Known
+
+
+def name_of(key: bytes, attempt: int = 0) -> str:
+    """Name the note that holds a pivot."""
+    return f"pivot {key.hex()}" if not attempt else f"pivot {key.hex()} {attempt}"
+
+
+def packed(pivot: Pivot, packing: Packing) -> bytes:
+    """Make bytes of a pivot."""
+    return packing.pack_whole(msgspec.to_builtins(pivot))
+
+
+def unpacked(data: bytes, packing: Packing) -> Pivot:
+    """Make the pivot again.
+
+    Raises:
+        StoreDamaged: the bytes are not what was written.
+    """
+    try:
+        return msgspec.convert(packing.unpack(data, where="a pivot of the gateway"), Pivot)
+    except msgspec.ValidationError:
+        raise StoreDamaged("a pivot of the gateway is not what this version writes") from None
+
+
+class Remembered:
+    """Pivots that were used lately, and where requests ended that stood on them."""
+
+    def __init__(self) -> None:
+        self._pivots = _Recent[Known](MAX_BYTES, lambda known: known.size)
+        self._tips = _Recent[tuple[bytes, int] | None](MAX_TIPS, lambda _: 1)
+
+    def put(self, key: bytes, known: Known) -> None:
+        """Remember the pivot of a prefix, unless a later one of the same prefix is."""
+        earlier = self._pivots.get(key)
+        if earlier is None or earlier.pivot.attempt <= known.pivot.attempt:
+            self._pivots.put(key, known)
+
+    def stand(self, trail: Trail, found: Found | None) -> None:
+        """Remember what a request stands on: prefixes up to its end need not be asked for again."""
+        self._tips.put(
+            trail.keys[trail.covered], None if found is None else (trail.keys[found.at], found.known.pivot.attempt)
+        )
+
+    def deepest(self, trail: Trail) -> tuple[Found | None, int]:
+        """Return the deepest pivot that is remembered, and the number of items from which others may know more."""
+        keys = trail.keys
+        for at in range(trail.covered, trail.lead, -1):
+            if keys[at] == keys[at - 1]:
+                continue
+            known = self._pivots.get(keys[at])
+            if known is not None:
+                return Found(at, known), at
+            if keys[at] not in self._tips:
+                continue
+            tip = self._tips.get(keys[at])
+            if tip is None:
+                return None, at
+            known = self._pivots.get(tip[0])
+            if known is not None:
+                return Found(keys.index(tip[0]), known), at
+        return None, trail.lead
+
+
+def deepest(trail: Trail, notes: dict[str, bytes], packing: Packing, above: int) -> Found | None:
+    """Find the deepest pivot among notes that stands for more items than so many."""
+    for at in range(trail.covered, above, -1):
+        if trail.keys[at] == trail.keys[at - 1]:
+            continue
+        for attempt in range(TRIES - 1, -1, -1):
+            data = notes.get(name_of(trail.keys[at], attempt))
+            if data is not None:
+                return Found(at, Known.of(unpacked(data, packing)))
+    return None
+
+
+def names(trail: Trail, above: int) -> Sequence[str]:
+    """List the notes that may hold a pivot for more items than so many."""
+    keys: Collection[bytes] = dict.fromkeys(trail.keys[above + 1 : trail.covered + 1])
+    return [name_of(key, attempt) for key in keys for attempt in range(TRIES)]
+
+
+class _Recent(OrderedDict[bytes, Value]):
+    """What was used lately, up to a size."""
+
+    def __init__(self, limit: int, size: Callable[[Value], int]) -> None:
+        super().__init__()
+        self._limit, self._size, self._total = limit, size, 0
+
+    def put(self, key: bytes, value: Value) -> None:
+        if key in self:
+            self._total -= self._size(self.pop(key))
+        self[key] = value
+        self._total += self._size(value)
+        while self._total > self._limit and len(self) > 1:
+            self._total -= self._size(self.popitem(last=False)[1])

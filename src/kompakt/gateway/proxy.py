@@ -1,0 +1,230 @@
+"""One request through the gateway: read, found, compacted when due, sent, passed back.
+
+Whatever is not a history, or needs nothing done, goes on as the bytes it came as.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import NamedTuple
+
+import httpx
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kompakt.engine.policies import Policy
+from kompakt.errors import DoesNotFit, InputError, UsageError
+from kompakt.gateway import forwarding, planning
+from kompakt.gateway.compacting import Compacting, Terms
+from kompakt.gateway.configuration import Settings
+from kompakt.gateway.forwarding import Upstream
+from kompakt.gateway.keeping import Keeping, Owner, Standing
+from kompakt.gateway.marking import marked
+from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.pivots import TRIES
+from kompakt.gateway.planning import Size, Sizes
+from kompakt.gateway.refusing import Refused
+from kompakt.gateway.requests import NoJson
+from kompakt.gateway.routing import Route
+from kompakt.gateway.telling import told_of
+from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.trails import Trail, Trails, root_of
+from kompakt.model.budget import Budget
+from kompakt.wire.overflow import Overflow, overflow
+
+_log = logging.getLogger("kompakt.gateway")
+
+VERSION = "1"
+"""Changes when a pivot of the same history would be another: what earlier versions kept is then left alone."""
+
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Job(NamedTuple):
+    """A request that holds a history."""
+
+    request: Request
+    route: Route
+    owner: Owner
+    trail: Trail
+    policy: Policy
+
+
+class Plan(msgspec.Struct):
+    """What is sent for a request."""
+
+    body: bytes
+    size: Size
+    budget: Budget
+    standing: Standing
+    compaction: str | None = None
+    """The pivot that was made for this request."""
+
+
+class Proxy:
+    """Serves requests that are for a provider."""
+
+    def __init__(self, settings: Settings, keeping: Keeping, client: httpx.AsyncClient, metrics: Metrics) -> None:
+        self._settings = settings
+        self._keeping = keeping
+        self._client = client
+        self._metrics = metrics
+        self._trails = Trails()
+        self._sizes = Sizes()
+        self._compacting = Compacting(keeping, metrics)
+
+    async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
+        """Serve a request."""
+        if not route.compacts or request.method != "POST":
+            return forwarding.answer(await self._ask(request, route, None))
+        body = await request.body()
+        job = self._job(request, tenant, route, body)
+        if job is None:
+            self._metrics.passes.inc()
+            return forwarding.answer(await self._ask(request, route, body))
+        plan = await self._plan(job)
+        upstream, plan = await self._sent(job, plan)
+        self._account(job, plan)
+        return forwarding.answer(upstream, self._headers(plan))
+
+    async def _ask(self, request: Request, route: Route, body: bytes | None) -> Upstream:
+        return await forwarding.ask(self._client, request, route, self._settings, body)
+
+    def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | None:
+        """Read a request; ``None`` when it holds no history that is the client's to keep."""
+        assert route.format is not None
+        policy = self._policy(request)
+        version = _ADDRESS.sub("", f"{VERSION} {policy!r}")
+        root = root_of(f"{tenant.source} {tenant.id}", route.format, version)
+        try:
+            trail = self._trails.read(body, route.format, root, named=route.model)
+        except NoJson as error:
+            raise Refused(400, str(error), code="invalid_json") from None
+        except InputError:
+            return None  # a message that is none: the provider says it best
+        if trail is None or trail.asked.is_managed or trail.covered <= trail.lead:
+            return None
+        told_of(request).model = trail.asked.model
+        return Job(request, route, Owner.of(tenant), trail, policy)
+
+    def _policy(self, request: Request) -> Policy:
+        name = request.headers.get("x-kompakt-policy") or self._settings.policy
+        try:
+            return self._settings.policy_named(name)
+        except UsageError as error:
+            raise Refused(400, str(error), code="unknown_policy") from None
+
+    # --- before ---------------------------------------------------------------------------------------------------
+
+    async def _plan(self, job: Job) -> Plan:
+        """Decide what is sent."""
+        named = job.request.headers.get("x-kompakt-session", "")
+        if named and not _SESSION.fullmatch(named):
+            raise Refused(400, "x-kompakt-session is not the name of a session", code="invalid_session")
+        standing = await self._keeping.stand(job.owner, job.trail, named=named or None)
+        plan = self._planned(job, standing)
+        if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
+            return plan
+        terms = Terms(
+            budget=plan.budget,
+            policy=job.policy,
+            reason=f"over {plan.budget.trigger} tokens",
+            scale=standing.found.known.pivot.scale if standing.found else 1.0,
+            limit=standing.found.known.pivot.limit if standing.found else None,
+        )
+        return await self._compacted(job, plan, terms)
+
+    def _planned(self, job: Job, standing: Standing) -> Plan:
+        trail, found = job.trail, standing.found
+        size = self._sizes.of(trail, found)
+        body = trail.asked.body
+        if found is not None:
+            sent = marked(trail, found.at, found.known.sent)
+            lead = [trail.asked.item(index) for index in range(trail.lead)]
+            body = trail.asked.with_items([*lead, *sent, *trail.asked.items(found.at)])
+        return Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
+
+    async def _compacted(self, job: Job, plan: Plan, terms: Terms) -> Plan:
+        """Plan with a new pivot; where none can be made the request goes as it stands, and the provider decides."""
+        try:
+            standing = await self._compacting.compact(job.owner, job.trail, plan.standing, terms)
+        except (DoesNotFit, InputError) as error:
+            _log.warning("sent as it is: %s", error)
+            return plan
+        made = self._planned(job, standing)
+        assert standing.found is not None
+        made.compaction = standing.found.known.pivot.id
+        made.size = made.size._replace(given=plan.size.given)
+        return made
+
+    # --- to the provider ------------------------------------------------------------------------------------------
+
+    async def _sent(self, job: Job, plan: Plan) -> tuple[Upstream, Plan]:
+        """Send; after an overflow send less, as long as there is less to send."""
+        tries = 0
+        while True:
+            tries += 1
+            upstream = await forwarding.begun(await self._ask(job.request, job.route, plan.body))
+            found = self._overflow(job, upstream)
+            smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
+            if smaller is None:
+                return upstream, plan
+            await upstream.response.aclose()
+            self._metrics.overflows_recovered.inc()
+            plan = smaller
+
+    def _overflow(self, job: Job, upstream: Upstream) -> Overflow | None:
+        """Tell whether an answer says that the request was too long."""
+        if job.route.name == "count_tokens":
+            return None
+        if upstream.status < 400 and b"error" not in upstream.read[:2_000]:
+            return None
+        return overflow(upstream.words(), status=upstream.status if upstream.status >= 400 else None)
+
+    async def _smaller(self, job: Job, plan: Plan, found: Overflow) -> Plan | None:
+        """Plan with less; ``None`` when there is nothing more to leave out."""
+        standing = plan.standing
+        before = standing.found.known.pivot if standing.found is not None else None
+        covers_all = standing.found is not None and standing.found.at == job.trail.covered
+        attempt = before.attempt + 1 if before is not None and covers_all else 0
+        if attempt >= TRIES:
+            return None
+        budget, scale, limit = planning.tighter(plan.budget, found, plan.size.sent)
+        terms = Terms(
+            budget=budget,
+            policy=job.policy,
+            reason="the provider found it too long",
+            scale=max(scale, before.scale if before else 1.0),
+            limit=limit or (before.limit if before else None),
+            attempt=attempt,
+        )
+        made = await self._compacted(job, plan, terms)
+        return None if made is plan or made.size.sent >= plan.size.sent else made
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def _account(self, job: Job, plan: Plan) -> None:
+        """Count, and record what was said behind the answer."""
+        self._metrics.tokens_before.inc(plan.size.given)
+        self._metrics.tokens_after.inc(plan.size.sent)
+        if plan.standing.found is None:
+            self._metrics.passes.inc()
+        if plan.standing.degraded is not None:
+            self._metrics.degraded.inc()
+        else:
+            self._keeping.record_later(job.owner, job.trail, plan.standing.line)
+
+    def _headers(self, plan: Plan) -> list[tuple[str, str]]:
+        headers = [
+            ("x-kompakt-session", plan.standing.line.session),
+            ("x-kompakt-tokens-before", str(plan.size.given)),
+            ("x-kompakt-tokens-after", str(plan.size.sent)),
+        ]
+        if plan.compaction is not None:
+            headers.append(("x-kompakt-compaction", plan.compaction))
+        if plan.standing.degraded is not None:
+            headers.append(("x-kompakt-degraded", plan.standing.degraded))
+        return headers

@@ -1,0 +1,226 @@
+"""Originals into sessions: every message a client ever sent is in the store, in a session that people can open.
+
+A line is a conversation as far as it is recorded: which session, how many items, under which key. Marks in the store
+say so for every replica. What a client changes afterwards is another line, in another session. A line is written
+behind the answers, so nobody waits for it; a pivot waits for the originals it hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kompakt.engine.report import Report
+from kompakt.engine.resuming import State
+from kompakt.errors import StoreDamaged
+from kompakt.gateway.looks import decoded, parsed
+from kompakt.gateway.pivots import Pivot
+from kompakt.gateway.trails import Trail
+from kompakt.model.messages import Message
+from kompakt.model.references import digest
+from kompakt.session.coding import Coding
+from kompakt.session.compacting import RECOVERABLE, frame_text
+from kompakt.session.events import Compacted, Entry, Frame
+from kompakt.session.session import Session
+from kompakt.session.store import Store
+from kompakt.session.writing import Draft
+from kompakt.store.packing import Packing
+from kompakt.store.values import Head
+from kompakt.wire.formats import WIRES
+
+_PAGE = 500
+_FORK_DIGITS = 8
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as far as it is recorded."""
+
+    session: str
+    items: int
+    """How many items of it are recorded, system messages at its head not counted."""
+    offset: int
+    """How many rows stand before the first of them: the system messages of the first request."""
+
+    @property
+    def rows(self) -> int:
+        """The row of the newest item."""
+        return self.offset + self.items
+
+
+class _Moved(Exception):
+    """Somebody else has written to the session."""
+
+
+def mark_name(key: bytes) -> str:
+    """Name the note that says where a prefix is recorded."""
+    return f"mark {key.hex()}"
+
+
+def packed(line: Line, packing: Packing) -> bytes:
+    """Make bytes of a line."""
+    return packing.pack_whole(msgspec.to_builtins(line))
+
+
+def unpacked(data: bytes, packing: Packing) -> Line:
+    """Make the line again.
+
+    Raises:
+        StoreDamaged: the bytes are not what was written.
+    """
+    try:
+        return msgspec.convert(packing.unpack(data, where="a mark of the gateway"), Line)
+    except msgspec.ValidationError:
+        raise StoreDamaged("a mark of the gateway is not what this version writes") from None
+
+
+async def record(store: Store, trail: Trail, line: Line) -> Line:
+    """Write what a session does not have of a request, into it or, where it went on otherwise, into another."""
+    for _ in range(2):
+        session = await store.session(line.session)
+        head = await store.records.head(session.key)
+        rows = 0 if head is None else head.messages
+        try:
+            if rows == line.rows:
+                return await _append(session, trail, line)
+            known = await _compared(session, trail, line, rows)
+            if known is None:
+                line = Line(session=_forked(line, trail), items=0, offset=0)
+            else:
+                return await _append(session, trail, known)
+        except _Moved:
+            continue
+    return await _append_anyway(store, trail, line)
+
+
+async def _append_anyway(store: Store, trail: Trail, line: Line) -> Line:
+    """Write a whole line into a session of its own, where others write to all that were tried."""
+    alone = Line(session=f"{_forked(line, trail)}-{trail.covered}", items=0, offset=0)
+    session = await store.session(alone.session)
+    return alone if await session.exists() else await _append(session, trail, alone)
+
+
+def _forked(line: Line, trail: Trail) -> str:
+    """Name the session of a conversation that went on otherwise: by how it goes on."""
+    at = min(trail.covered, trail.lead + line.items + 1)
+    return f"{line.session}-{trail.keys[at].hex()[:_FORK_DIGITS]}"
+
+
+async def _append(session: Session, trail: Trail, line: Line) -> Line:
+    """Write the items behind a line."""
+    start = trail.lead + line.items
+    asked = trail.asked
+    first = 0 if not line.rows else start
+    raw = [asked.item(index) for index in range(first, trail.covered)]
+    offset = line.offset if line.rows else trail.lead
+    grown = Line(session=line.session, items=trail.covered - trail.lead, offset=offset)
+    if not raw:
+        return line
+    history = WIRES[asked.format].parse(list(map(decoded, raw)), asked.envelope())
+
+    async def make(head: Head) -> Draft:
+        if head.messages != line.rows:
+            raise _Moved
+        draft = Draft(head, session.coding(head.format, model=history.model))
+        if not head.rows:
+            draft.change(envelope=session.packing.pack_whole(draft.coding.cleaned(asked.envelope())))
+        for item, message in draft.coding.items(history.messages):
+            draft.add(item, message)
+        return draft
+
+    await session.write(make, history=history)
+    return grown
+
+
+async def _compared(session: Session, trail: Trail, line: Line, rows: int) -> Line | None:
+    """Find out how much of a request a session has that others wrote to; ``None`` when it went on otherwise."""
+    reader = await session.reader()
+    offset, items = line.offset, line.items
+    if rows < line.rows or reader.head.format != trail.asked.format:
+        return None
+    stored = await reader.all(after=line.rows)
+    messages = [one.message for one in stored if one.row.kind == "message"]
+    if not line.rows:
+        offset = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+        messages = messages[offset:]
+    start = trail.lead + items
+    own = _own(trail, start, len(messages))
+    if not _begins(messages, own, reader.coding):
+        return None
+    if len(own) < len(messages):  # the session has more than this request
+        return Line(session=line.session, items=trail.covered - trail.lead, offset=offset) if own else None
+    return Line(session=line.session, items=items + len(messages), offset=offset)
+
+
+def _own(trail: Trail, start: int, most: int) -> Sequence[Message]:
+    end = min(trail.covered, start + most)
+    return parsed([decoded(trail.asked.item(index)) for index in range(start, end)], trail.asked.format)
+
+
+def _begins(stored: Sequence[Message], own: Sequence[Message], coding: Coding) -> bool:
+    cleaned = [message for _, message in coding.items(own)]
+    return all(digest(one) == digest(other) for one, other in zip(stored, cleaned, strict=False))
+
+
+async def names(session: Session, line: Line, start: int) -> tuple[str, ...]:
+    """Return what the items from one on are called, system messages not counted."""
+    found: list[str] = []
+    at, end = line.offset + start, line.rows
+    while at < end:
+        rows = await session.records.rows(session.key, after=at, upto=end, limit=_PAGE)
+        if not rows or any(row.kind != "message" for row in rows):  # somebody did more than the gateway does
+            return ()
+        found += [row.name for row in rows]
+        at = rows[-1].seq
+    return tuple(found)
+
+
+async def tell(session: Session, line: Line, pivot: Pivot) -> None:
+    """Say in the session that a pivot was made, so that people see what the model sees."""
+    shown = {one.at for one in pivot.view}
+    hidden = max((at for at in range(pivot.covers) if at not in shown), default=-1)
+    record = Compacted(
+        id=pivot.id,
+        frame=frame_text(_frame(line, pivot)),
+        covers_to=line.offset + hidden + 1 if hidden >= 0 else 0,
+        tip=line.offset + pivot.covers,
+        reason=pivot.reason,
+        policy=pivot.policy,
+        tokens_before=pivot.tokens_before,
+        tokens_after=pivot.tokens_after,
+    )
+
+    async def make(head: Head) -> Draft:
+        draft = Draft(head, session.coding(head.format))
+        draft.do(record)
+        return draft
+
+    await session.write(make, id=f"pivot {pivot.id}")
+
+
+def _frame(line: Line, pivot: Pivot) -> Frame:
+    """Say a pivot's view in rows of the session, system messages first."""
+    offset, state = line.offset, pivot.state
+    lead = tuple(Entry(seq) for seq in range(1, offset + 1))
+    shown = tuple(Entry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
+    shifted: State = msgspec.structs.replace(
+        state,
+        covers=state.covers + offset if state.summary else state.covers,
+        stripped=state.stripped + offset if state.stripped else 0,
+        breaks=tuple(index + offset for index in state.breaks),
+    )
+    report = Report(
+        policy=pivot.policy,
+        reason=pivot.reason,
+        tokens_before=pivot.tokens_before,
+        tokens_after=pivot.tokens_after,
+        messages_before=line.items,
+        messages_after=len(pivot.items),
+        budget=0,
+        steps=(),
+        actions=(),
+        told=pivot.told,
+        recoverable=RECOVERABLE,
+        seconds=0.0,
+    )
+    return Frame(view=(*lead, *shown), state=shifted, report=report)

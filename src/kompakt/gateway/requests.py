@@ -1,0 +1,181 @@
+"""A request as bytes, taken apart no further than its messages, and put together again.
+
+Bodies are large and mostly what they were one request ago, so nothing is decoded that need not be: a body is known by
+the place of each item in it. What is not replaced goes on byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from kompakt.errors import InputError
+from kompakt.model.messages import JsonObject
+from kompakt.store.packing import decode
+from kompakt.wire.formats import WIRES
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_NAME = msgspec.json.Encoder()
+
+MANAGED = ("previous_response_id", "conversation", "cachedContent", "cached_content")
+"""Fields that say that the provider keeps a history: what is sent is not all there is, and is left alone."""
+
+_OUTPUT = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Fields that say how long the answer may be."""
+
+
+class NoJson(InputError):
+    """A body that no provider could read."""
+
+
+class Asked(msgspec.Struct):
+    """A request with a history that can be compacted."""
+
+    format: str
+    body: bytes
+    before: dict[str, bytes]
+    """The fields before the messages, as they came."""
+    after: dict[str, bytes]
+    """The fields behind the messages, as they came."""
+    spans: list[tuple[int, int]]
+    """Where each item stands in the body."""
+    named: str | None = None
+    """The model, where the address names it and not the body."""
+
+    @property
+    def key(self) -> str:
+        """The field that holds the messages."""
+        return WIRES[self.format].messages_key
+
+    def field(self, name: str) -> Any:
+        """Read a field beside the messages; ``None`` when it is not there."""
+        raw = self.before.get(name, self.after.get(name))
+        return None if raw is None else decode(raw)
+
+    @property
+    def model(self) -> str | None:
+        """The model that is asked."""
+        name = self.named or self.field("model")
+        return name if isinstance(name, str) else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to come in pieces, as far as the body says."""
+        return self.field("stream") is True
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the provider keeps the history."""
+        return any(self.field(name) not in (None, False) for name in MANAGED)
+
+    @property
+    def output(self) -> int | None:
+        """How many tokens of answer are asked for."""
+        fields: list[Any] = [self.field(name) for name in _OUTPUT]
+        config = self.field("generationConfig")
+        if isinstance(config, dict):
+            fields.append(cast("JsonObject", config).get("maxOutputTokens"))
+        return next((value for value in fields if isinstance(value, int) and value > 0), None)
+
+    def item(self, index: int) -> bytes:
+        """Return an item as it came."""
+        start, end = self.spans[index]
+        return self.body[start:end]
+
+    def items(self, start: int = 0) -> list[bytes]:
+        """Return the items from one on, as they came."""
+        return [self.body[first:end] for first, end in self.spans[start:]]
+
+    def envelope(self) -> JsonObject:
+        """Return the request without its messages, decoded."""
+        fields = {name: decode(raw) for name, raw in (*self.before.items(), *self.after.items())}
+        return {**fields, self.key: []}
+
+    def envelope_raw(self) -> bytes:
+        """Return what stands beside the messages, to know it again by."""
+        return b"\0".join([*self.before.values(), b"", *self.after.values()])
+
+    def with_items(self, items: Sequence[bytes]) -> bytes:
+        """Write the request with other items; all else stays as it came."""
+        fields = [*self.before.items(), (self.key, b"[" + b",".join(items) + b"]"), *self.after.items()]
+        return b"{" + b",".join(_NAME.encode(name) + b":" + raw for name, raw in fields) + b"}"
+
+
+def read(body: bytes, format: str, *, named: str | None = None) -> Asked | None:
+    """Take a body apart; ``None`` when it holds no list of messages.
+
+    Raises:
+        NoJson: the body is not a JSON object.
+    """
+    fields = _fields(body)
+    key = WIRES[format].messages_key
+    raw = fields.get(key)
+    if raw is None:
+        return None
+    try:
+        listed = _ARRAY.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+    spans = _spans(body, raw, listed)
+    if not spans:
+        return None
+    names = list(fields)
+    at = names.index(key)
+    before = {name: bytes(fields[name]) for name in names[:at]}
+    return Asked(format, body, before, {name: bytes(fields[name]) for name in names[at + 1 :]}, spans, named)
+
+
+def read_behind(body: bytes, earlier: Asked, *, items: int) -> Asked | None:
+    """Take apart what stands behind the first items of a body that begins like an earlier one, up to these.
+
+    ``None`` where it does not go on as a request does. Costs what is new.
+    """
+    end = earlier.spans[items - 1][1]
+    rest = body[end:]
+    opening, skipped = rest.lstrip(b" \t\r\n"), len(rest) - len(rest.lstrip(b" \t\r\n"))
+    ahead = {b",": (b'{"":[', 1), b"]": (b'{"":[', 0)}.get(opening[:1])
+    if ahead is None:
+        return None
+    glued = ahead[0] + opening[ahead[1] :]
+    try:
+        fields = _fields(glued)
+        raw = fields.pop("")
+        listed = _ARRAY.decode(raw)
+    except (InputError, KeyError, msgspec.MsgspecError):
+        return None
+    if earlier.key in fields or fields.keys() & earlier.before.keys() or (ahead[1] and not listed):
+        return None
+    shift = end + skipped + ahead[1] - len(ahead[0])
+    spans = [(start + shift, stop + shift) for start, stop in _walk(glued, len(ahead[0]), listed)]
+    after = {name: bytes(value) for name, value in fields.items()}
+    return Asked(earlier.format, body, earlier.before, after, [*earlier.spans[:items], *spans], earlier.named)
+
+
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _OBJECT.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise NoJson("the body is not a JSON object") from None
+
+
+def _spans(body: bytes, raw: msgspec.Raw, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
+    """Find the items of an array in a body."""
+    array = bytes(raw)
+    at = body.find(array)
+    if not listed or body.find(array, at + 1) >= 0:  # told twice: nobody knows which is which
+        return []
+    return _walk(body, at + 1, listed)
+
+
+def _walk(body: bytes, at: int, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
+    """Find items one behind the other: between them are only commas and blanks."""
+    spans: list[tuple[int, int]] = []
+    for one in listed:
+        item = bytes(one)
+        start = body.index(item, at)
+        at = start + len(item)
+        spans.append((start, at))
+    return spans

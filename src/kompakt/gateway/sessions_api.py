@@ -1,0 +1,313 @@
+"""The gateway's own interface: the sessions that it recorded, under ``/kompakt/``, as JSON.
+
+Everybody sees their own tenant only; an administrator's key, or the machine itself where no keys are configured, sees
+all. A session of somebody else is not there: the answer is the same as for one that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from kompakt.engine.recall import DEFAULT_TOKENS
+from kompakt.errors import StoreDamaged, StoreError
+from kompakt.gateway import inspecting, openapi
+from kompakt.gateway.access import Access, access_of
+from kompakt.gateway.keeping import Owner
+from kompakt.gateway.refusing import Refused
+from kompakt.gateway.registry import PLACE, heads_of
+from kompakt.gateway.tenants import is_named
+from kompakt.session.session import Session
+from kompakt.session.store import Store
+from kompakt.session.traveling import Account
+from kompakt.store.values import Head
+
+if TYPE_CHECKING:
+    from kompakt.gateway.application import Gateway
+
+MAX_PAGE = 200
+MAX_TOKENS = 100_000
+MAX_QUERY = 2_000
+MAX_ID = 512
+
+
+class Listed(msgspec.Struct):
+    """A session in a list."""
+
+    id: str
+    tenant: str
+    format: str
+    messages: int
+    turns: int
+    created: str
+    touched: str
+    compactions: int
+    tokens_before: int | None = None
+    """Tokens before the newest compaction."""
+    tokens_after: int | None = None
+    """Tokens after it."""
+
+
+class Compacted(msgspec.Struct):
+    """One compaction of a session."""
+
+    id: str
+    at: str
+    reason: str
+    policy: str
+    tokens_before: int
+    tokens_after: int
+    undone: bool
+
+
+class Shown(msgspec.Struct):
+    """A session by itself."""
+
+    session: Listed
+    compactions: list[Compacted]
+
+
+class Page(msgspec.Struct):
+    """Some sessions, and where to go on."""
+
+    sessions: list[Listed]
+    next: str | None = None
+
+
+class Place(NamedTuple):
+    """A session's head and the store of its tenant."""
+
+    head: Head
+    store: Store
+
+
+class Api:
+    """The endpoints under ``/kompakt`` and the page ``/inspect``."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.router = Router(
+            [
+                Route("/openapi.json", self.described, methods=["GET"]),
+                Route("/sessions", self.listed, methods=["GET"]),
+                Route("/sessions/{id:path}/recall", self.recalled, methods=["GET"]),
+                Route("/sessions/{id:path}", self.shown, methods=["GET"]),
+                Route("/sessions/{id:path}", self.deleted, methods=["DELETE"]),
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; a store that fails is said to have failed."""
+        try:
+            await self.router(scope, receive, send)
+        except HTTPException as error:
+            code = "method_not_allowed" if error.status_code == 405 else "not_found"
+            raise Refused(error.status_code, error.detail, code=code, headers=error.headers) from None
+        except StoreError as error:
+            self.gateway.metrics.store_failures.inc()
+            raise _failed(error) from None
+
+    # --- endpoints ------------------------------------------------------------------------------------------------
+
+    async def described(self, request: Request) -> Response:
+        """Describe the interface itself."""
+        del request
+        return _json(openapi.document())
+
+    async def listed(self, request: Request) -> Response:
+        """List sessions."""
+        access = self._access(request)
+        limit = _number(request, "limit", 50, MAX_PAGE)
+        return _json(await self.page(access, request.query_params.get("after", ""), limit))
+
+    async def shown(self, request: Request) -> Response:
+        """Show one session."""
+        return _json(await self.account(await self._find(request)))
+
+    async def recalled(self, request: Request) -> Response:
+        """Find what was said in a session."""
+        place = await self._find(request)
+        query = request.query_params.get("q", "")
+        if not query.strip() or len(query) > MAX_QUERY:
+            raise Refused(400, f"q is what is looked for, up to {MAX_QUERY:,} characters", code="invalid_query")
+        tokens = _number(request, "tokens", DEFAULT_TOKENS, MAX_TOKENS)
+        found = await (await _session(place)).recall(query, tokens)
+        return _json({"found": bool(found), "text": found.text, "references": found.references, "tokens": found.tokens})
+
+    async def deleted(self, request: Request) -> Response:
+        """Remove a session for good."""
+        place = await self._find(request)
+        await (await _session(place)).delete()
+        return Response(status_code=204)
+
+    async def inspect(self, request: Request) -> Response:
+        """Show sessions as a page for people."""
+        try:
+            access = self._access(request)
+            id = request.query_params.get("session")
+            if id is None:
+                page = await self.page(access, request.query_params.get("after", ""), MAX_PAGE)
+                return inspecting.listed(page, keyless=access.is_keyless)
+            place = await self._found(access, id)
+            query = request.query_params.get("q", "")[:MAX_QUERY].strip()
+            found = await (await _session(place)).recall(query) if query else None
+            return inspecting.shown(await self.account(place), query, found.text if found is not None else "")
+        except StoreError as error:
+            raise _failed(error) from None
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _access(self, request: Request) -> Access:
+        """Say what whoever asks may see, or of that, what is asked for."""
+        access = access_of(request, self.gateway.settings)
+        asked = request.query_params.get("tenant")
+        if asked is None or (access.owner is not None and access.owner.tenant == asked):
+            return access
+        if access.owner is not None or asked == PLACE:
+            raise _missing()
+        return Access(Owner(asked, ""))
+
+    async def page(self, access: Access, after: str, limit: int) -> Page:
+        """Read some sessions, those behind a place."""
+        found: list[Listed] = []
+        last = ""
+        async for tenant, head in self._heads(access, after):
+            if len(found) == limit:
+                return Page(found, next=last)
+            found.append(await _line(head, self._store(tenant)))
+            last = f"{tenant}/{head.key}"
+        return Page(found)
+
+    async def _heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
+        """Go through the sessions that somebody may see, tenant by tenant, from a place on."""
+        begun, slash, key = after.partition("/")
+        if slash and access.owner is not None and access.owner.tenant != begun:
+            raise _missing()
+        waits = bool(slash)
+        async for owner in self._owners(access):
+            waits = waits and owner.tenant != begun
+            if waits:
+                continue
+            async for head in heads_of(self.gateway.store.records, owner.tenant, after=key):
+                if owner.owns(_id(head)):
+                    yield owner.tenant, head
+            key = ""
+
+    async def _owners(self, access: Access) -> AsyncIterator[Owner]:
+        """Go through those whose sessions somebody may see; who is known by a credential only is in the first."""
+        if access.owner is not None:
+            yield access.owner
+            return
+        yield Owner("", "")
+        async for tenant in self.gateway.registry.tenants():
+            if is_named(tenant):
+                yield Owner(tenant, "")
+
+    def _store(self, tenant: str) -> Store:
+        return self.gateway.keeping.store_of(Owner(tenant, ""))
+
+    async def _find(self, request: Request) -> Place:
+        return await self._found(self._access(request), request.path_params["id"])
+
+    async def _found(self, access: Access, id: str) -> Place:
+        """Find a session by its id.
+
+        Raises:
+            Refused: there is none that whoever asks may see.
+        """
+        if id and len(id) <= MAX_ID:
+            async for owner in self._owners(access):
+                store = self._store(owner.tenant)
+                session = await store.session(owner.session(id))
+                head = await store.records.head(session.key)
+                if head is not None:
+                    return Place(head, store)
+        raise _missing()
+
+    async def account(self, place: Place) -> Shown:
+        """Tell all that is known of a session."""
+        line = await _line(place.head, place.store)
+        accounts = await (await _session(place)).compactions() if place.head.events else []
+        return Shown(
+            line,
+            [
+                Compacted(
+                    id=one.id,
+                    at=_moment(one.at),
+                    reason=one.reason,
+                    policy=one.policy,
+                    tokens_before=one.tokens_before,
+                    tokens_after=one.tokens_after,
+                    undone=one.undone,
+                )
+                for one in accounts
+            ],
+        )
+
+
+async def _session(place: Place) -> Session:
+    return await place.store.session(_id(place.head))
+
+
+def _id(head: Head) -> str:
+    return head.id.decode("utf-8", "replace")
+
+
+async def _line(head: Head, store: Store) -> Listed:
+    """Tell of a session on one line; costs its events, not its messages."""
+    live: list[Account] = []
+    if head.events:
+        try:
+            live = [one for one in await (await store.session(_id(head))).compactions() if not one.undone]
+        except StoreDamaged:
+            live = []
+    newest = live[-1] if live else None
+    return Listed(
+        id=_id(head),
+        tenant=store.tenant,
+        format=head.format,
+        messages=head.messages,
+        turns=head.turn,
+        created=_moment(head.created),
+        touched=_moment(head.touched or head.created),
+        compactions=len(live),
+        tokens_before=newest.tokens_before if newest is not None else None,
+        tokens_after=newest.tokens_after if newest is not None else None,
+    )
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _number(request: Request, name: str, default: int, most: int) -> int:
+    """Read a number of the query."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
+        raise Refused(400, f"{name} is a whole number from 1 to {most:,}", code="invalid_query")
+    return int(text)
+
+
+def _missing() -> Refused:
+    return Refused(404, "there is no such session", code="not_found")
+
+
+def _failed(error: StoreError) -> Refused:
+    said = "is damaged" if isinstance(error, StoreDamaged) else "does not answer"
+    return Refused(503, f"the store {said}; try again later", code="store_unavailable", headers={"retry-after": "5"})
+
+
+def _json(value: object) -> Response:
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")

@@ -1,0 +1,150 @@
+"""The chain of hashes over a request's messages: the same beginning gives the same keys, wherever it is asked.
+
+A trail is a request that was read: its items, what they cost, the key of every prefix. Requests of one conversation
+begin with the same bytes, so a trail is mostly taken from the one before: comparing bytes is all that a known beginning
+costs. What is remembered here is not needed to be right, only to be quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from itertools import accumulate
+
+import msgspec
+
+from kompakt.gateway.looks import Looks
+from kompakt.gateway.requests import Asked, read, read_behind
+from kompakt.model.tokens import Counter, counter_for
+
+MAX_BYTES = 96 * 1024 * 1024
+"""Bytes of requests kept to compare the next ones with."""
+
+MAX_BACK = 8
+"""Items from the end in which a client may have changed something (a cache mark, a reminder) and is still known."""
+
+_SAMPLE = 400
+"""Bytes of the first message that tell conversations apart before all of them are compared."""
+
+_HASH = 16
+
+
+class Trail(msgspec.Struct):
+    """A request and the keys of its prefixes."""
+
+    asked: Asked
+    lead: int
+    """How many system messages it begins with; they are not part of the chain."""
+    keys: list[bytes]
+    """For each number of items, 0 included, the key of that prefix; equal where an item says nothing."""
+    sums: list[int]
+    """For each number of items, 0 included, what they cost together."""
+    root: bytes
+    counter: str
+    reasons: list[int]
+    """The items that carry signed reasoning."""
+
+    @property
+    def length(self) -> int:
+        """How many items there are."""
+        return len(self.keys) - 1
+
+    @property
+    def covered(self) -> int:
+        """How many items a pivot over all of this would cover: up to the last that says something."""
+        at = self.length
+        while at > self.lead and self.keys[at] == self.keys[at - 1]:
+            at -= 1
+        return at
+
+    def cost(self, start: int, end: int | None = None) -> int:
+        """Count the tokens of items."""
+        return self.sums[self.length if end is None else end] - self.sums[start]
+
+
+def root_of(tenant: str, format: str, policy: str) -> bytes:
+    """Begin a chain: what is not the same for all of these is never found by the others."""
+    hasher = hashlib.blake2b(digest_size=_HASH, person=b"kompakt chain")
+    for part in (tenant, format, policy):
+        data = part.encode("utf-8", "surrogatepass")
+        hasher.update(len(data).to_bytes(8, "big") + data)
+    return hasher.digest()
+
+
+class Trails:
+    """Reads requests, each from where an earlier one of the same conversation leaves off."""
+
+    def __init__(self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES) -> None:
+        self._looks = looks or Looks()
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._recent: OrderedDict[bytes, Trail] = OrderedDict()
+
+    def read(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> Trail | None:
+        """Read a request; ``None`` when it holds no history.
+
+        Raises:
+            InputError: the body is not a JSON object, or a message is none.
+        """
+        found = self._continued(body, format, root, named)
+        trail = found
+        if trail is None:
+            asked = read(body, format, named=named)
+            if asked is None:
+                return None
+            trail = self._extended(asked, counter_for(asked.model), root, None, 0)
+        self._remember(trail)
+        return trail
+
+    def _continued(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
+        """Find the newest trail that a body goes on from, and go on from there."""
+        for trail in reversed(self._recent.values()):
+            earlier = trail.asked
+            if trail.root != root or earlier.format != format or earlier.named != named:
+                continue
+            first, end = earlier.spans[min(trail.lead, len(earlier.spans) - 1)]
+            if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
+                continue
+            items = _common(body, earlier)
+            if items <= trail.lead:
+                continue
+            asked = read_behind(body, earlier, items=items)
+            counter = None if asked is None else counter_for(asked.model)
+            if asked is not None and counter is not None and counter.name == trail.counter:
+                return self._extended(asked, counter, root, trail, items)
+        return None
+
+    def _extended(self, asked: Asked, counter: Counter, root: bytes, earlier: Trail | None, items: int) -> Trail:
+        """Look at the items behind those that are known."""
+        looks = [self._looks.of(asked.item(index), asked.format, counter) for index in range(items, len(asked.spans))]
+        if earlier is None:
+            lead = next((at for at, look in enumerate(looks) if not look.is_system), len(looks))
+            keys, sums, reasons = [root], [0], list[int]()
+        else:
+            lead, keys = earlier.lead, earlier.keys[: items + 1]
+            sums, reasons = earlier.sums[: items + 1], [index for index in earlier.reasons if index < items]
+        for index, look in enumerate(looks, items):
+            silent = index < lead or not look.digest
+            keys.append(keys[-1] if silent else hashlib.blake2b(keys[-1] + look.digest, digest_size=_HASH).digest())
+        reasons += [index for index, look in enumerate(looks, items) if look.has_reasoning]
+        sums += list(accumulate((look.tokens for look in looks), initial=sums[-1]))[1:]
+        return Trail(asked, lead, keys, sums, root, counter.name, reasons)
+
+    def _remember(self, trail: Trail) -> None:
+        """Keep a trail to compare with, in the place of the one it goes on from."""
+        begun = trail.keys[min(trail.lead + 1, trail.length)] + trail.keys[min(trail.lead + 2, trail.length)]
+        gone = self._recent.pop(begun, None)
+        self._size += len(trail.asked.body) - (len(gone.asked.body) if gone else 0)
+        self._recent[begun] = trail
+        while self._size > self._max_bytes and len(self._recent) > 1:
+            _, oldest = self._recent.popitem(last=False)
+            self._size -= len(oldest.asked.body)
+
+
+def _common(body: bytes, earlier: Asked) -> int:
+    """Count the items that a body has in common with an earlier one, bytes for bytes, up to some from the end."""
+    length = len(earlier.spans)
+    for items in range(length, max(0, length - MAX_BACK), -1):
+        if body.startswith(earlier.body[: earlier.spans[items - 1][1]]):
+            return items
+    return 0

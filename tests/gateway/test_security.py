@@ -1,0 +1,414 @@
+"""What nobody may do through the gateway: read another's sessions, reach other hosts, hold it up, have it tell secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tests.gateway.payloads import ANSWERS, CREDENTIAL, FORMATS, HEADERS, PATHS, answering, history, request
+from tests.gateway.serving import KEYS, SECRET, Gate, gateway, hashed
+from tests.gateway.upstreams import Reply, Upstream, said, wait_for
+
+KEY_A, KEY_B = KEYS
+HASHED = hashed(KEYS)
+CHAT = PATHS["openai-chat"]
+each_format = pytest.mark.parametrize("format", FORMATS)
+
+
+@pytest.fixture
+def behind() -> Iterator[Upstream]:
+    with Upstream(answering) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'k.db'}"
+
+
+def ask(gate: Gate, format: str, rounds: int, tag: str, **headers: str) -> httpx.Response:
+    body = request(format, history(format, rounds, size=60, tag=tag))
+    return httpx.post(gate.url + PATHS[format], json=body, headers={**HEADERS[format], **headers}, timeout=30)
+
+
+def talked(gate: Gate, tag: str, **headers: str) -> str:
+    """Hold a session of two requests; return its id once it is stored."""
+    ask(gate, "openai-chat", 20, tag, **headers)
+    answer = ask(gate, "openai-chat", 40, tag, **headers)
+    assert answer.status_code == 200
+    id = answer.headers["x-kompakt-session"]
+    own = {name: value for name, value in headers.items() if name.startswith("x-kompakt")} or HEADERS["openai-chat"]
+    wait_for(lambda: f"marker00003{tag}" in recall(gate, id, f"marker00003{tag}", **own).text, "it is stored")
+    return id
+
+
+def recall(gate: Gate, id: str, asked: str, **headers: str) -> httpx.Response:
+    return gate.get(f"/kompakt/sessions/{id}/recall", params={"q": asked}, headers=headers)
+
+
+# --- tenants ------------------------------------------------------------------------------------------------------
+
+
+def test_one_tenant_never_reads_another(behind: Upstream, store: str) -> None:
+    a, b = {"x-kompakt-key": KEY_A}, {"x-kompakt-key": KEY_B}
+    with gateway(behind.url, store=store, keys=HASHED) as gate:
+        id = talked(gate, "secretofa", **a)
+        assert gate.get(f"/kompakt/sessions/{id}", headers=a).status_code == 200
+        for path in ("", "/recall?q=marker00003secretofa", "/export", "/messages", "/compactions", "/inspect"):
+            answer = gate.get(f"/kompakt/sessions/{id}{path}", headers=b)
+            assert answer.status_code in (403, 404), path
+            assert "secretofa" not in answer.text
+        listed = gate.get("/kompakt/sessions", headers=b).text + gate.get("/inspect", headers=b).text
+        assert id not in listed and "secretofa" not in listed
+        for headers in ({}, {"x-kompakt-key": "wrong"}, {"authorization": f"Bearer {CREDENTIAL}"}):
+            for path in ("/kompakt/sessions", f"/kompakt/sessions/{id}", "/inspect"):
+                shown = gate.get(path, headers=headers)
+                assert id not in shown.text.replace(path, "") and "secretofa" not in shown.text
+        # the name of a's session does not help b
+        answer = ask(gate, "openai-chat", 40, "ofb", **b, **{"x-kompakt-session": id})
+        assert answer.status_code == 200 and b"secretofa" not in behind.raw[-1].body
+        assert "secretofa" not in recall(gate, answer.headers["x-kompakt-session"], "secretofa", **b).text
+        assert "ofb" not in recall(gate, id, "marker00003ofb", **a).json()["text"]
+        for method in ("DELETE", "POST", "PUT"):
+            httpx.request(method, f"{gate.url}/kompakt/sessions/{id}", headers=b, timeout=10)
+        assert "marker00003secretofa" in recall(gate, id, "marker00003secretofa", **a).text
+
+
+def test_the_same_history_of_another_tenant_is_another_session(behind: Upstream, store: str) -> None:
+    """Replayed word for word, a's history finds nothing that was made for a."""
+    with gateway(behind.url, store=store, keys=HASHED) as gate:
+        mine = ask(gate, "openai-chat", 40, "same", **{"x-kompakt-key": KEY_A})
+        found = ask(gate, "openai-chat", 40, "same", **{"x-kompakt-key": KEY_A})
+        assert "x-kompakt-compaction" in mine.headers and "x-kompakt-compaction" not in found.headers
+        other = ask(gate, "openai-chat", 40, "same", **{"x-kompakt-key": KEY_B})
+        assert other.headers["x-kompakt-compaction"]
+        assert other.headers["x-kompakt-session"] != mine.headers["x-kompakt-session"]
+
+
+def test_credentials_are_tenants_of_their_own(behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store) as gate:
+        id = talked(gate, "first")
+        other = ask(gate, "openai-chat", 40, "first", authorization="Bearer sk-somebody-else")
+        assert other.headers["x-kompakt-compaction"] and other.headers["x-kompakt-session"] != id
+        seen = recall(gate, id, "marker00003first", authorization="Bearer sk-somebody-else")
+        assert seen.status_code in (403, 404) and "marker00003" not in seen.text
+        assert other.headers.get("x-kompakt-tenant") == "new"
+
+
+def test_without_a_key_nothing_is_served_where_keys_are_needed(behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store, keys=HASHED) as gate:
+        for format in FORMATS:
+            for headers in ({}, {"x-kompakt-key": "nobody"}, {"x-kompakt-key": KEY_A + "x"}):
+                answer = ask(gate, format, 2, "none", **headers)
+                assert answer.status_code == 401 and "error" in answer.json()
+        assert behind.raw == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:80"},
+        {"host": "127.0.0.1.evil.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"x-forwarded-for": "127.0.0.1"},
+        {"sec-fetch-site": "cross-site"},
+    ],
+    ids=str,
+)
+def test_pages_of_others_get_nothing_from_this_machine(headers: dict[str, str], behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store) as gate:
+        for path in ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x/recall?q=a"):
+            answer = gate.get(path, headers=headers)
+            assert answer.status_code in (401, 403), (path, answer.status_code)
+
+
+@pytest.mark.parametrize("id", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%00", "a" * 5_000, "'; DROP TABLE rows; --"])
+def test_ids_that_are_none(id: str, behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store) as gate:
+        answer = gate.get(f"/kompakt/sessions/{id}/recall?q=x")
+        assert answer.status_code in (400, 404, 414, 422) and "root:" not in answer.text
+        if id.isprintable() and "%" not in id:
+            named = ask(gate, "openai-chat", 2, "id", **{"x-kompakt-session": id})
+            assert named.status_code in (200, 400)
+        assert gate.get("/healthz").status_code == 200
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 200_000
+BODIES = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"{}",
+    b'"text"',
+    b"\xff\xfe\x00",
+    b"\xef\xbb\xbf{}",
+    DEEP,
+    b'{"messages":' + DEEP,
+    b'{"messages": [' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"]}",
+    b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"model": "m", "messages": [{"role": "user", "content": 1e999}]}',
+    b'{"model": "m", "messages": [NaN]}',
+    b'{"model": "m", "messages": {"role": "user"}}',
+    b'{"model": 5, "messages": "text"}',
+    b'{"model": "m", "messages": [null, 1, "a", []]}',
+    b'{"model": "m", "messages": [{"role": "user", "content": "a"}], "messages": 7}',
+    b'{"model": "m", "input": 12, "contents": [[]]}',
+    b'{"model": "' + b"m" * 100_000 + b'", "messages": []}',
+    b'{"model": "m", "max_tokens": -1, "messages": [{"role": "user", "content": "x"}]}',
+    b'{"model": "m", "max_tokens": 1e400, "messages": [{"role": "user", "content": "x"}]}',
+    b'{"model": "m", "max_tokens": 99999999999999999999999, "messages": [{"role": "user", "content": "x"}]}',
+]
+
+
+def test_bodies_that_are_none_pass_or_are_refused(behind: Upstream, store: str) -> None:
+    """The provider judges bodies; whatever it is, it goes on as it came or is refused, and nothing breaks."""
+    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
+        for format in FORMATS:
+            for body in BODIES:
+                before = len(behind.raw)
+                answer = client.post(PATHS[format], content=body, headers=HEADERS[format])
+                assert answer.status_code < 500, (format, body[:60], answer.text[:200])
+                if answer.status_code == 200:
+                    assert behind.raw[-1].body == body
+                else:
+                    assert len(behind.raw) == before and "error" in answer.json()
+
+
+def test_long_histories_that_break_every_rule_do_not_break_the_gateway(behind: Upstream, store: str) -> None:
+    good = history("openai-chat", 60, tag="broken")
+    changes: list[Any] = [
+        [*good[:5], {"role": "tool", "tool_call_id": "nobody", "content": "x"}, *good[5:]],
+        [item for item in good if item["role"] != "tool"],
+        [{**item, "content": None} for item in good],
+        [*good, None],
+        [{**item, "role": "nobody"} for item in good],
+        [*good, {"role": "user", "content": [{"type": "new_thing", "data": "x" * 200_000}]}],
+        [{"role": "user", "content": "x " * 200_000}],
+    ]
+    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=30) as client:
+        for items in changes:
+            body = json.dumps(request("openai-chat", items)).encode()
+            answer = client.post(CHAT, content=body, headers=HEADERS["openai-chat"])
+            assert answer.status_code == 200 or (400 <= answer.status_code < 500 and "error" in answer.json())
+        assert ask(gate, "openai-chat", 60, "after").status_code == 200
+
+
+@each_format
+def test_bodies_too_large_are_refused_in_the_providers_words(format: str, behind: Upstream, store: str) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b"x" * 1_000
+
+    with gateway(behind.url, store=store, max_body=50_000) as gate:
+        for content in (b"x" * 60_000, pieces()):
+            answer = httpx.post(gate.url + PATHS[format], content=content, headers=HEADERS[format], timeout=10)
+            assert answer.status_code == 413 and "error" in answer.json()
+        assert behind.raw == []
+        assert httpx.post(gate.url + PATHS[format], content=b"{}", headers=HEADERS[format]).status_code < 500
+
+
+def test_headers_too_large_are_refused(behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store, max_header=4_096) as gate:
+        answer = httpx.post(gate.url + CHAT, content=b"{}", headers={"x-long": "a" * 5_000}, timeout=10)
+        assert answer.status_code == 431 and behind.raw == []
+
+
+def test_too_many_at_once_are_told_to_wait(store: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    slow = Reply([b"{}"], delay=1.5)
+    with (
+        Upstream(slow) as upstream,
+        gateway(upstream.url, store=store, max_per_tenant=3, max_concurrency=5) as gate,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        answers = list(pool.map(lambda at: ask(gate, "openai-chat", 1, f"many{at}"), range(12)))
+        codes = sorted(answer.status_code for answer in answers)
+        assert codes.count(200) == 3 and codes.count(429) == 9
+        assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
+
+
+# --- connections --------------------------------------------------------------------------------------------------
+
+
+def connected(gate: Gate) -> socket.socket:
+    parts = urlsplit(gate.url)
+    made = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
+    made.settimeout(10)
+    return made
+
+
+def test_a_body_that_never_ends_is_given_up(behind: Upstream, store: str) -> None:
+    """Many clients that send a byte now and then take nobody's place."""
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\nauthorization: Bearer k\r\n\r\n".encode()
+    with gateway(behind.url, store=store, body_timeout=1.0) as gate:
+        slow = [connected(gate) for _ in range(50)]
+        half = [connected(gate) for _ in range(50)]
+        began = time.monotonic()
+        for one in slow:
+            one.sendall(head + b"{")
+        for one in half:
+            one.sendall(head[:40])
+        assert ask(gate, "openai-chat", 2, "fast").status_code == 200
+        for one in slow:
+            assert one.recv(100).startswith(b"HTTP/1.1 408")
+        assert time.monotonic() - began < 6
+        assert ask(gate, "openai-chat", 2, "fast").status_code == 200
+        for one in [*slow, *half]:
+            one.close()
+
+
+def exchange(gate: Gate, data: bytes) -> bytes:
+    """Send raw bytes and return all that comes back."""
+    with connected(gate) as one:
+        one.settimeout(3)
+        one.sendall(data)
+        got = b""
+        try:
+            while chunk := one.recv(65_536):
+                got += chunk
+        except TimeoutError:
+            pass
+        return got
+
+
+SMUGGLED = [
+    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
+    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
+    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c: folded\r\ncontent-length: 2\r\n\r\n{}",
+    b"GET /v1/models\r\nx: y HTTP/1.1\r\nhost: x\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("data", SMUGGLED, ids=range(len(SMUGGLED)))
+def test_requests_are_not_smuggled(data: bytes, behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store) as gate:
+        exchange(gate, data)
+        assert all(raw.path == CHAT for raw in behind.raw) and len(behind.raw) <= 1
+        assert all(not any(name == "c" for name, _ in raw.headers) for raw in behind.raw)
+        assert gate.get("/healthz").status_code == 200
+
+
+def test_headers_are_not_injected(behind: Upstream, store: str) -> None:
+    """What a client says in a header comes back only when it is plain; what an upstream says is never the gateway's."""
+    spoofed = {"x_kompakt_session": "spoofed", "x_kompakt_compaction": "spoofed", "x_kompakt_degraded": "spoofed"}
+    behind.plan = said(ANSWERS["openai-chat"], **spoofed)
+    with gateway(behind.url, store=store) as gate:
+        for value in ("a b", "é", "a;b=c", "x" * 500, "a\tb", "<script>"):
+            sent = {"x-kompakt-session": value, "x-request-id": value, "x-kompakt-policy": value}
+            raw = {name: text.encode("utf-8") for name, text in sent.items()}
+            body = json.dumps(request("openai-chat", history("openai-chat", 1))).encode()
+            answer = httpx.post(gate.url + CHAT, content=body, headers={**HEADERS["openai-chat"], **raw}, timeout=10)  # type: ignore[dict-item]
+            assert answer.status_code in (200, 400)
+            assert answer.headers["x-kompakt-request"] != value
+            shown = {name: text for name, text in answer.headers.items() if name.startswith("x-kompakt")}
+            assert "spoofed" not in shown.values() and value not in shown.values()
+
+
+@pytest.mark.parametrize("header", ["x-kompakt-policy"])
+def test_a_policy_is_one_of_those_configured(header: str, behind: Upstream, store: str) -> None:
+    with gateway(behind.url, store=store) as gate:
+        for name in ("nothing", "../x", "aggressive"):
+            answer = ask(gate, "openai-chat", 2, "policy", **{header: name})
+            assert answer.status_code == 400 and "error" in answer.json()
+        assert behind.raw == []
+        assert ask(gate, "openai-chat", 2, "policy", **{header: "default"}).status_code == 200
+
+
+# --- other hosts --------------------------------------------------------------------------------------------------
+
+
+def test_no_request_reaches_another_host(behind: Upstream, store: str) -> None:
+    with Upstream(said({"secret": "inside"})) as inside, gateway(behind.url, store=store) as gate:
+        where = inside.url.removeprefix("http://")
+        targets = [
+            f"http://{where}/v1/chat/completions",
+            f"//{where}/v1/chat/completions",
+            f"/{inside.url}/v1/chat/completions",
+            f"/@{where}/v1/chat/completions",
+            f"/openai/@{where}/x",
+            f"/openai//{where}/x",
+            f"/v1/chat/completions/..;/{where}",
+            f"/openai/%2f%2f{where}/x",
+            "/v1/../../etc/passwd",
+            "/v1/%2e%2e/%2e%2e/etc/passwd",
+            "/openai/..%2f..%2fkompakt/sessions",
+            "/openai/\\\\evil",
+        ]
+        for target in targets:
+            for host in ("x", where):
+                data = f"POST {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 2\r\n"
+                exchange(gate, f"{data}x-kompakt-upstream: {inside.url}\r\nauthorization: Bearer k\r\n\r\n{{}}".encode())
+        assert inside.raw == []
+        assert not [raw.target for raw in behind.raw if ".." in raw.target or "%2e%2e" in raw.target.lower()]
+
+
+def test_addresses_in_messages_are_never_fetched(behind: Upstream, store: str) -> None:
+    with Upstream(said({})) as inside, gateway(behind.url, store=store) as gate:
+        parts: dict[str, Any] = {
+            "openai-chat": {"type": "image_url", "image_url": {"url": f"{inside.url}/a.png"}},
+            "openai-responses": {"type": "input_image", "image_url": f"{inside.url}/a.png", "detail": "auto"},
+            "anthropic": {"type": "image", "source": {"type": "url", "url": f"{inside.url}/a.png"}},
+            "gemini": {"fileData": {"fileUri": f"{inside.url}/a.png", "mimeType": "image/png"}},
+        }
+        for format, part in parts.items():
+            key = "parts" if format == "gemini" else "content"
+            items = [{"role": "user", key: [part]}, *history(format, 60, tag="media")[1:]]
+            text = {"text": "Look."} if format == "gemini" else {"type": "input_text" if "resp" in format else "text", "text": "Look."}
+            items[0][key].insert(0, text)
+            answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=HEADERS[format], timeout=30)
+            assert answer.status_code == 200
+        assert inside.raw == []
+
+
+def test_an_upstream_that_sends_elsewhere_is_not_followed(store: str) -> None:
+    with Upstream(said({"secret": "inside"})) as inside:
+        away = said({}, 307, location=f"{inside.url}/v1/chat/completions")
+        with Upstream(away) as upstream, gateway(upstream.url, store=store) as gate:
+            answer = ask(gate, "openai-chat", 2, "away")
+            assert answer.status_code == 307 and inside.raw == []
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+
+
+def test_credentials_are_nowhere_but_upstream(
+    behind: Upstream, store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = [CREDENTIAL, KEY_A, SECRET, "key-in-the-query-0123"]
+    with caplog.at_level(logging.DEBUG), gateway(behind.url, store=store, keys=HASHED) as gate:
+        for format in FORMATS:
+            for rounds in (2, 40, 42):
+                assert ask(gate, format, rounds, "log", **{"x-kompakt-key": KEY_A}).status_code == 200
+        assert {raw.header("authorization") for raw in behind.raw} >= {f"Bearer {CREDENTIAL}"}
+        body = request("gemini", history("gemini", 40))
+        httpx.post(
+            f"{gate.url}{PATHS['gemini']}?key=key-in-the-query-0123",
+            json=body,
+            headers={"x-kompakt-key": KEY_A},
+            timeout=20,
+        )
+        assert behind.raw[-1].target.endswith("?key=key-in-the-query-0123")
+        behind.plan = Reply([CREDENTIAL.encode()], 500)
+        ask(gate, "openai-chat", 2, "log", **{"x-kompakt-key": KEY_A})
+        shown = gate.get("/metrics", headers={"x-kompakt-key": KEY_A}).text
+    told = [record for record in caplog.records if record.name.startswith("kompakt")]
+    assert told
+    text = shown + "".join(f"{record.getMessage()} {record.__dict__}" for record in told)
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for secret in secrets:
+        assert secret not in text and secret.encode() not in kept
+    assert "marker00003" not in text

@@ -1,0 +1,96 @@
+"""Official clients hold long sessions of tool calls through the gateway: nothing refused, forgotten, or rewritten twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.gateway.serving import KEYS, gateway, hashed
+from tests.gateway.talking import TASK, Talk, all_recalled, breaks, holds, needle, result_of, scripted
+from tests.gateway.upstreams import Recorded
+from tests.provider.driving import FORMATS
+
+STEPS = int(os.environ.get("KOMPAKT_STEPS", "200"))
+CASES = [(format, stream, False) for format in FORMATS for stream in (False, True)] + [("anthropic", True, True)]
+KEY, TENANT = next(iter(KEYS.items()))
+each_case = pytest.mark.parametrize(
+    ("format", "stream", "thinking"),
+    CASES,
+    ids=[f"{f}-{'streamed' if s else 'whole'}{'-thinking' if t else ''}" for f, s, t in CASES],
+)
+
+
+def hold(
+    store: str, steps: int, format: str, *, stream: bool, thinking: bool, lines: int = 8, turn: int = 0
+) -> tuple[Talk, Recorded]:
+    """Hold one session through a gateway and assert all that must hold of it."""
+    script = scripted(steps, thinking=thinking, turn=turn)
+    with (
+        Recorded(script, window=16_000) as provider,
+        gateway(provider.url, store=store, keys=hashed(KEYS)) as gate,
+    ):
+        talk = Talk(gate.url, format, stream=stream, headers={"x-kompakt-key": KEY}, lines=lines)
+        try:
+            task = script.task(TASK)
+            sent = talk.run(task)
+            while turn and script.step_of(task) <= steps:
+                talk.say("Go on."), talk.step()
+                sent += 1
+                while talk.step():
+                    sent += 1
+            assert script.step_of(task) == steps + 1
+            assert len(provider.asked) == len(talk.answers) >= steps + 1
+            holds(provider, talk)
+            assert all("x-kompakt-tokens-before" in one for one in talk.answers)
+            all_recalled(store, TENANT, talk)
+            _recalled_over_http(gate.url, talk)
+        finally:
+            talk.close()
+        return talk, provider
+
+
+def _recalled_over_http(url: str, talk: Talk) -> None:
+    import httpx
+
+    for id in (talk.calls[0], talk.calls[len(talk.calls) // 2], talk.calls[-1]):
+        query = {"q": needle(id), "tokens": "4000"}
+        answer = httpx.get(
+            f"{url}/kompakt/sessions/{talk.session}/recall", params=query, headers={"x-kompakt-key": KEY}, timeout=10
+        )
+        assert answer.status_code == 200, answer.text
+        assert result_of(id, talk.lines) in answer.json()["text"]
+
+
+@each_case
+def test_a_short_session(format: str, stream: bool, thinking: bool, tmp_path: Path) -> None:
+    """Some steps with long results: compacted at least once, and the client does not notice."""
+    talk, provider = hold(
+        f"sqlite:///{tmp_path / 'k.db'}", 14, format, stream=stream, thinking=thinking, lines=75
+    )
+    assert talk.compacted and len(talk.compacted) <= 4
+    assert sum(len(raw.body) for raw in provider.asked) > 0
+    assert len(breaks(provider.asked, format)) <= len(talk.compacted)
+
+
+@pytest.mark.slow
+@each_case
+def test_many_steps_under_a_small_window(format: str, stream: bool, thinking: bool, tmp_path: Path) -> None:
+    talk, _ = hold(f"sqlite:///{tmp_path / 'k.db'}", STEPS, format, stream=stream, thinking=thinking, lines=12)
+    assert len(talk.compacted) >= STEPS // 100
+    assert len(talk.compacted) <= max(4, STEPS // 5)
+
+
+@pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
+def test_a_session_of_several_turns(format: str, tmp_path: Path) -> None:
+    """The user speaks again and again; every word of theirs stays."""
+    talk, _ = hold(f"sqlite:///{tmp_path / 'k.db'}", 16, format, stream=False, thinking=False, lines=75, turn=4)
+    assert talk.compacted
+
+
+@pytest.mark.slow
+def test_a_session_on_postgres(tmp_path: Path) -> None:
+    from tests.contract.postgres import database
+
+    talk, _ = hold(database(), min(STEPS, 60), "openai-chat", stream=True, thinking=False, lines=40)
+    assert talk.compacted
