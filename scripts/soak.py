@@ -5,6 +5,9 @@ at each outcome. The last result is kept in benchmarks/results/soak.json, so tha
 
 With `--sessions MINUTES` fifty writers race on ten stored sessions instead, from four processes, for so many minutes in
 all over memory, SQLite, PostgreSQL and Redis; see benchmarks/results/soak_sessions.json.
+
+With `--gateway MINUTES` two hundred sessions go through one gateway at once for so long; see
+benchmarks/results/soak_gateway.json.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "soak.json"
 FORMATS = 5
 RACES = ROOT / "benchmarks" / "results" / "soak_sessions.json"
+LOAD = ROOT / "benchmarks" / "results" / "soak_gateway.json"
+MAX_GROWTH = 0.10
 
 
 def main() -> int:
@@ -30,9 +35,12 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=20_000, help="histories for each format")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
+    parser.add_argument("--gateway", type=float, metavar="MINUTES", help="hold sessions through a gateway instead")
     options = parser.parse_args()
     if options.sessions is not None:
         return race_on_sessions(options.sessions)
+    if options.gateway is not None:
+        return load_gateway(options.gateway)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
@@ -83,6 +91,33 @@ def race_on_sessions(minutes: float) -> int:
     result = {"writers": WRITERS, "sessions": SESSIONS, "processes": PROCESSES, "stores": found}
     RACES.write_text(json.dumps(result, indent=2) + "\n")
     return 1 if any(one["failures"] for one in found) else 0
+
+
+def load_gateway(minutes: float) -> int:
+    """Hold many sessions through one gateway at once and write down what came of it."""
+    sys.path.insert(0, str(ROOT))
+    from tests.gateway import loading
+
+    with tempfile.TemporaryDirectory() as folder:
+        load = loading.load_gateway(Path(folder), minutes * 60)
+    latencies = sorted(load.latencies)
+    result = {
+        "sessions": loading.SESSIONS,
+        "seconds": round(load.seconds, 1),
+        "requests": load.requests,
+        "compactions": load.compactions,
+        "failures": len(load.failures),
+        "first_failures": load.failures[:3],
+        "memory_mb": {share: round(load.memory_at(share) / 1e6, 1) for share in (0.1, 0.35, 0.5, 0.65, 0.92)},
+        "growth": round(load.growth, 3),
+        "overhead_at_most_ms": {name: seconds * 1_000 for name, seconds in load.overhead.items()},
+        "latency_ms": {
+            f"p{share}": round(latencies[len(latencies) * share // 100] * 1_000, 1) for share in (50, 90, 99)
+        },
+    }
+    LOAD.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return 1 if load.failures or load.growth > MAX_GROWTH else 0
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def demo() -> None:
         "On your own file: kompakt check FILE, kompakt repair FILE -o OUT, kompakt count FILE."
     )
     _compact_long_session(console)
-    raise typer.Exit(1 if mended.remaining else 0)
+    refused = _through_the_gateway(console)
+    raise typer.Exit(1 if mended.remaining or refused else 0)
 
 
 def _compact_long_session(console: Console) -> None:
@@ -90,6 +91,39 @@ def _show_ledger(console: Console, done: api.Compaction) -> None:
     console.print(f'And nothing is lost: kompakt recall FILE "{QUESTION}"', style="bold")
     for line in found.text.split("\n"):
         console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+
+
+def _through_the_gateway(console: Console) -> int:
+    """Hold a session through a gateway and show what that saved; return how many requests were refused."""
+    try:
+        from kompakt.gateway.scripted import QUESTION as ASKED  # late: an extra
+        from kompakt.gateway.scripted import play
+    except ImportError as error:
+        console.print(f"\nThe gateway needs {error.name}; install it: pip install 'kompakt\\[gateway]'")
+        return 0
+    import asyncio
+
+    played = asyncio.run(play())
+    console.print(
+        f"\nAnd for agents in any language, a gateway: it was started on {played.url} with a store of its own and a "
+        f"scripted model of {played.window:,} tokens, and a client that knows nothing of it held a session.\n"
+    )
+    table = _table(f"kompakt serve: {played.requests} requests, {played.refused} refused")
+    table.add_column("tokens", ratio=1)
+    table.add_column("as the client sent them", justify="right")
+    table.add_column("as the model got them", justify="right")
+    table.add_row("longest request", f"{max(played.client, default=0):,}", f"{max(played.upstream, default=0):,}")
+    table.add_row("all requests", f"{sum(played.client):,}", f"{sum(played.upstream):,}")
+    console.print(table)
+    console.print(
+        f"{played.compactions} compactions; {played.cached:.0%} of what the model got stood in the request before at "
+        "the same place, where prompt caches find it.\nNothing is lost here either. Recall over HTTP, asked "
+        f'"{ASKED}":'
+    )
+    for line in played.recalled.split("\n"):
+        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    console.print("\nFor your own agent: kompakt serve, and paste the line that it prints.")
+    return played.refused
 
 
 def session(name: str = "broken-session.json") -> JsonObject:

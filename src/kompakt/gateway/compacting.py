@@ -1,7 +1,9 @@
 """A pivot is made: once for a prefix, wherever it is asked for, after the originals it hides are in the store.
 
 Whoever comes second waits for the first, but no longer than making it takes: two that are made at once are the same.
-When the store cannot be reached the pivot is made all the same and remembered here.
+A pivot that will be due soon is prepared behind an answer; it is used when it is due and not before, so that what is
+sent never depends on who was quicker. When the store cannot be reached the pivot is made all the same and remembered
+here.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from kompakt.errors import StoreError
 from kompakt.gateway import planning
 from kompakt.gateway.keeping import Keeping, Owner, Standing
 from kompakt.gateway.metrics import Metrics
-from kompakt.gateway.pivots import Found, Pivot
+from kompakt.gateway.pivots import Found, Pivot, name_of, ready_name
 from kompakt.gateway.planning import Wanted
 from kompakt.gateway.trails import Trail
 from kompakt.model.budget import Budget
 
 _log = logging.getLogger("kompakt.gateway")
+
+
+MAX_READY = 8
+"""Pivots prepared at once: they take time from those who wait."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,45 +49,34 @@ class Compacting:
     def __init__(self, keeping: Keeping, metrics: Metrics) -> None:
         self._keeping = keeping
         self._metrics = metrics
-        self._busy: dict[tuple[bytes, int], asyncio.Task[Standing]] = {}
+        self._busy: dict[str, asyncio.Task[Standing]] = {}
+        self._ready: dict[str, asyncio.Task[Pivot]] = {}
 
     async def compact(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
         """Make the pivot of a request, or take the one that is being made.
 
         Raises:
             DoesNotFit: what must stay is larger than the budget.
+            InputError: a message is none.
         """
-        key = (trail.keys[trail.covered], terms.attempt)
-        task = self._busy.get(key)
+        name = name_of(trail.keys[trail.covered], terms.attempt)
+        task = self._busy.get(name)
         if task is None:
-            task = self._busy[key] = asyncio.create_task(self._made(owner, trail, standing, terms))
-            task.add_done_callback(lambda _: self._busy.pop(key, None))
+            task = self._busy[name] = asyncio.create_task(self._made(owner, trail, standing, terms))
+            task.add_done_callback(lambda _: self._busy.pop(name, None))
         return await asyncio.shield(task)
 
     async def _made(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
-        degraded, line, names = standing.degraded, standing.line, ()
+        degraded, line = standing.degraded, standing.line
         if degraded is None:
             try:
                 line = await self._keeping.record(owner, trail, line)
                 found = await self._keeping.begin(owner, trail, terms.attempt)
                 if found is not None:
                     return Standing(found, line)
-                names = await self._keeping.names(owner, line, self._start(trail, standing))
             except StoreError as error:
                 degraded = self._keeping.failed(error)
-        wanted = Wanted(
-            trail=trail,
-            found=standing.found,
-            budget=terms.budget,
-            policy=terms.policy,
-            session=line.session,
-            names=names,
-            reason=terms.reason,
-            scale=terms.scale,
-            limit=terms.limit,
-            attempt=terms.attempt,
-        )
-        pivot = await asyncio.to_thread(planning.make, wanted)
+        pivot = await self._prepared(owner, trail, Standing(standing.found, line, degraded), terms)
         self._tell(pivot, trail, terms)
         known = None
         if degraded is None:
@@ -91,6 +86,61 @@ class Compacting:
             except StoreError as error:
                 degraded = self._keeping.failed(error)
         return Standing(Found(trail.covered, known or self._keeping.hold(trail, pivot)), line, degraded)
+
+    # --- ahead of time --------------------------------------------------------------------------------------------
+
+    def prepare(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> None:
+        """Begin to make a pivot that is not due yet."""
+        name = _ready_name(trail, terms)
+        if name not in self._ready and standing.degraded is None and len(self._ready) < MAX_READY:
+            task = self._ready[name] = asyncio.create_task(self._readied(owner, trail, standing, terms))
+            task.add_done_callback(lambda done: self._over(name, done))
+
+    def _over(self, name: str, task: asyncio.Task[Pivot]) -> None:
+        """Let go of what was prepared; it is in the store. What failed will be said when it is due."""
+        self._ready.pop(name, None)
+        if not task.cancelled() and task.exception() is not None:
+            _log.info("not prepared: %s", task.exception())
+
+    async def _readied(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
+        line = await self._keeping.record(owner, trail, standing.line)
+        name = _ready_name(trail, terms)
+        found = await self._keeping.ready(owner, name)
+        if found is not None:
+            return found
+        pivot = await self._worked_out(owner, trail, Standing(standing.found, line), terms)
+        await self._keeping.keep_ready(owner, name, pivot)
+        return pivot
+
+    async def _prepared(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
+        """Take a pivot that was prepared, or make it."""
+        name = _ready_name(trail, terms)
+        task = self._ready.get(name)
+        try:
+            if task is not None:
+                return await asyncio.shield(task)
+            found = await self._keeping.ready(owner, name) if standing.degraded is None and not terms.attempt else None
+        except StoreError as error:
+            standing.degraded, found = self._keeping.failed(error), None
+        return found or await self._worked_out(owner, trail, standing, terms)
+
+    async def _worked_out(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
+        names: tuple[str, ...] = ()
+        if standing.degraded is None:
+            names = await self._keeping.names(owner, standing.line, self._start(trail, standing))
+        wanted = Wanted(
+            trail=trail,
+            found=standing.found,
+            budget=terms.budget,
+            policy=terms.policy,
+            session=standing.line.session,
+            names=names,
+            reason=terms.reason,
+            scale=terms.scale,
+            limit=terms.limit,
+            attempt=terms.attempt,
+        )
+        return await asyncio.to_thread(planning.make, wanted)
 
     def _start(self, trail: Trail, standing: Standing) -> int:
         return (standing.found.at if standing.found is not None else trail.lead) - trail.lead
@@ -109,3 +159,7 @@ class Compacting:
                 told=pivot.told,
             )
         )
+
+
+def _ready_name(trail: Trail, terms: Terms) -> str:
+    return ready_name(trail.keys[trail.covered], terms.budget.trigger, terms.budget.target)

@@ -214,6 +214,24 @@ class Keeping:
             await asyncio.sleep(_PAUSE)
         return None
 
+    async def ready(self, owner: Owner, name: str) -> Pivot | None:
+        """Return a pivot that was prepared.
+
+        Raises:
+            StoreError: the store cannot be asked now.
+        """
+        data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
+        return None if data is None else pivots.unpacked(data, self.packing)
+
+    async def keep_ready(self, owner: Owner, name: str, pivot: Pivot) -> None:
+        """Keep a pivot that was prepared.
+
+        Raises:
+            StoreError: that cannot be done now.
+        """
+        note = {name: pivots.packed(pivot, self.packing)}
+        await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), note))
+
     async def _reached(self, call: Awaitable[Value]) -> Value:
         """Wait for the store, not for long, and after a failure not at all for a while.
 
@@ -239,7 +257,9 @@ class Keeping:
         """Write the originals of a request when there is time; of one conversation the newest request is enough."""
         if trail.keys[trail.covered] in self._lines:
             return
-        self._due.pop(line.session, None)
+        waiting = self._due.pop(line.session, None)
+        if waiting is not None and not _goes_on(trail, waiting[1]):
+            self._due[f"{line.session} {len(self._due)}"] = waiting
         self._due[line.session] = (owner, trail, line)
         self._awake()
 
@@ -274,3 +294,8 @@ class Keeping:
         self._metrics.store_failures.inc()
         _log.warning("the store cannot be used now: %s", error)
         return "store-unavailable"
+
+
+def _goes_on(trail: Trail, earlier: Trail) -> bool:
+    """Tell whether a request begins with an earlier one."""
+    return earlier.covered <= trail.covered and trail.keys[earlier.covered] == earlier.keys[earlier.covered]

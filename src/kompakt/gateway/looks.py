@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.errors import InputError
-from kompakt.model.messages import Json, Message, Text
+from kompakt.model.messages import Json, Message, Reasoning, Text
 from kompakt.model.references import digest
 from kompakt.model.tokens import Counter
 from kompakt.store.packing import decode
@@ -34,7 +34,9 @@ class Look(NamedTuple):
     """Hash of what it says; empty when that is nothing but reminders."""
     tokens: int
     is_system: bool
-    has_reasoning: bool = False
+    is_answer: bool
+    """Whether the model said it."""
+    has_reasoning: bool
 
 
 class Looks:
@@ -88,5 +90,6 @@ def _look(item: Json, format: str, counter: Counter) -> Look:
     (message,) = parsed([item], format)
     said = [part for part in message.parts if type(part) is not Text or not _REMINDER.fullmatch(part.text)]
     hashed = digest(message if len(said) == len(message.parts) else msgspec.structs.replace(message, parts=tuple(said)))
-    has_reasoning = any(type(part).__name__ == "Reasoning" for part in message.parts)
-    return Look(hashed if said else b"", counter.message(message), message.role == "system", has_reasoning)
+    has_reasoning = any(type(part) is Reasoning for part in message.parts)
+    role = message.role
+    return Look(hashed if said else b"", counter.message(message), role == "system", role == "assistant", has_reasoning)

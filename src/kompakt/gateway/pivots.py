@@ -98,6 +98,11 @@ def name_of(key: bytes, attempt: int = 0) -> str:
     return f"pivot {key.hex()}" if not attempt else f"pivot {key.hex()} {attempt}"
 
 
+def ready_name(key: bytes, trigger: int, target: int) -> str:
+    """Name the note that holds a pivot that is not due yet."""
+    return f"ready {key.hex()} {trigger} {target}"
+
+
 def packed(pivot: Pivot, packing: Packing) -> bytes:
     """Make bytes of a pivot."""
     return packing.pack_whole(msgspec.to_builtins(pivot))

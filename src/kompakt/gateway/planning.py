@@ -7,7 +7,6 @@ is synchronous and touches nothing outside.
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -38,6 +37,10 @@ _SHARE = 0.85
 
 _MARGIN = 0.95
 """Share of what a provider says it takes that is used: its count and ours never agree to the token."""
+
+
+RIPE = 0.85
+"""Share of the trigger from which a pivot is prepared, so that it is there when it is due."""
 
 
 class Size(NamedTuple):
@@ -162,8 +165,8 @@ def make(wanted: Wanted) -> Pivot:
     history, view, tail = _read(wanted)
     before = wanted.found.known.pivot if wanted.found is not None else None
     names = tuple(one.name for one in before.view) if before else ()
-    if len(wanted.names) == len(tail):
-        names += wanted.names
+    if len(wanted.names) >= len(tail):
+        names += wanted.names[: len(tail)]
     counter = counter_for(trail.asked.model).own()
     state = before.state if before else State()
     context = resume(history.with_messages(view), state, counter=counter, references=names)
@@ -274,6 +277,29 @@ def unmarked(item: Json) -> Json:
     return copy
 
 
+# --- when ---------------------------------------------------------------------------------------------------------
+
+
 def is_due(budget: Budget, size: Size) -> bool:
     """Tell whether a request has to be compacted before it is sent."""
-    return budget.due(math.ceil(size.sent))
+    return budget.due(size.sent)
+
+
+def is_ripe(budget: Budget, size: Size) -> bool:
+    """Tell whether a pivot may be needed soon."""
+    return 0 < budget.trigger * RIPE <= size.sent
+
+
+def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> int:
+    """Say how many items the pivot of a request that is due covers.
+
+    Up to the end of the first request that was ripe: what came later then goes as it is, and whoever served that
+    request has prepared the pivot. All of them where reasoning that came later is bound to what stood before it.
+    """
+    start = found.at if found is not None else trail.lead
+    contract = WIRES[trail.asked.format].contract
+    for at in trail.tips():
+        if at > start and budget.trigger * RIPE <= size.sent - trail.cost(at):
+            bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
+            return trail.covered if bound else at
+    return trail.covered

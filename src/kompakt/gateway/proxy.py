@@ -128,14 +128,24 @@ class Proxy:
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
             return plan
-        terms = Terms(
+        terms = self._terms(job, plan)
+        at = planning.ripe_at(job.trail, standing.found, plan.size, plan.budget)
+        if at < job.trail.covered:
+            early = await self._compacted(job, plan, terms, at)
+            if not planning.is_due(early.budget, early.size):
+                return early
+            plan = early
+        return await self._compacted(job, plan, terms, job.trail.covered)
+
+    def _terms(self, job: Job, plan: Plan) -> Terms:
+        found = plan.standing.found
+        return Terms(
             budget=plan.budget,
             policy=job.policy,
             reason=f"over {plan.budget.trigger} tokens",
-            scale=standing.found.known.pivot.scale if standing.found else 1.0,
-            limit=standing.found.known.pivot.limit if standing.found else None,
+            scale=found.known.pivot.scale if found else 1.0,
+            limit=found.known.pivot.limit if found else None,
         )
-        return await self._compacted(job, plan, terms)
 
     def _planned(self, job: Job, standing: Standing) -> Plan:
         trail, found = job.trail, standing.found
@@ -147,10 +157,11 @@ class Proxy:
             body = trail.asked.with_items([*lead, *sent, *trail.asked.items(found.at)])
         return Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
 
-    async def _compacted(self, job: Job, plan: Plan, terms: Terms) -> Plan:
-        """Plan with a new pivot; where none can be made the request goes as it stands, and the provider decides."""
+    async def _compacted(self, job: Job, plan: Plan, terms: Terms, at: int) -> Plan:
+        """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
-            standing = await self._compacting.compact(job.owner, job.trail, plan.standing, terms)
+            trail = job.trail if at == job.trail.covered else job.trail.cut(at)
+            standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
         except (DoesNotFit, InputError) as error:
             _log.warning("sent as it is: %s", error)
             return plan
@@ -201,7 +212,7 @@ class Proxy:
             limit=limit or (before.limit if before else None),
             attempt=attempt,
         )
-        made = await self._compacted(job, plan, terms)
+        made = await self._compacted(job, plan, terms, job.trail.covered)
         return None if made is plan or made.size.sent >= plan.size.sent else made
 
     # --- afterwards -----------------------------------------------------------------------------------------------
@@ -214,8 +225,12 @@ class Proxy:
             self._metrics.passes.inc()
         if plan.standing.degraded is not None:
             self._metrics.degraded.inc()
-        else:
-            self._keeping.record_later(job.owner, job.trail, plan.standing.line)
+            return
+        self._keeping.record_later(job.owner, job.trail, plan.standing.line)
+        if planning.is_ripe(plan.budget, plan.size) and plan.compaction is None and job.route.name != "count_tokens":
+            found = plan.standing.found
+            if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.covered:
+                self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
 
     def _headers(self, plan: Plan) -> list[tuple[str, str]]:
         headers = [

@@ -31,6 +31,8 @@ from kompakt.wire.formats import WIRES
 
 _PAGE = 500
 _FORK_DIGITS = 8
+_TRIES = 4
+"""How often a session is looked at again that others write to at the same time."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ def unpacked(data: bytes, packing: Packing) -> Line:
 
 async def record(store: Store, trail: Trail, line: Line) -> Line:
     """Write what a session does not have of a request, into it or, where it went on otherwise, into another."""
-    for _ in range(2):
+    for _ in range(_TRIES):
         session = await store.session(line.session)
         head = await store.records.head(session.key)
         rows = 0 if head is None else head.messages
@@ -148,7 +150,7 @@ async def _compared(session: Session, trail: Trail, line: Line, rows: int) -> Li
     if not _begins(messages, own, reader.coding):
         return None
     if len(own) < len(messages):  # the session has more than this request
-        return Line(session=line.session, items=trail.covered - trail.lead, offset=offset) if own else None
+        return Line(session=line.session, items=trail.covered - trail.lead, offset=offset)
     return Line(session=line.session, items=items + len(messages), offset=offset)
 
 

@@ -8,6 +8,7 @@ costs. What is remembered here is not needed to be right, only to be quick.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect, bisect_left
 from collections import OrderedDict
 from itertools import accumulate
 
@@ -41,8 +42,10 @@ class Trail(msgspec.Struct):
     """For each number of items, 0 included, what they cost together."""
     root: bytes
     counter: str
+    answers: list[int]
+    """The items that the model said."""
     reasons: list[int]
-    """The items that carry signed reasoning."""
+    """Those of them that carry reasoning."""
 
     @property
     def length(self) -> int:
@@ -56,6 +59,24 @@ class Trail(msgspec.Struct):
         while at > self.lead and self.keys[at] == self.keys[at - 1]:
             at -= 1
         return at
+
+    def tips(self) -> list[int]:
+        """List the numbers of items with which earlier requests of the conversation ended, and this one."""
+        said = set(self.answers)
+        return [*(at for at in self.answers if at > self.lead and at - 1 not in said), self.covered]
+
+    def cut(self, items: int) -> Trail:
+        """Return the trail of an earlier request: the first items of this one."""
+        asked = msgspec.structs.replace(self.asked, spans=self.asked.spans[:items])
+        answers, reasons = ([at for at in found if at < items] for found in (self.answers, self.reasons))
+        return msgspec.structs.replace(
+            self,
+            asked=asked,
+            keys=self.keys[: items + 1],
+            sums=self.sums[: items + 1],
+            answers=answers,
+            reasons=reasons,
+        )
 
     def cost(self, start: int, end: int | None = None) -> int:
         """Count the tokens of items."""
@@ -119,16 +140,18 @@ class Trails:
         looks = [self._looks.of(asked.item(index), asked.format, counter) for index in range(items, len(asked.spans))]
         if earlier is None:
             lead = next((at for at, look in enumerate(looks) if not look.is_system), len(looks))
-            keys, sums, reasons = [root], [0], list[int]()
+            keys, sums, answers, reasons = [root], [0], list[int](), list[int]()
         else:
             lead, keys = earlier.lead, earlier.keys[: items + 1]
-            sums, reasons = earlier.sums[: items + 1], [index for index in earlier.reasons if index < items]
+            sums, answers = earlier.sums[: items + 1], earlier.answers[: bisect_left(earlier.answers, items)]
+            reasons = earlier.reasons[: bisect_left(earlier.reasons, items)]
         for index, look in enumerate(looks, items):
             silent = index < lead or not look.digest
             keys.append(keys[-1] if silent else hashlib.blake2b(keys[-1] + look.digest, digest_size=_HASH).digest())
+        answers += [index for index, look in enumerate(looks, items) if look.is_answer]
         reasons += [index for index, look in enumerate(looks, items) if look.has_reasoning]
         sums += list(accumulate((look.tokens for look in looks), initial=sums[-1]))[1:]
-        return Trail(asked, lead, keys, sums, root, counter.name, reasons)
+        return Trail(asked, lead, keys, sums, root, counter.name, answers, reasons)
 
     def _remember(self, trail: Trail) -> None:
         """Keep a trail to compare with, in the place of the one it goes on from."""
@@ -143,7 +166,7 @@ class Trails:
 
 def _common(body: bytes, earlier: Asked) -> int:
     """Count the items that a body has in common with an earlier one, bytes for bytes, up to some from the end."""
-    length = len(earlier.spans)
+    length = bisect([end for _, end in earlier.spans], len(body))  # the client may have gone back
     for items in range(length, max(0, length - MAX_BACK), -1):
         if body.startswith(earlier.body[: earlier.spans[items - 1][1]]):
             return items

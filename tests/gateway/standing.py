@@ -1,0 +1,120 @@
+"""A gateway whose proxy is a stand-in: what the shell around the proxy does, with real sockets and nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from kompakt.gateway.application import Gateway, Handler, application
+from kompakt.gateway.configuration import Settings, Upstream
+from kompakt.gateway.routing import Route
+from kompakt.gateway.serving import Server, config_of, listen
+from kompakt.gateway.tenants import Tenant
+
+KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "tenant-b"}
+ADMIN = "key-of-the-operator-0123456789"
+
+
+async def echo(request: Request, tenant: Tenant, route: Route) -> Response:
+    """Answer with what the shell found out."""
+    body = await request.body()
+    found = {"size": len(body), "tenant": tenant.id, "source": tenant.source, "route": route.name, "url": route.url}
+    return JSONResponse(found)
+
+
+class Served:
+    """A gateway that runs."""
+
+    def __init__(self, url: str, gateway: Gateway, loop: asyncio.AbstractEventLoop) -> None:
+        self.url, self.gateway, self.loop = url, gateway, loop
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request."""
+        return httpx.request(method, self.url + path, timeout=10, trust_env=False, **options)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """Ask for something."""
+        return self.ask("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        """Send something."""
+        return self.ask("POST", path, **options)
+
+    def run(self, work: Any) -> Any:
+        """Do something where the gateway lives."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
+        """Send bytes that are no proper request, perhaps, and read until the other side has enough."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as line:
+            line.sendall(data)
+            found = b""
+            try:
+                while piece := line.recv(65_536):
+                    found += piece
+            except (TimeoutError, ConnectionResetError):
+                pass
+            return found
+
+
+def settings(**changes: Any) -> Settings:
+    """Make settings for tests."""
+    given: dict[str, Any] = {
+        "port": 0,
+        "store": "memory:",
+        "upstreams": {name: Upstream(name, f"http://{name}.invalid") for name in ("openai", "anthropic", "gemini")},
+        "secret": "a secret of the tests",
+        "drain": 1.0,
+    }
+    return Settings(**(given | changes))
+
+
+@contextmanager
+def served(
+    made: Settings,
+    handler: Handler | None = echo,
+    *,
+    make: Callable[[Gateway], Handler] | None = None,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Iterator[Served]:
+    """Run a gateway in a thread; with no handler the proxy itself answers."""
+    chosen = make or ((lambda _: handler) if handler is not None else None)
+    app = application(made, transport=transport, make=chosen)
+    listening = listen(made)
+    server = Server(config_of(app, made))
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+
+    async def whole() -> None:
+        async with app.state.gateway.running():
+            ready.set()
+            await server.serve(sockets=[listening])
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(whole())
+        loop.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(20), "the gateway did not start"
+        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.gateway, loop)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        listening.close()
+        assert not thread.is_alive(), "the gateway did not stop"
