@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    install, then check, count and repair a bundled session"
+	@echo "make demo    install, then mend and compact bundled sessions and hold one through the gateway"
 	@echo "make test    install what tests need, run all tests"
 	@echo "make check   lint, format, types, fast tests"
 	@echo "make bench   speed, beside what else there is"
@@ -24,7 +24,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt -e '.[gateway]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt

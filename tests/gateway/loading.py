@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from tests.gateway.payloads import HEADERS, PATHS, history, one_round
+from tests.gateway.payloads import FILLER, HEADERS, PATHS, history, one_round
 from tests.gateway.serving import ROOT, Replica, free_port, replica
 from tests.gateway.upstreams import wait_for
 
 SESSIONS = 200
-PAUSE = 1.0
-"""Seconds between a session's answer and its next request, as an agent runs its tools."""
-START, END = 4, 60
-"""Rounds that a session begins and ends with; the window holds about 30 of them."""
+PAUSE = 4.0
+"""Seconds between a session's answer and its next request: the model thinks, tools run."""
+START, SPREAD, END = 4, 36, 60
+"""Rounds that a session begins with, that sessions lie apart at first, and that it ends with; a window holds about 30."""
 SIZE = 25
 """Lines of a result, about 400 tokens."""
 
@@ -45,6 +45,7 @@ class Load:
     """Seconds since the start, and bytes of the gateway's memory."""
     overhead: dict[str, float] = field(default_factory=dict)
     """Seconds that the gateway itself took, by share of requests, from its own histogram."""
+    log: str = ""
 
     def memory_at(self, share: float, width: float = 0.08) -> float:
         """Return the mean memory around a share of the time."""
@@ -92,7 +93,7 @@ class Writer:
     def __init__(self, number: int) -> None:
         self.number, self.life, self.rounds = number, 0, 0
         self.items = b""
-        self._begin(START + number % (END - START))
+        self._begin(START + number % SPREAD)
 
     def _begin(self, rounds: int) -> None:
         items = history("openai-chat", rounds, size=SIZE, tag=f"s{self.number}l{self.life}")
@@ -104,7 +105,7 @@ class Writer:
             self.life += 1
             self._begin(START)
         tag = f"marker{self.rounds:05d}s{self.number}l{self.life}"
-        grown = one_round("openai-chat", self.rounds, "the writer waits for the index\n" * SIZE + tag)
+        grown = one_round("openai-chat", self.rounds, FILLER * SIZE + tag)
         self.items += b"," + b",".join(json.dumps(item).encode() for item in grown)
         self.rounds += 1
         return b'{"model":"test-model","max_completion_tokens":500,"messages":[' + self.items + b"]}"
@@ -155,6 +156,7 @@ def load_gateway(folder: Path, seconds: float, *, sessions: int = SESSIONS, stor
     with cheap_upstream(20) as upstream, replica(upstream, store=store, folder=folder) as gate:
         load = asyncio.run(_drive(gate, seconds, sessions))
         load.overhead = quantiles(gate.get("/metrics").text, "kompakt_overhead_seconds")
+        load.log = gate.log.read_text(errors="replace")
         assert gate.end(40) == 0
     return load
 

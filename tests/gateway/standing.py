@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +14,10 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from kompakt.gateway import serving
 from kompakt.gateway.application import Gateway, Handler, application
 from kompakt.gateway.configuration import Settings, Upstream
 from kompakt.gateway.routing import Route
-from kompakt.gateway.serving import Server, config_of, listen
 from kompakt.gateway.tenants import Tenant
 
 KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "tenant-b"}
@@ -57,6 +58,13 @@ class Served:
         """Do something where the gateway lives."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
+    def empty(self) -> None:
+        """Wait until the last request is over: a client has its answer a moment before."""
+        end = time.monotonic() + 10
+        while self.gateway.places.total or "kompakt_in_flight 0.0" not in self.gateway.metrics.text().decode():
+            assert time.monotonic() < end, "a request is not over"
+            time.sleep(0.01)
+
     def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
         """Send bytes that are no proper request, perhaps, and read until the other side has enough."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as line:
@@ -93,8 +101,8 @@ def served(
     """Run a gateway in a thread; with no handler the proxy itself answers."""
     chosen = make or ((lambda _: handler) if handler is not None else None)
     app = application(made, transport=transport, make=chosen)
-    listening = listen(made)
-    server = Server(config_of(app, made))
+    listening = serving.listen(made)
+    server = serving.Server(serving.config_of(app, made))
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 

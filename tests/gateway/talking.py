@@ -136,8 +136,21 @@ def holds(provider: Recorded, talk: Talk) -> None:
     assert provider.overflows == []
     assert len(provider.asked) == len(talk.answers)
     assert all(one["status"] == "200" for one in talk.answers)
-    assert set(breaks(provider.asked, talk.format)) <= set(talk.compacted)
+    broken = set(breaks(provider.asked, talk.format)) - set(talk.compacted)
+    assert not broken, f"requests {sorted(broken)} do not begin with the one before; compacted: {talk.compacted}"
     assert {one["x-kompakt-session"] for one in talk.answers} == {talk.session}
+    told = [talk.answers[at]["x-kompakt-compaction"] for at in talk.compacted]
+    # each is told once, by the request in which it happened
+    assert len(set(told)) == len(told), f"told again: {[told.index(one) for one in told]} by {talk.compacted}"
+
+
+async def _reaches(session: Any, id: str, lines: int) -> bool:
+    """Tell whether a word of a result leads to its passage, and the reference there to all of it, byte for byte."""
+    passage = await session.recall(needle(id))
+    for reference in passage.references if needle(id) in passage.text else ():
+        if result_of(id, lines) in (await session.recall(reference.partition(":")[0], None)).text:
+            return True
+    return False
 
 
 async def _recalled(store: str, tenant: str, session: str, calls: list[str], lines: int) -> list[str]:
@@ -146,23 +159,20 @@ async def _recalled(store: str, tenant: str, session: str, calls: list[str], lin
         found = await opened.session(session)
         if not await found.exists():
             return calls
-        lost = []
-        for id in calls:
-            if result_of(id, lines) not in (await found.recall(needle(id), None)).text:
-                lost.append(id)
-        return lost
+        return [id for id in calls if not await _reaches(found, id, lines)]
     finally:
         await opened.close()
 
 
-def lost(store: str, tenant: str, talk: Talk) -> list[str]:
-    """Return the calls whose results cannot be recalled from the stored session, byte for byte."""
-    return asyncio.run(_recalled(store, tenant, talk.session, talk.calls, talk.lines))
-
-
 def all_recalled(store: str, tenant: str, talk: Talk) -> None:
-    """Assert that every result can be recalled; what is recorded behind a request may take a moment."""
-    wait_for(lambda: not lost(store, tenant, talk), f"all {len(talk.calls)} results are recalled", seconds=15)
+    """Assert that every result can be recalled, byte for byte; what is recorded behind a request may take a moment."""
+    left = list(talk.calls)
+
+    def is_done() -> bool:
+        left[:] = asyncio.run(_recalled(store, tenant, talk.session, left, talk.lines))
+        return not left
+
+    wait_for(is_done, f"all {len(talk.calls)} results are recalled", seconds=15)
 
 
 def scripted(steps: int, **options: Any) -> Script:

@@ -29,6 +29,13 @@ def named(listening: socket.socket) -> dict[str, Upstream]:
     return {"openai": Upstream("openai", f"http://127.0.0.1:{listening.getsockname()[1]}")}
 
 
+@pytest.fixture(scope="module")
+def open_gate() -> Iterator[Served]:
+    """A gateway without keys."""
+    with served(settings()) as gate:
+        yield gate
+
+
 class TestReady:
     def test_alive_asks_nobody(self) -> None:
         """It answers whatever else does not."""
@@ -138,9 +145,3 @@ class TestAccess:
             assert gate.ask("GET", "/metrics", headers={"x-kompakt-key": "wrong"}).status_code == 401
             assert gate.ask("GET", "/metrics", headers={**foreign, "authorization": "Bearer w"}).status_code == 403
             assert gate.ask("GET", "/metrics", headers=foreign).status_code == 403
-
-    @pytest.fixture(scope="class")
-    def open_gate(self) -> Iterator[Served]:
-        """A gateway without keys."""
-        with served(settings()) as gate:
-            yield gate

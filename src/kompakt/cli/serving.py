@@ -15,47 +15,62 @@ def _option(name: str, metavar: str, help: str) -> Any:
     return typer.Option(f"--{name}", metavar=metavar, help=help, show_default=False)
 
 
+def _switch(name: str, help: str) -> Any:
+    return typer.Option(f"--{name}/--no-{name}", help=help, show_default=False)
+
+
+Host = Annotated[str | None, _option("host", "H", "Where to listen; 127.0.0.1 when not given.")]
+Port = Annotated[int | None, _option("port", "P", "Where to listen; 8484 when not given, 0 for any.")]
+Url = Annotated[str | None, _option("store", "URL", "sqlite:///FILE, postgresql://…, redis://… or memory:")]
+KeyFile = Annotated[str | None, _option("key-file", "FILE", "The key that encrypts what is stored.")]
+Upstreams = Annotated[
+    list[str] | None,
+    _option("upstream", "NAME=URL", "openai, anthropic, gemini or a name of your own, and its origin; repeatable."),
+]
+Window = Annotated[
+    int | None, _option("context-window", "N", "Tokens of models that no registry knows; no model is given more.")
+]
+Windows = Annotated[list[str] | None, _option("window", "MODEL=N", "Tokens of one model; repeatable.")]
+PolicyName = Annotated[str | None, _option("policy", "P", "How histories are compacted.")]
+Policies = Annotated[
+    list[str] | None, _option("allow-policy", "P", "Another that x-kompakt-policy may select; repeatable.")
+]
+Trigger = Annotated[float | None, _option("trigger", "SHARE", "When: a share of the usable window.")]
+Recall = Annotated[bool | None, _switch("recall", "Offer the model a tool to recall with.")]
+ClientSize = Annotated[bool | None, _switch("report-client-size", "Tell clients the size of what they sent.")]
+TenantHeader = Annotated[
+    str | None, _option("tenant-header", "NAME", "A header that a proxy in front sets and no client can.")
+]
+Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request.")]
+Places = Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")]
+PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")]
+Silence = Annotated[float | None, _option("upstream-timeout", "SECONDS", "Longest silence of a provider.")]
+Drain = Annotated[float | None, _option("drain", "SECONDS", "How long running requests have at the end.")]
+LogJson = Annotated[bool | None, _switch("log-json", "Write logs as JSON.")]
+MakeKey = Annotated[str | None, _option("make-key", "TENANT", "Print a new key and the line for its hash, and stop.")]
+
+
 def serve(
-    host: Annotated[str | None, _option("host", "H", "Where to listen; 127.0.0.1 when not given.")] = None,
-    port: Annotated[int | None, _option("port", "P", "Where to listen; 8484 when not given, 0 for any.")] = None,
-    store: Annotated[
-        str | None, _option("store", "URL", "sqlite:///FILE, postgresql://…, redis://… or memory:")
-    ] = None,
-    key_file: Annotated[str | None, _option("key-file", "FILE", "The key that encrypts what is stored.")] = None,
-    upstream: Annotated[
-        list[str] | None,
-        _option("upstream", "NAME=URL", "openai, anthropic, gemini or a name of your own, and its origin; repeatable."),
-    ] = None,
-    context_window: Annotated[
-        int | None, _option("context-window", "N", "Tokens of models that no registry knows; no model is given more.")
-    ] = None,
-    window: Annotated[list[str] | None, _option("window", "MODEL=N", "Tokens of one model; repeatable.")] = None,
-    policy: Annotated[str | None, _option("policy", "P", "How histories are compacted.")] = None,
-    allow_policy: Annotated[
-        list[str] | None, _option("allow-policy", "P", "Another that x-kompakt-policy may select; repeatable.")
-    ] = None,
-    trigger: Annotated[float | None, _option("trigger", "SHARE", "When: a share of the usable window.")] = None,
-    recall: Annotated[
-        bool | None, typer.Option("--recall/--no-recall", help="Offer the model a tool to recall with.")
-    ] = None,
-    report_client_size: Annotated[
-        bool | None,
-        typer.Option("--report-client-size/--no-report-client-size", help="Tell clients the size of what they sent."),
-    ] = None,
-    tenant_header: Annotated[
-        str | None, _option("tenant-header", "NAME", "A header that a proxy in front sets and no client can.")
-    ] = None,
-    max_body: Annotated[int | None, _option("max-body", "BYTES", "Largest request.")] = None,
-    max_concurrency: Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")] = None,
-    max_per_tenant: Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")] = None,
-    upstream_timeout: Annotated[
-        float | None, _option("upstream-timeout", "SECONDS", "Longest silence of a provider.")
-    ] = None,
-    drain: Annotated[float | None, _option("drain", "SECONDS", "How long running requests have at the end.")] = None,
-    log_json: Annotated[bool | None, typer.Option("--log-json/--no-log-json", help="Write logs as JSON.")] = None,
-    make_key: Annotated[
-        str | None, _option("make-key", "TENANT", "Print a new key and the line for its hash, and stop.")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    store: Url = None,
+    key_file: KeyFile = None,
+    upstream: Upstreams = None,
+    context_window: Window = None,
+    window: Windows = None,
+    policy: PolicyName = None,
+    allow_policy: Policies = None,
+    trigger: Trigger = None,
+    recall: Recall = None,
+    report_client_size: ClientSize = None,
+    tenant_header: TenantHeader = None,
+    max_body: Body = None,
+    max_concurrency: Places = None,
+    max_per_tenant: PerTenant = None,
+    upstream_timeout: Silence = None,
+    drain: Drain = None,
+    log_json: LogJson = None,
+    make_key: MakeKey = None,
 ) -> None:
     """Serve the gateway: change the base URL, and any agent in any language stops overflowing."""
     flags = {name: value for name, value in locals().items() if name not in ("upstream", "window", "allow_policy")}

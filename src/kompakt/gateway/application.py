@@ -152,7 +152,6 @@ def application(
             Endpoint("/metrics", health.metrics, methods=["GET"]),
             Endpoint("/inspect", api.inspect, methods=["GET"]),
             Mount("/kompakt", app=api),
-            Mount("/", app=gateway.enter),
         ],
         middleware=[
             Middleware(Telling, metrics=gateway.metrics),
@@ -160,6 +159,8 @@ def application(
         ],
         lifespan=gateway.running,
     )
+    app.router.redirect_slashes = False
+    app.router.default = gateway.enter
     app.state.gateway = gateway
     return app
 

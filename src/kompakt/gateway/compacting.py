@@ -41,6 +41,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     limit: int | None = None
     attempt: int = 0
+    due: int = 0
+    """How many items the request has that needs the pivot."""
 
 
 class Compacting:
@@ -77,6 +79,7 @@ class Compacting:
             except StoreError as error:
                 degraded = self._keeping.failed(error)
         pivot = await self._prepared(owner, trail, Standing(standing.found, line, degraded), terms)
+        pivot = msgspec.structs.replace(pivot, due=terms.due)
         self._tell(pivot, trail, terms)
         known = None
         if degraded is None:

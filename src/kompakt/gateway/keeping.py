@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from kompakt.engine.recall import Recalled
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import pivots, recording
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.pivots import Found, Known, Pivot, Remembered
+from kompakt.gateway.recalling.looking import recalled
 from kompakt.gateway.recording import Line
 from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.trails import Trail
@@ -197,6 +199,10 @@ class Keeping:
         self._remembered.stand(trail, Found(trail.covered, known))
         return known
 
+    def settle(self, trail: Trail, standing: Standing) -> None:
+        """Remember what a request stands on after a pivot was made for it."""
+        self._remembered.stand(trail, standing.found)
+
     async def begin(self, owner: Owner, trail: Trail, attempt: int) -> Found | None:
         """Begin to make a pivot; return it where another replica has made it, or is at it and done soon.
 
@@ -231,6 +237,31 @@ class Keeping:
         """
         note = {name: pivots.packed(pivot, self.packing)}
         await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), note))
+
+    async def notes(self, owner: Owner, names: Collection[str]) -> dict[str, bytes]:
+        """Return the notes of these names that exist.
+
+        Raises:
+            StoreError: the store cannot be asked now.
+        """
+        return await self._reached(self.records.notes(owner.tenant, names))
+
+    async def note(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
+        """Keep notes that go with a session; a name that is there keeps its first value.
+
+        Raises:
+            StoreError: that cannot be done now.
+        """
+        await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, session), notes))
+
+    async def recall(self, owner: Owner, trail: Trail, line: Line, query: str, *, tokens: int) -> Recalled:
+        """Find or restore what was said on the chain of a request, and nowhere else.
+
+        Raises:
+            StoreError: the store cannot be asked now.
+        """
+        line = await self.record(owner, trail, line)
+        return await self._reached(recalled(self.store_of(owner), line, query, tokens=tokens))
 
     async def _reached(self, call: Awaitable[Value]) -> Value:
         """Wait for the store, not for long, and after a failure not at all for a while.

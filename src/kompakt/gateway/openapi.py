@@ -11,19 +11,6 @@ Json = dict[str, Any]
 
 def document() -> Json:
     """Return the description."""
-    one = [_path("id", "A session, as the list names it."), _TENANT]
-    recall = [
-        *one,
-        _query(
-            "q", {"type": "string", "minLength": 1, "maxLength": 2000, "pattern": r"\S"}, "Words or a reference.", True
-        ),
-        _query("tokens", {"type": "integer", "minimum": 1, "maximum": 100_000}, "How long the answer may be."),
-    ]
-    page = [
-        _query("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most."),
-        _query("after", {"type": "string"}, "Where to go on: `next` of the page before."),
-        _TENANT,
-    ]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -32,31 +19,39 @@ def document() -> Json:
             "description": "Sessions that the gateway recorded. Providers' own endpoints are passed on beside it.",
         },
         "security": [{"key": []}, {}],
-        "paths": {
-            "/kompakt/sessions": {"get": _operation("List sessions.", page, _answer("Some sessions.", "Page"))},
-            "/kompakt/sessions/{id}": {
-                "get": _operation("Show a session.", one, _answer("The session.", "Session")),
-                "delete": _operation("Remove a session for good.", one, {"204": {"description": "It is gone."}}),
-            },
-            "/kompakt/sessions/{id}/recall": {
-                "get": _operation("Find what was said.", recall, _answer("What was found.", "Recalled"))
-            },
-            "/kompakt/openapi.json": {
-                "get": {
-                    "summary": "Describe the interface.",
-                    "operationId": "describe",
-                    "responses": {
-                        "200": {
-                            "description": "This.",
-                            "content": {"application/json": {"schema": {"type": "object"}}},
-                        }
-                    },
-                }
-            },
-        },
+        "paths": _paths(),
         "components": {
             "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "x-kompakt-key"}},
             "schemas": _SCHEMAS,
+        },
+    }
+
+
+def _paths() -> Json:
+    one = [_path("id", "A session, as the list names it."), _TENANT]
+    words = {"type": "string", "minLength": 1, "maxLength": 2000, "pattern": r"\S"}
+    recall = [
+        *one,
+        _query("q", words, "Words or a reference.", True),
+        _query("tokens", {"type": "integer", "minimum": 1, "maximum": 100_000}, "How long the answer may be."),
+    ]
+    page = [
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most."),
+        _query("after", {"type": "string"}, "Where to go on: `next` of the page before."),
+        _TENANT,
+    ]
+    itself = {"200": {"description": "This.", "content": {"application/json": {"schema": {"type": "object"}}}}}
+    return {
+        "/kompakt/sessions": {"get": _operation("List sessions.", page, _answer("Some sessions.", "Page"))},
+        "/kompakt/sessions/{id}": {
+            "get": _operation("Show a session.", one, _answer("The session.", "Session")),
+            "delete": _operation("Remove a session for good.", one, {"204": {"description": "It is gone."}}),
+        },
+        "/kompakt/sessions/{id}/recall": {
+            "get": _operation("Find what was said.", recall, _answer("What was found.", "Recalled"))
+        },
+        "/kompakt/openapi.json": {
+            "get": {"summary": "Describe the interface.", "operationId": "describe", "responses": itself}
         },
     }
 

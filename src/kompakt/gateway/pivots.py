@@ -69,6 +69,8 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     """What the provider takes, where it has said so."""
     attempt: int = 0
+    due: int = 0
+    """How many items the request had for which it was first needed, system messages not counted."""
 
 
 class Known(msgspec.Struct, frozen=True):

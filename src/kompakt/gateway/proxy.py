@@ -25,6 +25,9 @@ from kompakt.gateway.marking import marked
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.pivots import TRIES
 from kompakt.gateway.planning import Size, Sizes
+from kompakt.gateway.recalling.answering import MAX_ROOM, Exchange, plain
+from kompakt.gateway.recalling.joining import DIALECTS, Recalling
+from kompakt.gateway.recalling.weaving import Aside
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.requests import NoJson
 from kompakt.gateway.routing import Route
@@ -51,6 +54,8 @@ class Job(NamedTuple):
     owner: Owner
     trail: Trail
     policy: Policy
+    aside: Aside | None = None
+    """What no client sees: the recall tool and its rounds."""
 
 
 class Plan(msgspec.Struct):
@@ -61,7 +66,7 @@ class Plan(msgspec.Struct):
     budget: Budget
     standing: Standing
     compaction: str | None = None
-    """The pivot that was made for this request."""
+    """The pivot that was first needed for this request."""
 
 
 class Proxy:
@@ -75,6 +80,7 @@ class Proxy:
         self._trails = Trails()
         self._sizes = Sizes()
         self._compacting = Compacting(keeping, metrics)
+        self._recalling = Recalling(keeping, metrics)
 
     async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
         """Serve a request."""
@@ -85,10 +91,12 @@ class Proxy:
         if job is None:
             self._metrics.passes.inc()
             return forwarding.answer(await self._ask(request, route, body))
-        plan = await self._plan(job)
+        standing = await self._stand(job)
+        job = await self._joined(job, standing)
+        plan = await self._plan(job, standing)
         upstream, plan = await self._sent(job, plan)
         self._account(job, plan)
-        return forwarding.answer(upstream, self._headers(plan))
+        return await self._answer(job, plan, upstream)
 
     async def _ask(self, request: Request, route: Route, body: bytes | None) -> Upstream:
         return await forwarding.ask(self._client, request, route, self._settings, body)
@@ -119,12 +127,23 @@ class Proxy:
 
     # --- before ---------------------------------------------------------------------------------------------------
 
-    async def _plan(self, job: Job) -> Plan:
-        """Decide what is sent."""
+    async def _stand(self, job: Job) -> Standing:
+        """Find what a request stands on."""
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
             raise Refused(400, "x-kompakt-session is not the name of a session", code="invalid_session")
-        standing = await self._keeping.stand(job.owner, job.trail, named=named or None)
+        return await self._keeping.stand(job.owner, job.trail, named=named or None)
+
+    async def _joined(self, job: Job, standing: Standing) -> Job:
+        """Put beside a request what no client sees; an answer that is read is asked for uncompressed."""
+        settings, counts = self._settings, job.route.name == "count_tokens"
+        pieces = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
+        if settings.recall and not pieces:
+            job = job._replace(aside=await self._recalling.joined(job.owner, job.trail, standing, counts=counts))
+        return job._replace(request=plain(job.request)) if job.aside or settings.report_client_size else job
+
+    async def _plan(self, job: Job, standing: Standing) -> Plan:
+        """Decide what is sent."""
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
             return plan
@@ -145,17 +164,24 @@ class Proxy:
             reason=f"over {plan.budget.trigger} tokens",
             scale=found.known.pivot.scale if found else 1.0,
             limit=found.known.pivot.limit if found else None,
+            due=job.trail.covered - job.trail.lead,
         )
 
     def _planned(self, job: Job, standing: Standing) -> Plan:
-        trail, found = job.trail, standing.found
+        trail, found, aside = job.trail, standing.found, job.aside
         size = self._sizes.of(trail, found)
         body = trail.asked.body
-        if found is not None:
-            sent = marked(trail, found.at, found.known.sent)
+        if found is not None or aside is not None:
+            start = found.at if found is not None else trail.lead
+            sent = marked(trail, found.at, found.known.sent) if found is not None else ()
             lead = [trail.asked.item(index) for index in range(trail.lead)]
-            body = trail.asked.with_items([*lead, *sent, *trail.asked.items(found.at)])
-        return Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
+            behind = trail.asked.items(start) if aside is None else aside.items(start)
+            body = (trail.asked if aside is None else aside.asked).with_items([*lead, *sent, *behind])
+            size = size if aside is None else size._replace(sent=size.sent + aside.cost(start))
+        plan = Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
+        if found is not None and found.known.pivot.due == trail.covered - trail.lead:
+            plan.compaction = found.known.pivot.id
+        return plan
 
     async def _compacted(self, job: Job, plan: Plan, terms: Terms, at: int) -> Plan:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
@@ -165,11 +191,8 @@ class Proxy:
         except (DoesNotFit, InputError) as error:
             _log.warning("sent as it is: %s", error)
             return plan
-        made = self._planned(job, standing)
-        assert standing.found is not None
-        made.compaction = standing.found.known.pivot.id
-        made.size = made.size._replace(given=plan.size.given)
-        return made
+        self._keeping.settle(job.trail, standing)
+        return self._planned(job, standing)
 
     # --- to the provider ------------------------------------------------------------------------------------------
 
@@ -211,9 +234,41 @@ class Proxy:
             scale=max(scale, before.scale if before else 1.0),
             limit=limit or (before.limit if before else None),
             attempt=attempt,
+            due=job.trail.covered - job.trail.lead,
         )
         made = await self._compacted(job, plan, terms, job.trail.covered)
         return None if made is plan or made.size.sent >= plan.size.sent else made
+
+    # --- back to the client ---------------------------------------------------------------------------------------
+
+    async def _answer(self, job: Job, plan: Plan, upstream: Upstream) -> Response:
+        """Pass an answer on; where the model may recall, or the size is told otherwise, read it first."""
+        raised = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
+        if upstream.status >= 400 or (job.aside is None and not raised):
+            return forwarding.answer(upstream, self._headers(plan))
+        assert job.route.format is not None
+
+        async def ask() -> Upstream:
+            nonlocal plan
+            again, plan = await self._sent(job, self._planned(job, plan.standing))
+            return again
+
+        def room() -> int:
+            now = self._planned(job, plan.standing)
+            return now.budget.usable - now.size.sent if now.budget.window else MAX_ROOM
+
+        exchange = Exchange(
+            owner=job.owner,
+            trail=job.trail,
+            line=plan.standing.line,
+            dialect=DIALECTS[job.route.format],
+            aside=job.aside,
+            ask=ask,
+            room=room,
+            raised=raised,
+            headers=self._headers(plan),
+        )
+        return await self._recalling.answering.answer(exchange, upstream)
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 

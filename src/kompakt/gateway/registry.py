@@ -27,6 +27,9 @@ PLACE = "kompakt tenants"
 PATIENCE = 2.0
 """Seconds that the store has to say whether a tenant is new; a request does not wait any longer for it."""
 
+PAUSE = 5.0
+"""Seconds that a store which failed is not asked again: requests would wait for it one after the other."""
+
 _REMEMBERED = 100_000
 _PAGE = 200
 
@@ -45,16 +48,18 @@ class Registry:
         self.records = store.records
         self.metrics = metrics
         self._seen: set[str] = set()
+        self._resting_until = 0.0
 
     async def is_new(self, tenant: str) -> bool:
         """Tell whether a tenant was never here before; from now on it was. A store that is down says no."""
-        if tenant in self._seen:
+        if tenant in self._seen or time.monotonic() < self._resting_until:
             return False
         try:
             async with asyncio.timeout(PATIENCE):
                 new = await self._enter(tenant)
         except (StoreError, TimeoutError):
             self.metrics.store_failures.inc()
+            self._resting_until = time.monotonic() + PAUSE
             return False
         if len(self._seen) >= _REMEMBERED:
             self._seen.clear()

@@ -30,6 +30,7 @@ _ENDPOINTS: tuple[tuple[re.Pattern[str], Name, str], ...] = (
     (re.compile(r".*/models/(?P<model>[^/]+):streamGenerateContent"), "stream", "gemini"),
 )
 _PROTOCOLS = {"openai-chat": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "gemini"}
+_SUSPECT = re.compile(r"[%\\;]|/\.")
 _PATH = re.compile(r"/[\x21-\x7e]*")
 
 
@@ -92,6 +93,8 @@ def route_of(path: str, headers: Mapping[str, str], settings: Settings) -> Route
     """
     if not _PATH.fullmatch(path) or _leaves(path):
         raise Refused(400, "the path is not one that is passed on", code="invalid_path")
+    if path == "/kompakt" or path.startswith("/kompakt/"):
+        raise Refused(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
     named, rest = _split(path, settings)
     endpoint = endpoint_of(rest)
     protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)
@@ -117,6 +120,8 @@ def _only(settings: Settings) -> Upstream | None:
 
 def _leaves(path: str) -> bool:
     """Tell whether a path climbs, however often it was escaped."""
+    if not _SUSPECT.search(path):
+        return False
     for _ in range(3):
         if {".", ".."}.intersection(re.split(r"[/\\;]", path)):
             return True

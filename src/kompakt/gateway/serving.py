@@ -108,6 +108,9 @@ def config_of(app: Any, settings: Settings) -> uvicorn.Config:
 @contextmanager
 def _signals(server: Server, gateway: Gateway, reloading: Reloading) -> Generator[None]:
     loop = asyncio.get_running_loop()
+    if sys.platform == "win32":  # event loops there take no signals: Ctrl-C ends the process
+        yield
+        return
 
     def stop(number: signal.Signals) -> None:
         if gateway.is_draining and number == signal.SIGINT:

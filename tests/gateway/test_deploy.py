@@ -1,0 +1,102 @@
+"""What is shipped to run the gateway with is well formed, and names only what there is. No engine runs here."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kompakt.gateway.configuration import Settings, load
+
+FOLDER = Path(__file__).parent.parent.parent / "deploy"
+INSTRUCTIONS = {
+    "FROM",
+    "COPY",
+    "RUN",
+    "ENV",
+    "USER",
+    "WORKDIR",
+    "VOLUME",
+    "EXPOSE",
+    "STOPSIGNAL",
+    "HEALTHCHECK",
+    "ENTRYPOINT",
+}
+VARIABLE = re.compile(r"KOMPAKT_([A-Z_]+)")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Read the container file: an instruction and its arguments on each logical line."""
+    text = "".join(line for line in (FOLDER / "Containerfile").read_text().splitlines(True) if not line.startswith("#"))
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
+
+
+def unit() -> configparser.ConfigParser:
+    """Read the unit; a key may be there twice."""
+    read = configparser.ConfigParser(strict=False, interpolation=None)
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read(FOLDER / "kompakt-gateway.service")
+    return read
+
+
+def compose() -> Any:
+    return yaml.safe_load((FOLDER / "compose.yaml").read_text())
+
+
+class TestContainer:
+    def test_it_is_well_formed(self) -> None:
+        """Known instructions, a base first, lists that are JSON."""
+        found = instructions()
+        assert found[0][0] == "FROM" and {name for name, _ in found} <= INSTRUCTIONS
+        for name, text in found:
+            if name in ("VOLUME", "ENTRYPOINT", "CMD"):
+                assert all(isinstance(part, str) for part in json.loads(text))
+            if name == "HEALTHCHECK":
+                command = json.loads(text.partition("CMD ")[2])
+                compile(command[-1], "healthcheck", "exec")
+
+    def test_it_runs_the_gateway_as_nobody_special(self) -> None:
+        """On the port that the gateway has when none is named."""
+        found = dict(instructions())
+        assert json.loads(found["ENTRYPOINT"]) == ["kompakt", "serve"]
+        assert found["USER"] == "kompakt" and found["EXPOSE"] == str(Settings().port)
+        assert found["STOPSIGNAL"] == "SIGTERM"
+
+
+class TestUnit:
+    def test_it_serves_reloads_and_drains(self) -> None:
+        """And is given longer to end than the gateway gives its streams."""
+        service = unit()["Service"]
+        assert service["ExecStart"].endswith("/kompakt serve")
+        assert service["ExecReload"].endswith("-HUP $MAINPID")
+        assert float(service["TimeoutStopSec"]) > Settings().drain
+        assert unit()["Install"]["WantedBy"] == "multi-user.target"
+
+
+class TestCompose:
+    def test_everything_it_refers_to_is_there(self) -> None:
+        """Services, volumes, the file that is built."""
+        found = compose()
+        gateway, postgres = found["services"]["gateway"], found["services"]["postgres"]
+        assert set(gateway["depends_on"]) == {"postgres"} and "healthcheck" in postgres
+        assert {line.partition(":")[0] for line in postgres["volumes"]} == set(found["volumes"])
+        assert (FOLDER / gateway["build"]["context"] / gateway["build"]["dockerfile"]).is_file()
+        assert int(gateway["stop_grace_period"].removesuffix("s")) > float(gateway["environment"]["KOMPAKT_DRAIN"])
+
+    def test_its_settings_are_settings(self) -> None:
+        """The gateway takes them as they are."""
+        environ = compose()["services"]["gateway"]["environment"]
+        assert load(environ=environ).store.startswith("postgresql://kompakt:")
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "kompakt-gateway.service", "compose.yaml"])
+def test_variables_are_those_of_settings(name: str) -> None:
+    """A name that changed would be ignored without a word."""
+    found = set(VARIABLE.findall((FOLDER / name).read_text())) - {""}
+    assert found and {one.lower() for one in found} <= set(Settings.__struct_fields__)

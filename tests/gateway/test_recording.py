@@ -1,0 +1,127 @@
+"""Everything that was ever sent can be recalled: also of branches given up at once, and of tenants who choose one name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, one_round, request
+from tests.gateway.serving import KEYS, Gate, gateway, hashed
+from tests.gateway.upstreams import Upstream, wait_for
+
+import kompakt
+
+KEY_A, KEY_B = KEYS
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    store = f"sqlite:///{tmp_path / 'k.db'}"
+    with Upstream(answering) as upstream, gateway(upstream.url, store=store, keys=hashed(KEYS)) as gate:
+        yield gate
+
+
+def send(gate: Gate, format: str, items: list[object], key: str = KEY_A, **headers: str) -> str:
+    """Send a history; return the session that it is recorded in."""
+    given = {**HEADERS[format], "x-kompakt-key": key, **headers}
+    answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=given, timeout=30)
+    assert answer.status_code == 200
+    return answer.headers["x-kompakt-session"]
+
+
+async def _found(store: str, tenant: str, words: list[str]) -> set[str]:
+    opened = await kompakt.open_store(store, tenant=tenant)
+    try:
+        return {word for word in words if word in (await opened.recall(word)).text.partition("\n")[2]}
+    finally:
+        await opened.close()
+
+
+def missing(gate: Gate, tenant: str, words: list[str]) -> set[str]:
+    return set(words) - asyncio.run(_found(gate.store, tenant, words))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_branches_that_follow_one_another_at_once_are_all_kept(format: str, gate: Gate) -> None:
+    """Answers made again and again: the last request holds only the last of them."""
+    shared = history(format, 4, size=4, tag="shared")
+    words = [f"branchword{at:03d}" for at in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        branches = [[*shared, *one_round(format, 50 + at, f"a line before\n{word}")] for at, word in enumerate(words)]
+        list(pool.map(lambda items: send(gate, format, items), branches))
+    wait_for(lambda: not missing(gate, "tenant-a", words), "all branches are stored", seconds=10)
+
+
+def test_the_session_that_an_answer_names_has_what_was_sent(gate: Gate) -> None:
+    """Two branches: whoever looks into the session that the answer named finds the branch there."""
+    shared = history("openai-chat", 4, size=4, tag="told")
+    for at in range(3):
+        items = [*shared, *one_round("openai-chat", 50 + at, f"a line before\ntoldword{at:03d}")]
+        for _ in range(2):  # sent again, it is known where it is
+            id = send(gate, "openai-chat", items)
+
+        def is_there(id: str = id, word: str = f"toldword{at:03d}") -> bool:
+            headers = {"x-kompakt-key": KEY_A}
+            answer = gate.get(f"/kompakt/sessions/{id}/recall", params={"q": word}, headers=headers)
+            return answer.status_code == 200 and word in answer.json()["text"].partition("\n")[2]
+
+        wait_for(is_there, f"branch {at} is in session {id}", seconds=5)
+
+
+def test_the_same_name_of_two_tenants_is_two_sessions(gate: Gate) -> None:
+    ours, theirs = [f"wordofa{at:03d}" for at in range(8)], [f"wordofb{at:03d}" for at in range(8)]
+
+    def both(at: int) -> None:
+        for key, word in ((KEY_A, ours[at]), (KEY_B, theirs[at])):
+            items = [*history("openai-chat", 2, tag=f"n{at}"), *one_round("openai-chat", 60, f"a line\n{word}")]
+            assert send(gate, "openai-chat", items, key, **{"x-kompakt-session": f"shared-{at}"})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(both, range(8)))
+    wait_for(lambda: not missing(gate, "tenant-a", ours), "all of a is stored", seconds=10)
+    wait_for(lambda: not missing(gate, "tenant-b", theirs), "all of b is stored", seconds=10)
+    assert missing(gate, "tenant-b", ours) == set(ours) and missing(gate, "tenant-a", theirs) == set(theirs)
+
+
+def test_what_was_sent_last_is_stored_when_the_gateway_ends(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'k.db'}"
+    words = [f"lastword{at:03d}" for at in range(20)]
+    with Upstream(answering) as upstream, gateway(upstream.url, store=store, keys=hashed(KEYS)) as gate:
+        for at, word in enumerate(words):
+            send(gate, "anthropic", history("anthropic", 2, tag=f"e{at}") + one_round("anthropic", 9, f"a line\n{word}"))
+    assert missing(gate, "tenant-a", words) == set()
+
+
+def test_a_session_that_the_client_names_keeps_its_name(gate: Gate) -> None:
+    items = history("openai-chat", 3, tag="named")
+    names = {send(gate, "openai-chat", items, **{"x-kompakt-session": "my-work"})}
+    items += one_round("openai-chat", 70, "more")
+    names.add(send(gate, "openai-chat", items, **{"x-kompakt-session": "my-work"}))
+    assert names == {"my-work"}
+
+
+def test_what_is_stored_is_what_was_sent(gate: Gate) -> None:
+    """The session can be exported and is the client's history, message for message."""
+    items = history("openai-chat", 40, size=30, tag="whole")
+    for end in (11, 41, 61, len(items)):
+        id = send(gate, "openai-chat", items[:end])
+
+    async def exported() -> object:
+        store = await kompakt.open_store(gate.store, tenant="tenant-a")
+        try:
+            session = await store.session(id)
+            assert await session.verify() == []
+            return await session.export(view="full")
+        finally:
+            await store.close()
+
+    def is_all() -> bool:
+        found = asyncio.run(exported())
+        kept = found["messages"] if isinstance(found, dict) else found
+        return kept == items
+
+    wait_for(is_all, "all of it is stored", seconds=10)

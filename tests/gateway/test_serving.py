@@ -1,0 +1,232 @@
+"""``kompakt serve`` as a process: what it says, how it ends, how it takes up another configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kompakt.gateway.configuration import Settings, Upstream
+from kompakt.gateway.serving import base_url, is_loopback, pasted, without_password
+
+ROOT = Path(__file__).parent.parent.parent
+BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello from the client"}]}
+
+
+class Slow(BaseHTTPRequestHandler):
+    """A provider that streams, and waits in the middle until it is let go."""
+
+    protocol_version = "HTTP/1.1"
+    go = threading.Event()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        self._piece(b"data: 1\n\n")
+        Slow.go.wait(10)
+        self._piece(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _piece(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    """A slow provider."""
+    Slow.go.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    Slow.go.set()
+    server.shutdown()
+    server.server_close()
+
+
+class Process:
+    """A gateway in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process, self.url, self._log = process, url, log
+
+    @property
+    def log(self) -> str:
+        """All that it has said."""
+        return self._log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+
+def until(true: Callable[[], object], what: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def started(folder: Path, *flags: str, **variables: str) -> Iterator[Process]:
+    """Run ``kompakt serve`` on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    log = folder / "log"
+    home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **home, **variables}
+    command = [sys.executable, "-m", "kompakt", "serve", "--port", str(port), *flags]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=out)
+    gate = Process(process, f"http://127.0.0.1:{port}", log)
+    try:
+        until(lambda: _lives(gate) or process.poll() is not None, "the gateway starts")
+        assert process.poll() is None, gate.log
+        yield gate
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _lives(gate: Process) -> bool:
+    try:
+        return httpx.get(f"{gate.url}/healthz", timeout=1, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+class TestEnding:
+    def test_a_running_stream_is_finished_and_recorded(self, provider: str, tmp_path: Path) -> None:
+        """On SIGTERM: nobody new, the stream to its last byte, what was said in the store, exit 0; no secret told."""
+        store = f"sqlite:///{tmp_path}/kept.db"
+        with started(tmp_path, "--upstream", f"openai={provider}", "--store", store, "--log-json") as gate:
+            secret = {"authorization": "Bearer sk-very-secret"}
+            with httpx.stream(
+                "POST", f"{gate.url}/v1/chat/completions?key=sk-in-query", json=BODY, headers=secret, timeout=20
+            ) as answer:
+                arriving = answer.iter_raw()
+                first = next(arriving)
+                gate.signal(signal.SIGTERM)
+                until(lambda: _refuses(gate.url), "new connections are refused")
+                assert gate.process.poll() is None
+                Slow.go.set()
+                whole = first + b"".join(arriving)
+            assert whole.endswith(b"data: [DONE]\n\n")
+            assert gate.process.wait(15) == 0
+            told = [json.loads(line) for line in gate.log.splitlines() if line.startswith("{")]
+            (one,) = [line for line in told if line.get("route") == "chat"]
+            assert one["status"] == 200 and one["model"] == "m" and one["tokens_before"] > 0
+            assert one["request"] == answer.headers["x-kompakt-request"]
+            assert "overhead_ms" in one and "upstream_ms" in one
+            for text in ("very-secret", "in-query", "hello from the client"):
+                assert text not in gate.log
+        assert answer.headers["x-kompakt-session"] in _listed(store, tmp_path)
+
+    def test_a_stream_that_does_not_end_is_given_up(self, provider: str, tmp_path: Path) -> None:
+        """After as many seconds as it was given."""
+        flags = ("--upstream", f"openai={provider}", "--store", "memory:", "--drain", "0.5")
+        with (
+            started(tmp_path, *flags) as gate,
+            httpx.stream("POST", f"{gate.url}/v1/chat/completions", json=BODY, timeout=20) as answer,
+        ):
+            next(answer.iter_raw())
+            began = time.monotonic()
+            gate.signal(signal.SIGTERM)
+            assert gate.process.wait(15) == 0
+            assert time.monotonic() - began < 8
+
+
+def _refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/healthz", timeout=1, trust_env=False)
+    except httpx.HTTPError:
+        return True
+    return False
+
+
+def _listed(store: str, folder: Path) -> str:
+    command = [sys.executable, "-m", "kompakt", "session", "list", "--store", store, "--json"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+class TestReloading:
+    def test_a_signal_and_a_changed_file_are_taken_up(self, tmp_path: Path) -> None:
+        """What cannot change is said, a broken file is not taken, and the gateway serves all the while."""
+        file = tmp_path / "kompakt.toml"
+        file.write_text('[serve]\nmax_body = 1000\nstore = "memory:"\n')
+        with started(tmp_path) as gate:
+            assert _size(gate, 1_001) == 413
+            file.write_text('[serve]\nmax_body = 500\nstore = "sqlite:///other.db"\n')
+            gate.signal(signal.SIGHUP)
+            until(lambda: _size(gate, 501) == 413, "the signal is heard")
+            until(lambda: "it stays as it was: store" in gate.log, "what is fixed is said")
+            file.write_text("[serve]\nmax_bodyy = 3\n")
+            until(lambda: "did you mean 'max_body'?" in gate.log, "a broken file is noticed by itself", seconds=10)
+            assert _size(gate, 501) == 413 and gate.process.poll() is None
+            gate.signal(signal.SIGINT)
+            assert gate.process.wait(10) == 0
+
+
+def _size(gate: Process, size: int) -> int:
+    found = httpx.post(f"{gate.url}/v1/messages", content=b"x" * size, timeout=5, trust_env=False)
+    return found.status_code
+
+
+class TestStarting:
+    def test_it_says_what_to_paste(self, tmp_path: Path) -> None:
+        """For each upstream, and where it keeps things."""
+        named = ("--upstream", "openai=http://127.0.0.1:9", "--upstream", "mine=http://127.0.0.1:9")
+        with started(tmp_path, *named, KOMPAKT_STORE="memory:") as gate:
+            assert f"  OPENAI_BASE_URL={gate.url}/v1\n" in gate.log
+            assert f"  OPENAI_BASE_URL={gate.url}/mine/v1 " in gate.log
+            assert "store memory:" in gate.log and "warning" not in gate.log
+
+    @pytest.mark.parametrize(
+        ("flags", "said"),
+        [
+            (("--store", "sqlite:////nowhere/at/all.db"), "name another store with --store"),
+            (("--store", "carrier-pigeon://x"), "no store is known"),
+            (("--host", "192.0.2.1"), "name another with --host and --port"),
+            (("--upstream", "openai"), "--upstream: 'openai' is not NAME=VALUE"),
+            (("--policy", "nope"), "policy 'nope' is not known"),
+        ],
+    )
+    def test_what_cannot_work_is_said_in_one_line(self, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+        """Exit 2, the way out, no traceback."""
+        command = [sys.executable, "-m", "kompakt", "serve", "--port", "0", "--store", "memory:", *flags]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr and "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+    def test_lines_to_paste_and_addresses(self) -> None:
+        """One for each protocol; passwords of stores are not shown."""
+        made = Settings(store="memory:", upstreams={"anthropic": Upstream("anthropic", "http://h")}, host="::1")
+        base = base_url(made, 1)
+        assert base == "http://[::1]:1" and list(pasted(made, base)) == ["ANTHROPIC_BASE_URL=http://[::1]:1"]
+        assert list(pasted(Settings(), "http://h"))[2] == "GOOGLE_GEMINI_BASE_URL=http://h"
+        assert without_password("postgresql://me:secret@h/db?sslmode=x") == "postgresql://…@h/db"
+        assert is_loopback("127.0.0.1") and is_loopback("::1") and not is_loopback("0.0.0.0")

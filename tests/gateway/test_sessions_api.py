@@ -1,0 +1,231 @@
+"""The gateway's own interface: what was recorded, by tenant, as JSON and as a page; held to its description."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as trying
+from tests.gateway.standing import ADMIN, KEYS, Served, served, settings
+
+from kompakt.errors import StoreUnavailable
+from kompakt.gateway.keeping import Owner
+from kompakt.gateway.keys import hash_of
+from kompakt.gateway.tenants import Tenant, tenant_of
+
+HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
+A, B = ({"x-kompakt-key": key} for key in KEYS)
+BOSS = {"x-kompakt-key": ADMIN}
+ODD = 'a "<script>alert(1)</script>&x=1'
+
+
+async def fill(gate: Served, tenant: Tenant, names: list[str], *, compacted: bool = True) -> None:
+    """Record sessions of a tenant, as the proxy would."""
+    await gate.gateway.registry.is_new(tenant.id)
+    owner = Owner.of(tenant)
+    for name in names:
+        session = await gate.gateway.keeping.store_of(owner).session(owner.session(name))
+        said: list[dict[str, Any]] = [{"role": "user", "content": f"Begin {name} of {tenant.id}."}]
+        for at in range(40):
+            said.append({"role": "assistant", "content": f"step {at} marker{at:03} " + "word " * 40})
+            said.append({"role": "user", "content": "go on"})
+        await session.append(said, format="openai-chat")
+        if compacted:
+            await session.compact(1_500)
+
+
+@pytest.fixture(scope="module")
+def gate() -> Iterator[Served]:
+    """A gateway with keys and some sessions of both tenants, one of which has an odd name."""
+    with served(settings(keys=HASHED, admin_keys=(hash_of(ADMIN),))) as made:
+        made.run(fill(made, Tenant("tenant-a", "key"), ["one", "two", "folder/three", ODD]))
+        made.run(fill(made, Tenant("tenant-b", "key"), ["one", "only-b"], compacted=False))
+        yield made
+
+
+def ids(found: Any) -> set[str]:
+    return {one["id"] for one in found.json()["sessions"]}
+
+
+class TestTenants:
+    def test_each_sees_its_own(self, gate: Served) -> None:
+        """And no hint of anybody else's."""
+        assert ids(gate.ask("GET", "/kompakt/sessions", headers=A)) == {"one", "two", "folder/three", ODD}
+        assert ids(gate.ask("GET", "/kompakt/sessions", headers=B)) == {"one", "only-b"}
+        for path in ("/kompakt/sessions/only-b", "/kompakt/sessions/only-b/recall?q=marker001"):
+            mine, never = gate.ask("GET", path, headers=A), gate.ask("GET", path.replace("only-b", "never"), headers=A)
+            assert (mine.status_code, mine.json()) == (404, never.json())
+
+    @pytest.mark.parametrize("path", ["", "/only-b", "/only-b/recall"])
+    def test_naming_another_tenant_does_not_help(self, gate: Served, path: str) -> None:
+        """Neither in the query nor as a place to go on from."""
+        query = {"tenant": "tenant-b", "q": "marker001"}
+        assert gate.ask("GET", f"/kompakt/sessions{path}", headers=A, params=query).status_code == 404
+        assert gate.ask("GET", "/kompakt/sessions", headers=A, params={"after": "tenant-b/0"}).status_code == 404
+        assert gate.ask("DELETE", "/kompakt/sessions/only-b?tenant=tenant-b", headers=A).status_code == 404
+
+    def test_without_a_key_there_is_nothing_where_there_are_keys(self, gate: Served) -> None:
+        """Not even on the machine itself; the page says why."""
+        assert gate.get("/kompakt/sessions").json() == {"sessions": [], "next": None}
+        assert "send one in the header x-kompakt-key" in gate.get("/inspect").text
+
+    def test_the_operator_sees_all(self, gate: Served) -> None:
+        """Of all tenants, or of one."""
+        assert ids(gate.ask("GET", "/kompakt/sessions", headers=BOSS)) == {"one", "two", "folder/three", ODD, "only-b"}
+        assert ids(gate.ask("GET", "/kompakt/sessions?tenant=tenant-b", headers=BOSS)) == {"one", "only-b"}
+        assert gate.ask("GET", "/kompakt/sessions/only-b", headers=BOSS).json()["session"]["tenant"] == "tenant-b"
+        assert gate.ask("GET", "/kompakt/sessions?tenant=kompakt%20tenants", headers=BOSS).status_code == 404
+
+    def test_credentials_are_kept_apart_too(self) -> None:
+        """By the beginning of their sessions' names; the machine itself sees them all."""
+        with served(settings()) as made:
+            one = tenant_of({"x-api-key": "sk-1"}, {}, made.gateway.settings)
+            other = tenant_of({"x-api-key": "sk-2"}, {}, made.gateway.settings)
+            made.run(fill(made, one, ["s"], compacted=False))
+            made.run(fill(made, other, ["s"], compacted=False))
+            first = ids(made.get("/kompakt/sessions", x_api_key="sk-1"))
+            second = ids(made.get("/kompakt/sessions", x_api_key="sk-2"))
+            assert len(first) == len(second) == 1 and first != second
+            assert ids(made.get("/kompakt/sessions")) == first | second
+            (id,) = first
+            assert made.get(f"/kompakt/sessions/{id}", x_api_key="sk-2").status_code == 404
+            assert made.get(f"/kompakt/sessions/{id}", x_api_key="sk-1").json()["session"]["id"] == id
+            assert made.get("/kompakt/sessions/s", x_api_key="sk-1").json()["session"]["id"] == id
+
+
+class TestEndpoints:
+    def test_pages_go_on_where_they_ended(self, gate: Served) -> None:
+        """Over all tenants, none twice."""
+        seen: list[tuple[str, str]] = []
+        after = ""
+        for _ in range(10):
+            page = gate.ask("GET", "/kompakt/sessions", headers=BOSS, params={"limit": 2, "after": after}).json()
+            seen += [(one["tenant"], one["id"]) for one in page["sessions"]]
+            if page["next"] is None:
+                break
+            after = page["next"]
+        assert len(seen) == len(set(seen)) == 6
+
+    def test_a_session_says_what_was_saved(self, gate: Served) -> None:
+        """Tokens before and after, with each compaction."""
+        shown = gate.ask("GET", "/kompakt/sessions/two", headers=A).json()
+        (compaction,) = shown["compactions"]
+        assert shown["session"]["messages"] == 81 and shown["session"]["compactions"] == 1
+        assert compaction["tokens_before"] > compaction["tokens_after"] == shown["session"]["tokens_after"]
+
+    def test_recall_finds_what_left(self, gate: Served) -> None:
+        """Word for word, within the tokens that are allowed."""
+        found = gate.ask("GET", "/kompakt/sessions/folder%2Fthree/recall", headers=A, params={"q": "marker003"}).json()
+        assert found["found"] and "step 3 marker003" in found["text"] and found["references"]
+        short = gate.ask("GET", "/kompakt/sessions/one/recall", headers=A, params={"q": "marker003", "tokens": 20})
+        assert short.json()["tokens"] <= 20
+
+    @pytest.mark.parametrize(
+        "query",
+        ["", "q=", "q=%20", f"q={'x' * 2001}", "q=a&tokens=0", "q=a&tokens=-1", "q=a&tokens=1e3", "q=a&tokens=9999999"],
+    )
+    def test_what_cannot_be_meant_is_said(self, gate: Served, query: str) -> None:
+        """400, with what is expected."""
+        found = gate.ask("GET", f"/kompakt/sessions/one/recall?{query}", headers=A)
+        assert found.status_code == 400 and found.json()["error"]["code"] == "invalid_query"
+
+    def test_a_deleted_session_is_gone(self, gate: Served) -> None:
+        """For good, and only for the tenant that had it."""
+        gate.run(fill(gate, Tenant("tenant-a", "key"), ["gone"]))
+        assert gate.ask("DELETE", "/kompakt/sessions/gone", headers=A).status_code == 204
+        assert gate.ask("DELETE", "/kompakt/sessions/gone", headers=A).status_code == 404
+        assert gate.ask("GET", "/kompakt/sessions/gone/recall?q=marker001", headers=A).status_code == 404
+
+    def test_other_methods_and_paths_are_refused(self, gate: Served) -> None:
+        """With the methods that there are; nothing of it goes upstream."""
+        found = gate.ask("POST", "/kompakt/sessions", headers=A)
+        assert found.status_code == 405 and "GET" in found.headers["allow"]
+        for path in ("/kompakt", "/kompakt/", "/kompakt/nothing"):
+            assert gate.ask("GET", path, headers=A).status_code == 404
+
+    def test_a_store_that_is_down_is_said(self, gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """503, and when to try again."""
+
+        async def fails(*_: object, **__: object) -> None:
+            raise StoreUnavailable("gone")
+
+        monkeypatch.setattr(gate.gateway.store.records, "head", fails)
+        monkeypatch.setattr(gate.gateway.store.records, "heads", fails)
+        for path in ("/kompakt/sessions", "/kompakt/sessions/one", "/inspect"):
+            found = gate.ask("GET", path, headers=A)
+            assert found.status_code == 503 and found.headers["retry-after"] == "5", path
+
+
+class Tags(HTMLParser):
+    """Reads a page: its tags, and what would be fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "style")]
+        self.links += [value or "" for name, value in attrs if name == "href"]
+
+
+class TestPage:
+    def test_it_lists_sessions_and_shows_one(self, gate: Served) -> None:
+        """With what was saved; links lead from one to the other."""
+        found = gate.ask("GET", "/inspect", headers=A)
+        (read := Tags()).feed(found.text)
+        assert found.headers["content-type"].startswith("text/html")
+        assert all(link.startswith("?") for link in read.links) and len(read.links) == 4
+        one = gate.ask("GET", "/inspect?session=two&tenant=tenant-a&q=marker003", headers=A)
+        assert "81 messages" in one.text and "1 compactions" in one.text and "step 3 marker003" in one.text
+
+    def test_nothing_on_it_is_obeyed(self, gate: Served) -> None:
+        """Names and words are text; the policy allows no script and nothing from elsewhere."""
+        for path in ("/inspect", "/inspect?session=" + ODD.replace("&", "%26"), "/inspect?session=one&q=<b>marker003"):
+            found = gate.ask("GET", path, headers=A)
+            (read := Tags()).feed(found.text)
+            assert found.status_code == 200
+            assert not read.tags & {"script", "b", "img", "link", "iframe", "object"}
+            policy = found.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+            assert not [link for link in read.links if "//" in link]
+
+    def test_a_session_of_somebody_else_is_not_there(self, gate: Served) -> None:
+        """As if it never was."""
+        assert gate.ask("GET", "/inspect?session=only-b", headers=A).status_code == 404
+
+
+class TestDescription:
+    def test_the_interface_is_as_described(self, gate: Served) -> None:
+        """Whatever is sent: the statuses, types and shapes that the description names, and no failure."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the tool, about itself
+            import schemathesis
+
+        described = schemathesis.openapi.from_url(f"{gate.url}/kompakt/openapi.json")
+        seen: list[str] = []
+        modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+        for mode, result in product(modes, list(described.get_all_operations())):
+            operation = result.ok()
+            seen.append(operation.label)
+            quick = trying(
+                max_examples=12,
+                deadline=None,
+                database=None,
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+
+            @quick
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def holds(case: Any) -> None:
+                case.call_and_validate(headers=A)
+
+            holds()
+        assert len(seen) == 2 * 4

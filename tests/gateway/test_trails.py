@@ -1,0 +1,134 @@
+"""A request is read the same whether it is known or not, and what is written back is what came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kompakt.errors import InputError
+from kompakt.gateway.requests import NoJson, read
+from kompakt.gateway.trails import Trails, root_of
+
+ROOT = root_of("somebody", "openai-chat", "1")
+
+texts = st.text(max_size=12) | st.sampled_from(['"messages":[', "],[", "}{", '\\"', "é\u2028", "😀"])
+users = st.builds(lambda text: {"role": "user", "content": text}, texts)
+answers = st.builds(lambda text: {"role": "assistant", "content": text}, texts)
+blocks = st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}]}, texts)
+systems = st.builds(lambda text: {"role": "system", "content": text}, texts)
+messages = st.lists(users | answers | blocks, min_size=1, max_size=12)
+fields = st.dictionaries(
+    st.sampled_from(["model", "tools", "stream", "metadata", "stop", "a\u00e9"]),
+    st.none() | st.integers() | texts | st.lists(texts, max_size=2) | st.just([{"role": "user", "content": "x"}]),
+    max_size=3,
+)
+layouts = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n\t", " : ")])
+
+
+def written(before: dict[str, Any], items: list[Any], after: dict[str, Any], layout: tuple[str, str]) -> bytes:
+    body = {**before, "messages": items, **{name: value for name, value in after.items() if name not in before}}
+    try:
+        return json.dumps(body, separators=layout, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a character can only be written as an escape
+        return json.dumps(body, separators=layout).encode()
+
+
+def plain(trails: Trails, body: bytes) -> object:
+    """All that is known of a request, as values that can be compared."""
+    trail = trails.read(body, "openai-chat", ROOT)
+    return None if trail is None else msgspec.to_builtins(msgspec.structs.replace(trail, asked=trail.asked))
+
+
+class TestReading:
+    @given(st.lists(systems, max_size=2), st.lists(messages, min_size=1, max_size=5), fields, fields, layouts, st.data())
+    def test_a_known_beginning_changes_nothing(
+        self,
+        lead: list[Any],
+        steps: list[list[Any]],
+        before: dict[str, Any],
+        after: dict[str, Any],
+        layout: tuple[str, str],
+        data: st.DataObject,
+    ) -> None:
+        """Requests that grow, shrink, change in the middle or in their fields read as if nobody had read any before."""
+        knowing = Trails()
+        history = list(lead)
+        for step in steps:
+            history = history[: data.draw(st.integers(len(lead), len(history)))] + step
+            body = written(before, history, after, layout)
+            assert plain(knowing, body) == plain(Trails(), body)
+
+    @given(messages, fields, fields, layouts)
+    def test_items_and_fields_are_where_they_were_found(
+        self, items: list[Any], before: dict[str, Any], after: dict[str, Any], layout: tuple[str, str]
+    ) -> None:
+        body = written(before, items, after, layout)
+        asked = read(body, "openai-chat")
+        if asked is None:  # the same list stands in another field: nobody knows which is meant
+            assert items == [{"role": "user", "content": "x"}]
+            return
+        assert [json.loads(raw) for raw in asked.items()] == items
+        assert json.loads(asked.with_items(asked.items())) == json.loads(body)
+        assert list(json.loads(asked.with_items([b"1"]))) == list(json.loads(body))
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b"nul", b'{"messages":', b"\xff\xfe", b'{"a":1}x', b"[" * 100_000])
+    def test_what_is_no_json_object_is_said(self, body: bytes) -> None:
+        with pytest.raises(NoJson):
+            read(body, "openai-chat")
+
+    @pytest.mark.parametrize("body", [b"{}", b'{"messages":[]}', b'{"messages":"x"}', b'{"messages":{"a":[1]}}'])
+    def test_what_holds_no_list_of_messages_is_left_alone(self, body: bytes) -> None:
+        assert read(body, "openai-chat") is None
+
+    def test_a_message_that_is_none_is_said(self) -> None:
+        with pytest.raises(InputError):
+            Trails().read(b'{"messages":[1]}', "openai-chat", ROOT)
+
+    def test_two_lists_of_messages_are_not_taken_for_one(self) -> None:
+        """The last of two fields of one name counts, as providers read it, however much of the body is known."""
+        one = b'{"messages":[{"role":"user","content":"a"}]}'
+        two = b'{"messages":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"b"}]}'
+        knowing = Trails()
+        knowing.read(one, "openai-chat", ROOT)
+        assert plain(knowing, two) == plain(Trails(), two)
+
+
+class TestKeys:
+    def keys(self, items: list[Any], format: str = "anthropic", root: bytes = ROOT) -> list[bytes]:
+        key = "contents" if format == "gemini" else "messages"
+        trail = Trails().read(json.dumps({key: items}).encode(), format, root)
+        assert trail is not None
+        return trail.keys
+
+    def test_cache_marks_shapes_and_key_order_do_not_matter(self) -> None:
+        plain = self.keys([{"role": "user", "content": "hello"}])
+        mark = {"text": "hello", "cache_control": {"type": "ephemeral"}, "type": "text"}
+        assert self.keys([{"content": [mark], "role": "user"}]) == plain
+
+    def test_changed_reminders_do_not_matter(self) -> None:
+        def said(*texts: str) -> list[bytes]:
+            return self.keys([{"role": "user", "content": [{"type": "text", "text": text} for text in texts]}])
+
+        assert said("do it", "<system-reminder>Monday</system-reminder>") == said("do it")
+        assert said("<system-reminder>a</system-reminder>\n", "do it") == said("do it")
+        assert said("do it") != said("do it", "<system-reminder>a</system-reminder> and more")
+
+    def test_system_messages_at_the_head_are_no_part_of_the_chain(self) -> None:
+        tail = {"role": "user", "content": "go"}
+        one = self.keys([{"role": "system", "content": "Monday"}, tail], "openai-chat")
+        other = self.keys([{"role": "developer", "content": "Tuesday"}, tail], "openai-chat")
+        assert one[-1] == other[-1]
+
+    def test_what_was_said_matters(self) -> None:
+        user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}
+        said = [[user], [answer], [user, answer], [user, user], [user, answer, user]]
+        assert len({self.keys(items)[-1] for items in said}) == len(said)
+
+    def test_tenants_formats_and_policies_share_no_keys(self) -> None:
+        roots = {root_of(*parts) for parts in [("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("b", "b", "c")]}
+        assert len(roots) == 4
