@@ -94,6 +94,24 @@ class TestVocabulary:
         if all(after[0] == " " and not before[-1].isspace() for before, after in pairwise(found)):
             assert sum(map(count, found)) == count(text)
 
+    @given(
+        st.lists(st.sampled_from([*" \t\n\r./'", "\xa0", "\x1c", "don't", "数", "42", "\ud800"])).map("".join),
+        st.sampled_from(["", "\n[end 0a1b]", "\n/", " x", "'s"]),
+        st.sampled_from([None, lambda text: len(text) // 4]),
+    )
+    def test_a_longer_text_counts_as_the_whole(self, text: str, end: str, count: Callable[[str], int] | None) -> None:
+        """Whatever stands where the two meet, and in whose tokens it is counted; what is kept is the same."""
+        counter, whole = Counter(count=count), Counter(count=count).text(text + end)
+        assert (counter.longer(text, end), counter.text(text + end)) == (whole, whole)
+
+    @given(st.text() | st.just("\ud800 a"), st.integers(-2, 40), st.sampled_from([0.3, 1.0, 1.25, 3.7]))
+    def test_a_text_fits_as_its_count_says(self, text: str, most: int, factor: float) -> None:
+        """In the tokens of the family, for a text not counted before and for one that was."""
+        counter, other = Counter(Family("one", factor=factor)), Counter(Family("one", factor=factor))
+        expected = other.scaled(other.text(text)) <= most
+        assert [counter.fits(text, most), other.fits(text, most)] == [expected, expected]
+        assert counter.text(text) == other.text(text)
+
     @pytest.mark.parametrize("text", ["\ud800", "a\udc00b", "ok \ud83d not \ude00 ok", "\ud83d" * 100])
     def test_lone_surrogates_are_counted(self, text: str) -> None:
         """What is no character does not stop a count."""

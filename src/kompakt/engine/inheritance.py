@@ -42,7 +42,9 @@ def release_notes(context: Context) -> None:
     """Take transcripts of open rounds out of the user's messages again."""
     for index in context.shown_indices():
         message = context.shown(index)
+        if message.role != "user":
+            continue
         told = [part for part in message.parts if type(part) is Text and is_transcript(part.text)]
-        if message.role == "user" and told:
+        if told:
             context.inherited = "\n".join(filter(None, [context.inherited, *[part.text for part in told]]))
             context.view.put(index, message.with_parts(part for part in message.parts if part not in told))

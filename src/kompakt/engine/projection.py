@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine import pivot
-from kompakt.engine.retelling import retell
+from kompakt.engine.retelling import framed, retell
 from kompakt.engine.wording import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
@@ -95,8 +95,8 @@ def _pivot(context: Context) -> Iterator[Placed]:
     text = retell(context)
     if not text:
         return
-    for message in pivot.render(text):
-        yield Placed(message, -1, context.counter.message(message))
+    for message, tokens in framed(context, text):
+        yield Placed(message, -1, tokens)
 
 
 def _pinned_note(context: Context) -> Placed | None:

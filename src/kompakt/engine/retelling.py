@@ -51,6 +51,7 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
     order = Order(
         room=room,
         count=lambda text: counter.scaled(counter.text(text)),
+        fits=counter.fits,
         is_hidden=lambda index: index not in as_they_were,
         reference=context.reference,
         upto=upto,
@@ -68,8 +69,14 @@ def told_in_full(context: Context, room: int) -> str:
 
 def frame_tokens(context: Context, text: str, room: int) -> int:
     """Count a pivot around a text, or around a text and ledger that take all the room they have."""
-    framed = sum(map(context.counter.message, pivot.render("" if room else text)))
-    return framed + room + _line_tokens(context)
+    return sum(tokens for _, tokens in framed(context, "" if room else text)) + room + _line_tokens(context)
+
+
+def framed(context: Context, text: str) -> list[tuple[Message, int]]:
+    """Write a pivot around a text, each message with its tokens; the text was counted when it was written."""
+    counter, messages = context.counter, pivot.render(text)
+    counter.longer(text, messages[-1].text[len(text) :])
+    return [(message, counter.message(message)) for message in messages]
 
 
 def _line_tokens(context: Context) -> int:

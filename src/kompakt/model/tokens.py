@@ -84,12 +84,23 @@ def family_of(model: str | None) -> Family:
 
 
 @cache
-def vocabulary(name: Vocabulary) -> Callable[[str], int]:
-    """Load a vocabulary, which comes inside its wheel, and return its count."""
+def _loaded(name: Vocabulary) -> Any:
+    """Load a vocabulary, which comes inside its wheel."""
     from rs_bpe.bpe import openai  # late: 70 ms that `import kompakt` should not pay
 
-    loaded: Any = openai.o200k_base() if name == "o200k" else openai.cl100k_base()
-    return loaded.count
+    return openai.o200k_base() if name == "o200k" else openai.cl100k_base()
+
+
+@cache
+def vocabulary(name: Vocabulary) -> Callable[[str], int]:
+    """Return the count of a vocabulary."""
+    return _loaded(name).count
+
+
+@cache
+def _bounded(name: Vocabulary) -> Callable[[str, int], int | None]:
+    """Return the count of a vocabulary that stops where a text has more than so many tokens."""
+    return _loaded(name).count_till_limit
 
 
 def pieces(text: str, most: int) -> Iterator[str]:
@@ -100,10 +111,7 @@ def pieces(text: str, most: int) -> Iterator[str]:
     start = 0
     while len(text) - start > most:
         end = start + most
-        first = max(start + 1, end - _CUT_WINDOW)
-        cut = text.rfind(" ", first, end + 1)
-        while cut > 0 and text[cut - 1].isspace():
-            cut = text.rfind(" ", first, cut)
+        cut = _last_cut(text, max(start + 1, end - _CUT_WINDOW), end + 1)
         if cut > 0:
             end = cut
         yield text[start:end]
@@ -111,15 +119,25 @@ def pieces(text: str, most: int) -> Iterator[str]:
     yield text[start:]
 
 
+def _last_cut(text: str, start: int, end: int) -> int:
+    """Find the last space between two places that follows a word; none is -1."""
+    cut = text.rfind(" ", start, end)
+    while cut > 0 and text[cut - 1].isspace():
+        cut = text.rfind(" ", start, cut)
+    return cut
+
+
 class Counter:
     """Counts texts, parts, messages and whole requests for one family of models."""
 
-    __slots__ = ("_cache", "_count", "_vocabulary", "factor", "family")
+    __slots__ = ("_adds_up", "_cache", "_count", "_vocabulary", "factor", "family")
 
     def __init__(self, family: Family = NEUTRAL, *, count: Callable[[str], int] | None = None) -> None:
         self.family = family
         self.factor = family.factor
         self._count = count
+        self._adds_up = count is None
+        """Whether counts of pieces add up to that of the whole; of somebody's own function nobody knows."""
         self._vocabulary = (
             family.vocabulary if count is None else getattr(count, "__qualname__", type(count).__qualname__)
         )
@@ -134,6 +152,7 @@ class Counter:
         """Return a counter with a factor of its own that shares what was counted."""
         counter = Counter(self.family, count=self._count)
         counter._vocabulary, counter._cache, counter.factor = self._vocabulary, self._cache, self.factor
+        counter._adds_up = self._adds_up
         return counter
 
     def calibrate(self, reported: Usage, counted: int, *, weight: float = 0.2) -> None:
@@ -151,14 +170,41 @@ class Counter:
     def text(self, text: str) -> int:
         """Count a text in tokens of the vocabulary, without the family's factor."""
         # A 64-bit keyed hash and the length stand for the content: holding the text would keep it alive.
-        key = hash(text) << 32 | len(text)
-        found = self._cache.get(key)
+        found = self._cache.get(hash(text) << 32 | len(text))
+        return self._keep(text, self._cold(text)) if found is None else found
+
+    def longer(self, text: str, end: str) -> int:
+        """Count a text with something behind it; where the text was counted, only its last word is counted again."""
+        whole = f"{text}{end}"
+        cut = _last_cut(text, 0, len(text))
+        if cut <= 0 or not self._adds_up:
+            return self.text(whole)
+        return self._keep(whole, self.text(text) - self.text(text[cut:]) + self.text(whole[cut:]))
+
+    def fits(self, text: str, most: int) -> bool:
+        """Tell whether a text has at most so many tokens of the family; one that has more is not counted to its end."""
+        if most < 0:
+            return False
+        found = self._cache.get(hash(text) << 32 | len(text))
         if found is None:
-            found = self._cold(text)
-            if len(self._cache) >= _CACHE_ENTRIES:
-                self._cache = dict(list(self._cache.items())[_CACHE_ENTRIES // 2 :])
-            self._cache[key] = found
-        return found
+            found = self._unless_over(int((most + 1) / self.factor) + 1, text)
+        return found is not None and self.scaled(found) <= most
+
+    def _unless_over(self, most: int, text: str) -> int | None:
+        """Count a text for the first time; ``None`` where it is known to have more tokens of the vocabulary."""
+        if not self._adds_up:
+            return self.text(text)
+        try:
+            found = _bounded(self.family.vocabulary)(text, most)
+        except UnicodeEncodeError:
+            return self.text(text)
+        return None if found is None else self._keep(text, found)
+
+    def _keep(self, text: str, tokens: int) -> int:
+        if len(self._cache) >= _CACHE_ENTRIES:
+            self._cache = dict(list(self._cache.items())[_CACHE_ENTRIES // 2 :])
+        self._cache[hash(text) << 32 | len(text)] = tokens
+        return tokens
 
     def _cold(self, text: str) -> int:
         count = self._count

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from kompakt.engine.ledger import lines
+from kompakt.engine.ledger.events import perhaps
 from kompakt.engine.ledger.facts import Fact, joined
 from kompakt.engine.ledger.roots import Roots
 from kompakt.engine.ledger.speech import STRICT
@@ -77,10 +78,12 @@ class Facts:
         count: Callable[[str], int],
         is_told: Callable[[Fact], bool],
         *,
+        fits: Callable[[str, int], bool] = perhaps,
         spare: int = 0,
     ) -> tuple[list[Fact], int]:
         """Take what fits into the room, in the order of its last news; return it and about what it takes.
 
+        ``fits`` may say of a line that it has more tokens than so many, so that it need not be counted.
         ``spare`` is what names left of their room: what has only a small share may have that too.
         """
         shares = _shares(whole, spare)
@@ -96,12 +99,14 @@ class Facts:
                 if not is_told(fact):
                     continue
                 same = (fact.kind, fact.reference)
-                cost = count(lines.line_of(fact, root)) + 1 - (SAME_REFERENCE if same in named else 0)
-                cost += HEADING if fact.kind not in kinds else 0
+                frame = 1 - (SAME_REFERENCE if same in named else 0) + (HEADING if fact.kind not in kinds else 0)
                 kind = fact.kind if fact.reference else ""
-                if cost > min(room - spent, shares.get(kind, cost)):
+                most = min(room - spent, shares.get(kind, room - spent)) - frame
+                line = lines.line_of(fact, root)
+                if not fits(line, most) or (tokens := count(line)) > most:
                     misses += 1
                     continue
+                cost = frame + tokens
                 spent += cost
                 named.add(same)
                 kinds.add(fact.kind)

@@ -37,6 +37,12 @@ TOLD = 200
 _TAGS = re.compile(r"^\s*<[\w-]+>\s*")
 
 
+def perhaps(text: str, most: int) -> bool:
+    """Leave it to counting whether a text fits."""
+    del text, most
+    return True
+
+
 class Order(msgspec.Struct, frozen=True):
     """What a ledger is to be written for."""
 
@@ -54,6 +60,8 @@ class Order(msgspec.Struct, frozen=True):
     """What an earlier pass wrote."""
     shown_at: frozenset[int] | None = None
     """The messages that are shown as they were, where that is at hand."""
+    fits: Callable[[str, int], bool] = perhaps
+    """Whether a text has at most so many tokens; may say yes where only counting tells."""
 
 
 class Spoken(msgspec.Struct, gc=False):
@@ -110,19 +118,19 @@ class Called(msgspec.Struct, gc=False):
 
     def facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
         """Say what is so."""
-        yield from tasks.facts(self.deed.fields, self.result, reference, self.at)
-        if self.result is None:
+        deed, result = self.deed, self.result
+        yield from tasks.facts(deed.fields, result, reference, self.at)
+        if result is None:
             return
-        how = outcome(self.result, is_data=self.deed.command is None and self.deed.reads)
-        tells = how != "success" or self.deed.command is not None
-        failures = failure_lines(self.result.output) if tells else []
+        how = outcome(result, is_data=deed.command is None and deed.reads)
+        failures = failure_lines(result.output) if how != "success" or deed.command is not None else []
         if how == "success":
             yield from (Fact("file", keyed(path), done, reference, at=self.at) for done, path in self._done(failures))
         yield from self._outcome(how, failures, reference)
-        if self.deed.command is not None:
-            tests = tests_of(self.result.output) if not self.quotes else {}
+        if deed.command is not None:
+            tests = tests_of(result.output) if not self.quotes else {}
             yield from (Fact("test", _name(name), how, reference, at=self.at) for name, how in tests.items())
-            numbers = printed_numbers(self.result.output)
+            numbers = printed_numbers(result.output)
             yield from (Fact("value", _name(key), number, reference, at=self.at) for key, number in numbers)
 
     def _done(self, failures: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,9 @@ class Ledger:
         """Write facts and names; tell also whether there was room for all facts, and for all names."""
         root = book.facts.roots.best
         is_told = self._still_so(order)
-        chosen, spent = book.facts.chosen(for_facts - _FRAME, order.room, root, order.count, is_told, spare=spare)
+        chosen, spent = book.facts.chosen(
+            for_facts - _FRAME, order.room, root, order.count, is_told, fits=order.fits, spare=spare
+        )
         told, loose, all_names = named(chosen, book.names, room - spent - _FRAME, order)
         return lines.write(chosen, told, loose, root), len(chosen) == len(book.facts), all_names
 

@@ -78,8 +78,8 @@ class Sighting(msgspec.Struct, gc=False):
     """The line it stands in there, where that is short enough to be quoted."""
     beside: tuple[str, ...] = ()
     """The names in that line."""
-    word: str = ""
-    """What it is defined as there."""
+    word: str | None = None
+    """What it is defined as there; ``None`` until somebody asked."""
     price: int = 0
     """Tokens of the name; 0 until somebody counted."""
     line_price: int = 0
@@ -147,31 +147,32 @@ class Names:
             if left <= 0 and place.speaker == "output":
                 continue
             found = self._read.get(place.text) or found_in(place.text)
-            for name in found.names if place.speaker == "output" else found.all:
-                left -= self._note(name, place)
+            left -= self._note(found.names if place.speaker == "output" else found.all, place)
         if len(self.sightings) > MAX_NAMES:
             kept = sorted(self.sightings.items(), key=lambda item: (-item[1].at, item[0]))[: MAX_NAMES * 2 // 3]
             self.sightings = dict(kept)
 
-    def _note(self, name: str, place: Place) -> int:
-        """Note that a name stands at a place; return about what it costs when it is new."""
-        sighting = self.sightings.get(name)
+    def _note(self, names: Iterable[str], place: Place) -> int:
+        """Note that names stand at a place; return about what those cost that are new."""
+        sightings, at, speaker = self.sightings, place.at, place.speaker
         cost = 0
-        if sighting is None:
-            sighting = self.sightings[name] = Sighting(place.at, place)
-            cost = len(name) // 3
-        elif place.at > sighting.at:
-            sighting.at, sighting.place, sighting.offset = place.at, place, -2
-        if place.speaker == "call":
-            sighting.calls += 1
-            sighting.called_at = max(sighting.called_at, place.at)
-        elif place.speaker == "output":
-            sighting.outputs += 1
-        elif place.speaker == "answer":
-            sighting.told = True
-        else:
-            sighting.asked = True
-        sighting.base = None
+        for name in names:
+            sighting = sightings.get(name)
+            if sighting is None:
+                sighting = sightings[name] = Sighting(at, place)
+                cost += len(name) // 3
+            elif at > sighting.at:
+                sighting.at, sighting.place, sighting.offset = at, place, -2
+            if speaker == "output":
+                sighting.outputs += 1
+            elif speaker == "call":
+                sighting.calls += 1
+                sighting.called_at = max(sighting.called_at, at)
+            elif speaker == "answer":
+                sighting.told = True
+            else:
+                sighting.asked = True
+            sighting.base = None
         return cost
 
     def remember(self, words: str, place: Place) -> None:
@@ -183,7 +184,7 @@ class Names:
     def ranked(self, now: int, said: Iterable[str]) -> list[str]:
         """Order the names that are not said anyway by what they are worth for what they cost."""
         self._read = {text: self._read.get(text) or found_in(text) for text in said}
-        known = {name for found in self._read.values() for name in found.all}
+        known = set[str]().union(*[found.all for found in self._read.values()])
         scored: list[tuple[float, str]] = []
         for name, seen in self.sightings.items():
             if name in known:

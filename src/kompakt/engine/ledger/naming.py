@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -26,7 +27,10 @@ LINE = 110
 EXTRA = 2.0
 """How many times the price of its names a line may cost."""
 
-_NUMBERED = re.compile(r"^\s*\d+\s*[\u2192|:\t]\s?")
+_NUMBERED = re.compile(r"\s*\d+\s*[\u2192|:\t]\s?")
+
+_REMEMBERED = 4_096
+"""Lines whose names are remembered, about 2 MB of them."""
 
 Owner = tuple[str, str]
 """Kind and key of the fact whose line carries names, or nothing and a label of their own."""
@@ -95,31 +99,48 @@ def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choi
             _look(name, seen, order)
         if seen.line_price:
             here = [other for other in seen.beside if other in left]
-            if seen.line_price <= EXTRA * sum(sightings[other].price or len(other) // 3 for other in here):
+            if seen.line_price <= EXTRA * sum([sightings[other].price or len(other) // 3 for other in here]):
                 left.difference_update(here)
                 yield Choice(seen.place, seen.line, seen, True, seen.line_price)
                 continue
         left.discard(name)
+        if seen.word is None:
+            seen.word = _word(name, seen)
         yield Choice(seen.place, name, seen, False, seen.price + (2 if seen.word else 0))
 
 
 def _look(name: str, seen: Sighting, order: Order) -> None:
-    """Find out how a name stands at its place: the line, what else is in it, what it is; and what that costs."""
+    """Find out how a name stands at its place: the line, what else is in it; and what that costs."""
     text = seen.place.text
     at = seen.offset = text.find(name)
     seen.price = seen.price or order.count(name) + 1
-    seen.line, seen.beside, seen.word, seen.line_price = "", (), "", 0
+    seen.line, seen.beside, seen.word, seen.line_price = "", (), None, 0
     if at < 0:
         return
-    seen.word = id_words(name, text) if IDS.fullmatch(name) else definition(text, at)
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at, start + 2 * LINE + 1)
     if seen.place.at < 0 or (end < 0 and len(text) - start > 2 * LINE):
         return
-    line = _NUMBERED.sub("", text[start : len(text) if end < 0 else end]).strip()
+    line = text[start : len(text) if end < 0 else end]
+    numbered = _NUMBERED.match(line)
+    line = (line if numbered is None else line[numbered.end() :]).strip()
     if len(line) <= LINE:
-        seen.line, seen.beside = line, tuple(found_in(line).all)
+        seen.line, seen.beside = line, _names_in(line)
         seen.line_price = order.count(line) + 3 if name in seen.beside else 0
+
+
+def _word(name: str, seen: Sighting) -> str:
+    """Say what a name is where it stands; asked only of those that are told alone."""
+    if seen.offset < 0:
+        return ""
+    text = seen.place.text
+    return id_words(name, text) if IDS.fullmatch(name) else definition(text, seen.offset)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _names_in(line: str) -> tuple[str, ...]:
+    """Find the names of a line; what is read once is often read again."""
+    return tuple(found_in(line).all)
 
 
 def _afforded(
@@ -189,21 +210,17 @@ def _phrases(chosen: Iterable[Choice]) -> Iterator[str]:
 
 def told_as(listed: Sequence[Choice]) -> str:
     """Put the names of one text into words: what it defines, what each definition uses, and what else it uses."""
-    ordered = sorted(listed, key=lambda choice: (choice.sighting.offset, choice.text))
-    defined = [choice for choice in ordered if choice.sighting.word and not IDS.fullmatch(choice.text)]
-    starts = [choice.sighting.offset for choice in defined]
-    used: list[list[str]] = [[] for _ in defined]
-    rest: list[str] = []
-    for choice in ordered:
-        if choice in defined:
-            continue
-        inside = bisect(starts, choice.sighting.offset) - 1
-        label = f"{choice.sighting.word} {choice.text}".strip()
-        (used[inside] if inside >= 0 else rest).append(label)
-    phrases = [
-        f"{choice.sighting.word} {choice.text}{_using(found)}" for choice, found in zip(defined, used, strict=True)
-    ]
-    return " and ".join(filter(None, [_using(rest).strip(), *phrases]))
+    defined: list[tuple[int, str]] = []
+    others: list[tuple[int, str]] = []
+    for offset, name, word in sorted([(one.sighting.offset, one.text, one.sighting.word or "") for one in listed]):
+        label = f"{word} {name}" if word else name
+        (defined if word and not IDS.fullmatch(name) else others).append((offset, label))
+    starts = [offset for offset, _ in defined]
+    used: list[list[str]] = [[] for _ in range(len(defined) + 1)]
+    for offset, label in others:
+        used[bisect(starts, offset)].append(label)
+    phrases = [f"{label}{_using(found)}" for (_, label), found in zip(defined, used[1:], strict=True)]
+    return " and ".join(filter(None, [_using(used[0]).strip(), *phrases]))
 
 
 def _using(found: Sequence[str]) -> str:

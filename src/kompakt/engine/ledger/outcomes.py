@@ -105,8 +105,13 @@ def _reporting(output: str) -> Iterator[str]:
             starts |= dict(_lines_with(sign, output))
     for start in sorted(starts):
         line = starts[start]
-        if (_SHOUTS.search(line) or _REPORTS.search(line)) and not _CLEAN.search(line):
+        if (_SHOUTS.search(line) or _REPORTS.search(line)) and not _is_clean(line):
             yield line
+
+
+def _is_clean(line: str) -> bool:
+    """Tell whether a line says that there was no failure; most have nothing in them that could say so."""
+    return ("0 " in line or "no error" in line.lower()) and _CLEAN.search(line) is not None
 
 
 def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:

@@ -23,6 +23,9 @@ _STATES = {
     "cancelled": "dropped", "canceled": "dropped", "deleted": "dropped", "dropped": "dropped",
 }  # fmt: skip
 _TITLES = ("content", "subject", "title", "task", "step", "text", "description", "name")
+_MAKING = frozenset(["subject", "activeForm", "active_form"])
+"""What only the input of a call has that makes a task."""
+
 _NUMBER = re.compile(r"#\s?(\w+)|\bid\W{1,4}(\w+)", re.IGNORECASE)
 
 
@@ -51,7 +54,7 @@ class Tasks:
             title = self._titles.get(id) or _title(fields)
             if title:
                 yield Fact("task", title, state, reference, (id,) if id in self._titles else (), at=at)
-        elif not _id(fields) and not {"subject", "activeForm", "active_form"}.isdisjoint(fields):
+        elif not _MAKING.isdisjoint(fields) and not _id(fields):
             title = _title(fields)
             if title and result is not None:
                 found = _NUMBER.search(result.output[:MAX_TASK])
@@ -67,7 +70,7 @@ class Tasks:
 def is_task(fields: Mapping[str, Json]) -> bool:
     """Tell whether a call is about tasks."""
     lists = [item for value in fields.values() if isinstance(value, list) for item in value if isinstance(item, dict)]
-    return any(map(_state, [fields, *lists])) or not {"subject", "activeForm", "active_form"}.isdisjoint(fields)
+    return any(map(_state, [fields, *lists])) or not _MAKING.isdisjoint(fields)
 
 
 def _state(fields: Mapping[str, Json]) -> str | None:
