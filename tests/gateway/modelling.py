@@ -102,3 +102,8 @@ def output_of(last: Any, format: str) -> int:
         usage = last.usage_metadata
         return usage.candidates_token_count + (usage.thoughts_token_count or 0)
     return last.usage.output_tokens
+
+
+def id_of(last: Any, format: str) -> str:
+    """Return the id of the client's last answer."""
+    return str(last.response_id if format == "gemini" else last.id)

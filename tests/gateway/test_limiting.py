@@ -105,7 +105,10 @@ class TestHeads:
         """The first request was served; the second never ends."""
         with socket.create_connection(("127.0.0.1", small.port), timeout=5) as line:
             line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            assert line.recv(4_096).startswith(b"HTTP/1.1 200")
+            found = b""
+            while not found.endswith(b"}"):
+                found += line.recv(4_096)
+            assert found.startswith(b"HTTP/1.1 200")
             line.sendall(b"GET /healthz HT")
             assert line.recv(4_096).startswith(b"HTTP/1.1 408")
 
@@ -269,6 +272,25 @@ class TestTelling:
         assert record.kompakt["route"] == "generate" and record.kompakt["model"] == "g"  # type: ignore[attr-defined]
         assert record.kompakt["status"] == 200 and record.kompakt["total_ms"] > 0  # type: ignore[attr-defined]
         assert not any(secret in told for secret in ("sk-secret", "sk-other", "words"))
+
+    def test_a_span_says_the_same(self) -> None:
+        """Where OpenTelemetry is installed; no credential in it either."""
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        exporter = InMemorySpanExporter()
+        if not isinstance(trace.get_tracer_provider(), TracerProvider):
+            trace.set_tracer_provider(TracerProvider())
+        trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[attr-defined]
+        with served(settings()) as gate:
+            gate.post("/v1/messages", headers={"x-api-key": "sk-secret", "x-request-id": "spanned"})
+            gate.empty()
+        (span,) = [one for one in exporter.get_finished_spans() if one.name == "kompakt.messages"]
+        facts = dict(span.attributes or {})
+        assert (facts["kompakt.request"], facts["kompakt.status"]) == ("spanned", 200)
+        assert "sk-secret" not in str(facts)
 
     def test_an_error_nobody_foresaw_is_told_without_its_words(self, caplog: pytest.LogCaptureFixture) -> None:
         """The client has an answer in its provider's shape; the log has where it was."""

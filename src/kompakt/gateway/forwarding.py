@@ -6,6 +6,7 @@ gateway is taken off a request, and the client's credential stays in its own hea
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
@@ -28,6 +29,12 @@ _HOP = frozenset(
 
 MAX_ERROR = 1_000_000
 """Bytes of an error that are read to see what it says; more of it is passed on unread."""
+
+
+MOMENT = 0.2
+"""Seconds after an announcement in which a refusal comes, if it comes."""
+
+_ANNOUNCEMENTS = (b"response.created", b"response.queued", b"response.in_progress")
 
 
 class Upstream(NamedTuple):
@@ -100,10 +107,16 @@ def _own(headers: httpx.Headers, body: bytes | None) -> list[tuple[bytes, bytes]
     return [(name, value) for name, value in headers.raw if name.lower() in wanted]
 
 
-async def begun(upstream: Upstream) -> Upstream:
-    """Read the first piece of an answer, or all of a short error."""
+async def begun(upstream: Upstream, *, announced: bool = False) -> Upstream:
+    """Read the first piece of an answer, or all of a short error.
+
+    Some providers announce an answer before they look at the request. Where that is so (``announced``) the piece behind
+    the announcement is waited for a moment: it may say that the request is refused.
+    """
     if upstream.status < 400:
         first = await anext(upstream.chunks, b"")
+        if announced and first and _only_announces(first):
+            return await _with_next(upstream._replace(read=first))
         return upstream._replace(read=first)
     read = b""
     async for chunk in upstream.chunks:
@@ -111,6 +124,27 @@ async def begun(upstream: Upstream) -> Upstream:
         if len(read) > MAX_ERROR:
             break
     return upstream._replace(read=read)
+
+
+def _only_announces(read: bytes) -> bool:
+    """Tell whether nothing was streamed but that an answer is going to come."""
+    named = [line.partition(b":")[2].strip() for line in read.splitlines() if line.startswith(b"event:")]
+    return bool(named) and all(name in _ANNOUNCEMENTS for name in named)
+
+
+async def _with_next(upstream: Upstream) -> Upstream:
+    """Read what follows an announcement, if it follows at once."""
+    task = asyncio.ensure_future(anext(upstream.chunks, b""))
+    done, _ = await asyncio.wait({task}, timeout=MOMENT)
+    if done:
+        return upstream._replace(read=upstream.read + task.result())
+
+    async def rest() -> AsyncIterator[bytes]:
+        yield await task
+        async for chunk in upstream.chunks:
+            yield chunk
+
+    return upstream._replace(chunks=rest())
 
 
 def answer(upstream: Upstream, headers: Sequence[tuple[str, str]] = ()) -> Response:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ from kompakt.gateway.recalling.looking import recalled
 from kompakt.gateway.recording import Line
 from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.trails import Trail
+from kompakt.gateway.waiting import Value, promptly
 from kompakt.session.store import Store
 from kompakt.store.values import key_of
 
@@ -43,8 +44,6 @@ _LEASE = 2.0
 """How often, every how many seconds, is looked whether another replica is done; and how long it may take."""
 
 _SCOPE_DIGITS = 12
-
-Value = TypeVar("Value")
 
 
 class Owner(NamedTuple):
@@ -276,11 +275,10 @@ class Keeping:
                 close()
             raise StoreUnavailable("the store did not answer a moment ago")
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await call
-        except (TimeoutError, StoreUnavailable) as error:
+            return await promptly(call, PATIENCE)
+        except StoreUnavailable:
             self._down_until = asyncio.get_running_loop().time() + _REST
-            raise StoreUnavailable(str(error) or f"the store did not answer in {PATIENCE:g} seconds") from None
+            raise
 
     # --- behind the answers ---------------------------------------------------------------------------------------
 

@@ -201,7 +201,9 @@ class Proxy:
         tries = 0
         while True:
             tries += 1
-            upstream = await forwarding.begun(await self._ask(job.request, job.route, plan.body))
+            upstream = await forwarding.begun(
+                await self._ask(job.request, job.route, plan.body), announced=job.route.name == "responses"
+            )
             found = self._overflow(job, upstream)
             smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
             if smaller is None:

@@ -6,7 +6,6 @@ whichever replica. The process remembers those it has seen; that is quicker and 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
@@ -14,6 +13,7 @@ from collections.abc import AsyncIterator
 
 from kompakt.errors import Conflict, StoreError
 from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.waiting import promptly
 from kompakt.session.store import Store
 from kompakt.store.packing import Packing
 from kompakt.store.protocol import Records
@@ -55,9 +55,8 @@ class Registry:
         if tenant in self._seen or time.monotonic() < self._resting_until:
             return False
         try:
-            async with asyncio.timeout(PATIENCE):
-                new = await self._enter(tenant)
-        except (StoreError, TimeoutError):
+            new = await promptly(self._enter(tenant), PATIENCE)
+        except StoreError:
             self.metrics.store_failures.inc()
             self._resting_until = time.monotonic() + PAUSE
             return False

@@ -99,8 +99,7 @@ class Api:
                 Route("/openapi.json", self.described, methods=["GET"]),
                 Route("/sessions", self.listed, methods=["GET"]),
                 Route("/sessions/{id:path}/recall", self.recalled, methods=["GET"]),
-                Route("/sessions/{id:path}", self.shown, methods=["GET"]),
-                Route("/sessions/{id:path}", self.deleted, methods=["DELETE"]),
+                Route("/sessions/{id:path}", self.one, methods=["GET", "DELETE"]),
             ],
             redirect_slashes=False,
         )
@@ -129,9 +128,13 @@ class Api:
         limit = _number(request, "limit", 50, MAX_PAGE)
         return _json(await self.page(access, request.query_params.get("after", ""), limit))
 
-    async def shown(self, request: Request) -> Response:
-        """Show one session."""
-        return _json(await self.account(await self._find(request)))
+    async def one(self, request: Request) -> Response:
+        """Show a session, or remove it for good."""
+        place = await self._find(request)
+        if request.method != "DELETE":
+            return _json(await self.account(place))
+        await (await _session(place)).delete()
+        return Response(status_code=204)
 
     async def recalled(self, request: Request) -> Response:
         """Find what was said in a session."""
@@ -142,12 +145,6 @@ class Api:
         tokens = _number(request, "tokens", DEFAULT_TOKENS, MAX_TOKENS)
         found = await (await _session(place)).recall(query, tokens)
         return _json({"found": bool(found), "text": found.text, "references": found.references, "tokens": found.tokens})
-
-    async def deleted(self, request: Request) -> Response:
-        """Remove a session for good."""
-        place = await self._find(request)
-        await (await _session(place)).delete()
-        return Response(status_code=204)
 
     async def inspect(self, request: Request) -> Response:
         """Show sessions as a page for people."""

@@ -1,0 +1,95 @@
+"""Recall and compaction: rounds count, a pivot leaves them out, and what a client is told of sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.gateway.modelling import Model, prompt_of, read, recall, recalling, said, words
+from tests.gateway.payloads import HEADERS, history, request
+from tests.gateway.serving import gateway
+from tests.gateway.talking import TASK, Talk, breaks, needle, result_of, scripted
+from tests.gateway.upstreams import Raw, Recorded, Reply, Upstream
+from tests.gateway.upstreams import said as saying
+from tests.provider.driving import each_format, each_way
+from tests.provider.script import PREFIX
+
+
+@each_format
+@each_way
+def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, tmp_path: Path) -> None:
+    """A result that left the prompt long ago comes back byte for byte; prefixes break only where pivots are made."""
+    first = f"{PREFIX[format]}abcdef01_00001_0"
+    steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
+    early, late = steps[:6], steps[6:]
+    model = Model(
+        *early, ("Was there not more?", [recall(needle(first))]), *late, ("", [recall(needle(first))]), ("Done.", [])
+    )
+    with recalling(model, format, tmp_path, stream=stream, lines=75) as (talk, provider, gate):
+        assert talk.run(TASK) == 11
+        assert [record.refusal for record in provider.refusals] == [] and provider.overflows == []
+        assert talk.compacted and len(provider.asked) == 13
+        assert "recall" not in said(talk)
+        last = words(provider.asked[-1], format)
+        assert needle(first) in last.partition("Was there not more?")[2]
+        assert "result" in last and result_of(first, 75).splitlines()[40] in last
+        made = len(breaks(provider.asked, format))
+        assert 1 <= made <= gate.metric("kompakt_compactions_total")
+
+
+def test_rounds_count_for_what_is_due(tmp_path: Path) -> None:
+    """What the model recalled is no part of what the client sends, and still is of what the window holds."""
+    model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
+    with recalling(model, "openai-chat", tmp_path, lines=75) as (talk, provider, _):
+        talk.say(TASK)
+        assert talk.step() and not talk.step()
+        talk.say("Thanks.")
+        talk.step()
+        before, after = (int(talk.answers[-1][f"x-kompakt-tokens-{name}"]) for name in ("before", "after"))
+        assert after > before + 3_000
+        assert abs(after - provider.requests[-1].prompt) < 0.1 * after
+        assert provider.overflows == [] and breaks(provider.asked, "openai-chat") == []
+
+
+@each_format
+@each_way
+def test_the_clients_size_is_told_where_it_is_wanted(format: str, stream: bool, tmp_path: Path) -> None:
+    script = scripted(8)
+    with (
+        Recorded(script) as provider,
+        gateway(provider.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=True) as gate,
+    ):
+        talk = Talk(gate.url, format, stream=stream, lines=120)
+        talk.say(script.task(TASK))
+        while talk.step():
+            told = talk.answers[-1]
+            saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+            assert prompt_of(talk.last, format) == provider.requests[-1].usage.prompt + saved
+        talk.close()
+        assert saved > 0 and talk.compacted
+        assert [record.refusal for record in provider.refusals] == []
+
+
+@pytest.mark.parametrize("report", [False, True])
+def test_a_count_tells_it_as_well(report: bool, tmp_path: Path) -> None:
+    def plan(raw: Raw) -> Reply:
+        if raw.path.endswith("count_tokens"):
+            return saying({"input_tokens": 5_000})
+        return saying({"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {}})
+
+    body = request("anthropic", history("anthropic", 40, size=60))
+    counted = {key: body[key] for key in ("model", "messages", "tools")}
+    with (
+        Upstream(plan) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=report) as gate,
+    ):
+        made = httpx.post(f"{gate.url}/v1/messages", json=body, headers=HEADERS["anthropic"], timeout=20)
+        assert "x-kompakt-compaction" in made.headers
+        answer = httpx.post(
+            f"{gate.url}/v1/messages/count_tokens", json=counted, headers=HEADERS["anthropic"], timeout=20
+        )
+        told = answer.headers
+        saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+        assert saved > 1_000
+        assert answer.json() == {"input_tokens": 5_000 + saved * report}

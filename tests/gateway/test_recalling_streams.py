@@ -1,0 +1,209 @@
+"""Streams with rounds in them: text at once, ends held back, numbers right, breaks passed on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gateway.payloads import HEADERS, STREAMED
+from tests.gateway.serving import gateway
+from tests.gateway.upstreams import KEYS, Raw, Reply, Upstream
+from tests.provider import Answer, Call, Usage
+from tests.provider.answer import Seen
+from tests.provider.driving import NAMES, SCHEMA, each_format
+from tests.provider.frames import frame
+from tests.provider.server import DIALECTS as PROVIDERS
+
+from kompakt.gateway.recalling.events import Events
+from kompakt.gateway.recalling.joining import DIALECTS
+
+QUERY = {"query": "anything at all"}
+EVENTS = {"content-type": "text/event-stream"}
+
+
+def frames(format: str, answer: Answer, number: int = 1) -> list[bytes]:
+    """Return an answer as the provider streams it."""
+    seen = Seen(format, "test-model", True, None, [], None, [], None, "", [], [], [])
+    body = {"stream_options": {"include_usage": True}, "include": ["reasoning.encrypted_content"]}
+    return list(PROVIDERS[format].events(answer, seen, Usage(100, 10, 40), number, body))
+
+
+def asked(format: str) -> dict[str, Any]:
+    tools: list[Any] = [{"name": name, "description": name, "parameters": SCHEMA} for name in NAMES]
+    if format == "openai-chat":
+        tools = [{"type": "function", "function": tool} for tool in tools]
+    elif format == "openai-responses":
+        tools = [{"type": "function", **tool} for tool in tools]
+    elif format == "anthropic":
+        tools = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
+    else:
+        tools = [{"functionDeclarations": tools}]
+    said = {"role": "user", "parts": [{"text": "Hi."}]} if format == "gemini" else {"role": "user", "content": "Hi."}
+    body: dict[str, Any] = {KEYS[format]: [said], "tools": tools}
+    return body if format == "gemini" else {**body, "model": "test-model", "max_tokens": 100, "stream": True}
+
+
+class Planned:
+    """Answers with streams, one after the other."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+
+    def __call__(self, raw: Raw) -> Reply:
+        return self.replies.pop(0)
+
+
+def streamed(url: str, format: str) -> Any:
+    return httpx.stream("POST", url + STREAMED[format], json=asked(format), headers=HEADERS[format], timeout=20)
+
+
+@each_format
+def test_text_goes_on_the_moment_it_comes(format: str, tmp_path: Path) -> None:
+    """What the model says before it recalls, and what it says afterwards, waits for nothing that comes later."""
+    first = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
+    second = frames(format, Answer("There it was."), 2)
+    cut = next(at for at, each in enumerate(first) if b"Look here." in each) + 1
+    held, late = threading.Event(), threading.Event()
+    at = next(at for at, each in enumerate(second) if b"There it was." in each) + 1
+    plan = Planned(
+        Reply([b"".join(first[:cut]), b"".join(first[cut:])], 200, EVENTS, [held]),
+        Reply([b"".join(second[:at]), b"".join(second[at:])], 200, EVENTS, [late]),
+    )
+    with (
+        Upstream(plan) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        streamed(gate.url, format) as answer,
+    ):
+        got, arriving = b"", answer.iter_raw()
+        while b"Look here." not in got:
+            got += next(arriving)
+        assert not held.is_set()
+        held.set()
+        while b"There it was." not in got:
+            got += next(arriving)
+        assert not late.is_set()
+        late.set()
+        got += b"".join(arriving)
+        assert b"recall" not in got
+        assert upstream.raw[0].header("accept-encoding") == "identity"
+
+
+@each_format
+def test_a_stream_that_breaks_breaks_for_the_client(format: str, tmp_path: Path) -> None:
+    first = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
+    second = frames(format, Answer("There it was, and so on and on."), 2)
+    broken = Reply([b"".join(second[:-3])], 200, EVENTS, breaks=True)
+    with (
+        Upstream(Planned(Reply([b"".join(first)], 200, EVENTS), broken)) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        pytest.raises(httpx.HTTPError),
+        streamed(gate.url, format) as answer,
+    ):
+        for _ in answer.iter_raw():
+            pass
+    assert len(upstream.raw) == 2
+
+
+@each_format
+def test_what_is_not_about_recall_comes_as_it_was(format: str, tmp_path: Path) -> None:
+    """A stream in which the model does not recall says the same; without recall it is the same bytes."""
+    made = b"".join(frames(format, Answer("Well.", (Call("c1", "read_file", {"path": "a"}),), thinking="Hm.")))
+    for offers in (True, False):
+        with (
+            Upstream(Planned(Reply([made], 200, EVENTS))) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / str(offers)}.db", recall=offers) as gate,
+            streamed(gate.url, format) as answer,
+        ):
+            got = answer.read()
+        assert got == made if not offers else told(got) == told(made)
+
+
+def told(stream: bytes) -> list[Any]:
+    """Return what the events of a stream say."""
+    data = [data for data, _ in Events().feed(stream)]
+    return [one if one == b"[DONE]" else json.loads(one) for one in data]
+
+
+ANSWERS = (
+    Answer("One.", (Call("c1", "recall", QUERY),), thinking="Think."),
+    Answer("", (Call("c2", "recall", QUERY), Call("c3", "recall", QUERY))),
+    Answer("Two.", (Call("c4", "read_file", {"path": "a"}), Call("c5", "run_tests", {"path": "b"}))),
+)
+
+
+@each_format
+@settings(max_examples=15, deadline=None)
+@given(size=st.integers(1, 700), raised=st.sampled_from([0, 1_000]))
+def test_a_stream_says_what_the_whole_answer_says(format: str, size: int, raised: int) -> None:
+    """However it is cut: turns are read alike, and the client gets the same items, ids and usage."""
+    dialect, body = DIALECTS[format], {"include": ["reasoning.encrypted_content"]}
+    stream, got, events = dialect.stream("recall", body, raised), b"", Events()
+    wholes = []
+    for number, answer in enumerate(ANSWERS):
+        answer = Answer(answer.text, answer.calls, answer.thinking, signature="c2ln" if answer.thinking else "")
+        if number:
+            stream.again()
+        made = b"".join(frames(format, answer, number))
+        for start in range(0, len(made), size):
+            for data, raw in events.feed(made[start : start + size]):
+                got += b"".join(stream.feed(data, raw))
+        seen = Seen(format, "test-model", False, None, [], None, [], None, "", [], [], [])
+        wholes.append(PROVIDERS[format].whole(answer, seen, Usage(100, 10, 40), number, body))
+        assert stream.is_over and not stream.has_failed
+        assert stream.turn() == dialect.turn(wholes[-1], "recall", body)
+    got += b"".join(stream.end())
+    assert b"recall" not in got
+    again = dialect.stream("", body, 0)
+    for data, raw in Events().feed(got):
+        again.feed(data, raw)
+    one = dialect.whole(wholes, "recall")
+    assert _loosely(again.turn().items) == _loosely(dialect.turn(one, "", body).items)
+    usage = dialect.usage(dialect.raised(one, raised) if raised else one)
+    assert (
+        json.dumps(usage.get("total_tokens", usage.get("totalTokenCount", usage.get("input_tokens")))) in got.decode()
+    )
+    if format == "openai-responses":
+        numbers = [event["sequence_number"] for event in told(got)]
+        assert numbers == list(range(len(numbers)))
+        assert told(got)[-1]["response"]["output"] == one["output"]
+    if format == "anthropic":
+        starts = [event["index"] for event in told(got) if event["type"] == "content_block_start"]
+        assert starts == list(range(len(starts)))
+
+
+def _loosely(items: list[Any]) -> Any:
+    """Put texts that stand side by side together: whether they are one part or two says nothing."""
+    return json.dumps(items).replace('"}, {"text": "', "")
+
+
+def test_a_name_that_comes_in_pieces() -> None:
+    """A call is held back only while it may still be one of the tool."""
+
+    def chunk(*pieces: dict[str, Any]) -> bytes:
+        return frame(
+            {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": list(pieces)}, "finish_reason": None}]}
+        )
+
+    def named(index: int, **function: str) -> dict[str, Any]:
+        return {"index": index, "function": function}
+
+    stream, events = DIALECTS["openai-chat"].stream("recall", {}, 0), Events()
+
+    def feed(*pieces: dict[str, Any]) -> list[Any]:
+        passed = [one for data, raw in events.feed(chunk(*pieces)) for one in stream.feed(data, raw)]
+        return [one["choices"][0]["delta"]["tool_calls"] for one in told(b"".join(passed))]
+
+    assert feed({**named(0, name="rec"), "id": "a"}) == []
+    assert feed(named(0, name="all")) == []
+    assert feed(named(0, arguments="{}")) == []
+    assert feed({**named(1, name="rec"), "id": "b"}) == []
+    assert feed(named(1, name="ord")) == [[{**named(0, name="rec"), "id": "b"}, named(0, name="ord")]]
+    assert feed(named(1, arguments="{}")) == [[named(0, arguments="{}")]]
+    assert feed({**named(2, name="recall_all"), "id": "c"}) == [[{**named(1, name="recall_all"), "id": "c"}]]
+    assert [call.name for call in stream.turn().calls] == ["recall", "record", "recall_all"]
