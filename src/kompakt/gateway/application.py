@@ -6,12 +6,14 @@ endpoints or the entrance, which says whose request it is and where it goes, tak
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import httpx
 import msgspec
@@ -23,23 +25,31 @@ from starlette.routing import Mount
 from starlette.routing import Route as Endpoint
 from starlette.types import Receive, Scope, Send
 
-from kompakt.errors import KompaktError, StoreError
+from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway.configuration import FIXED, Settings, default_store
 from kompakt.gateway.health import Health
 from kompakt.gateway.keeping import Keeping
+from kompakt.gateway.late import PAUSE, Late
 from kompakt.gateway.limiting import Limiting, Places
 from kompakt.gateway.metrics import Metrics
-from kompakt.gateway.registry import Registry, secret_in
+from kompakt.gateway.registry import PATIENCE, Registry, secret_in
 from kompakt.gateway.routing import Route, route_of
 from kompakt.gateway.sessions_api import Api
 from kompakt.gateway.telling import Telling, told_of
 from kompakt.gateway.tenants import Tenant, tenant_of
+from kompakt.gateway.waiting import promptly
 from kompakt.session.store import Store, open_store
+from kompakt.store.protocol import Records
 
 _log = logging.getLogger("kompakt.gateway")
 
 Handler: TypeAlias = Callable[[Request, Tenant, Route], Awaitable[Response]]
 """What answers a request once it is known whose it is and where it goes; ``proxy.Proxy`` is one."""
+
+_SERVERS = ("postgres", "redis", "unix")
+"""How addresses of stores begin that are servers of their own and may start later than the gateway."""
+
+_ELSEWHERE = "name another store with --store, or start without one kept: --store memory:"
 
 LONG = 5
 """Answers of a model in a request that say that the conversation did not begin just now."""
@@ -82,8 +92,7 @@ class Gateway:
         del app
         self.store = await _opened(self.settings, self._key)
         try:
-            if not self.settings.secret:
-                self.settings = msgspec.structs.replace(self.settings, secret=await secret_in(self.store))
+            adopting = None if self.settings.secret else await self._secret()
             self.keeping = Keeping(self.store, self.metrics)
             self.registry = Registry(self.store, self.metrics)
             async with _client(self.settings, self._transport) as self.client:
@@ -91,9 +100,33 @@ class Gateway:
                 try:
                     yield
                 finally:
+                    if adopting is not None:
+                        adopting.cancel()
                     await self._flushed()
         finally:
             await self.store.close()
+
+    async def _secret(self) -> asyncio.Task[None] | None:
+        """Take the store's secret; while the store is away one of our own, and whoever is named by it is named anew."""
+        try:
+            secret = await promptly(secret_in(self.store), PATIENCE)
+        except StoreError:
+            self.settings = msgspec.structs.replace(self.settings, secret=secrets.token_hex(32))
+            return asyncio.create_task(self._adopted())
+        self.settings = msgspec.structs.replace(self.settings, secret=secret)
+        return None
+
+    async def _adopted(self) -> None:
+        """Wait for the store's secret and go on with it."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            try:
+                secret = await promptly(secret_in(self.store), PATIENCE)
+            except StoreError:
+                continue
+            self.settings = msgspec.structs.replace(self.settings, secret=secret)
+            self.handler = self._make(self)
+            return
 
     async def _flushed(self) -> None:
         """Write what waits to be written."""
@@ -177,10 +210,13 @@ async def _opened(settings: Settings, key: bytes | None) -> Store:
         Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         return await open_store(settings.store, key=key)
+    except StoreUnavailable as error:
+        if not settings.store.startswith(_SERVERS):
+            raise StoreUnavailable(f"{error}; {_ELSEWHERE}") from None
+        _log.warning("the store is not there; requests are served without it until it is")
+        return Store(cast("Records", Late(settings.store)), key=key)
     except KompaktError as error:
-        raise type(error)(
-            f"{error}; name another store with --store, or start without one kept: --store memory:"
-        ) from None
+        raise type(error)(f"{error}; {_ELSEWHERE}") from None
 
 
 def _timeout(settings: Settings) -> httpx.Timeout:
