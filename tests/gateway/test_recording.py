@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, one_round, request
+from tests.gateway.payloads import HEADERS, PATHS, answering, history, one_round, request
 from tests.gateway.serving import KEYS, Gate, gateway, hashed
 from tests.gateway.upstreams import Upstream, wait_for
 
@@ -45,7 +45,7 @@ def missing(gate: Gate, tenant: str, words: list[str]) -> set[str]:
     return set(words) - asyncio.run(_found(gate.store, tenant, words))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
 def test_branches_that_follow_one_another_at_once_are_all_kept(format: str, gate: Gate) -> None:
     """Answers made again and again: the last request holds only the last of them."""
     shared = history(format, 4, size=4, tag="shared")

@@ -43,6 +43,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     due: int = 0
     """How many items the request has that needs the pivot."""
+    behind: int = 0
+    """What the items cost that are sent behind the pivot."""
 
 
 class Compacting:
@@ -79,7 +81,8 @@ class Compacting:
             except StoreError as error:
                 degraded = self._keeping.failed(error)
         pivot = await self._prepared(owner, trail, Standing(standing.found, line, degraded), terms)
-        pivot = msgspec.structs.replace(pivot, due=terms.due)
+        before, after = pivot.tokens_before + terms.behind, pivot.tokens_after + terms.behind
+        pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
         self._tell(pivot, trail, terms)
         known = None
         if degraded is None:

@@ -187,6 +187,7 @@ class Proxy:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
             trail = job.trail if at == job.trail.covered else job.trail.cut(at)
+            terms = msgspec.structs.replace(terms, behind=job.trail.cost(at, job.trail.covered))
             standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
         except (DoesNotFit, InputError) as error:
             _log.warning("sent as it is: %s", error)
