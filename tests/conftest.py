@@ -1,7 +1,7 @@
 """Settings that every test shares.
 
-``KOMPAKT_EXAMPLES`` is how often each property is tried: 100 by default, thousands in a soak. In CI the examples are
-derived from the test alone, so that a red build is red again when it is run again.
+``KOMPAKT_EXAMPLES`` is how often each property is tried: 100 by default, fewer in the quick round, thousands in a soak.
+In CI the examples are derived from the test alone, so that a red build is red again when it is run again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ settings.register_profile(
 settings.load_profile("kompakt")
 
 
-SERVED = frozenset(["contract", "faults", "store"])
+SERVED = frozenset(["contract", "faults", "gateway", "store"])
 """Folders whose tests start servers and processes: slow, all of them."""
 
 

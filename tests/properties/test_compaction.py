@@ -26,7 +26,7 @@ POLICIES = ("default", "conservative", "aggressive", "window")
 KEYS = {"openai-responses": "input", "gemini": "contents"}
 
 
-EXAMPLES = max(500, int(os.environ.get("KOMPAKT_EXAMPLES", "500")))
+EXAMPLES = int(os.environ.get("KOMPAKT_EXAMPLES", "500"))
 """Tries of each promise for each format; a soak asks for thousands."""
 
 Case: TypeAlias = tuple[str, dict[str, Any], int, str]
