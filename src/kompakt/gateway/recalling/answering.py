@@ -6,7 +6,8 @@ round until it is known to be the end of the answer. A stream that breaks off br
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 import httpx
@@ -130,8 +131,9 @@ class Answering:
     async def _streamed(self, exchange: Exchange, upstream: Upstream) -> AsyncIterator[bytes]:
         stream = exchange.dialect.stream(exchange.name, exchange.body, exchange.raised)
         while True:
-            async for piece in _pieces(stream, upstream):
-                yield piece
+            async with aclosing(_pieces(stream, upstream)) as pieces:
+                async for piece in pieces:
+                    yield piece
             if stream.has_failed or not stream.is_over or not await self._goes_on(exchange, stream.turn()):
                 break
             stream.again()
@@ -187,22 +189,29 @@ class Answering:
         return found.text
 
 
-async def _pieces(stream: Stream, upstream: Upstream) -> AsyncIterator[bytes]:
+async def _pieces(stream: Stream, upstream: Upstream) -> AsyncGenerator[bytes, None]:
     """Read the answer of one round."""
     events = Events()
     try:
-        for data, raw in events.feed(upstream.read):
-            for piece in stream.feed(data, raw):
-                yield piece
+        for piece in _passed(stream, events, upstream.read):
+            yield piece
         async for chunk in upstream.chunks:
-            for data, raw in events.feed(chunk):
-                for piece in stream.feed(data, raw):
-                    yield piece
+            for piece in _passed(stream, events, chunk):
+                yield piece
         rest = events.rest()
         if rest.strip():
             yield rest
     finally:
         await upstream.response.aclose()
+
+
+def _passed(stream: Stream, events: Events, chunk: bytes) -> Iterator[bytes]:
+    """Take a chunk; what is no event of the provider's goes on as it is."""
+    for data, raw in events.feed(chunk):
+        try:
+            yield from stream.feed(data, raw)
+        except ValueError:
+            yield raw
 
 
 async def _read(upstream: Upstream) -> bytes:

@@ -11,6 +11,8 @@ from kompakt.model.messages import Json, JsonObject
 from kompakt.store.packing import decode
 
 _THOUGHTS = ("thinking", "redacted_thinking")
+_CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
+"""Ends behind which no results are waited for."""
 
 
 class Anthropic:
@@ -91,15 +93,20 @@ def _turn(content: list[Json], reason: Json, name: str) -> Turn:
     calls = tuple(Call(str(use.get("id")), str(use.get("name")), use.get("input")) for use in uses)
     seen = _visible(content, name)
     return Turn(
-        items=[{"role": "assistant", "content": content}],
+        items=[{"role": "assistant", "content": [block for block in content if _is_sent(as_object(block))]}],
         calls=calls,
-        ends=reason == "tool_use",
+        ends=reason not in _CUT,
         shown=[{"role": "assistant", "content": seen}] if seen else [],
     )
 
 
 def _visible(content: list[Json], name: str) -> list[Json]:
     return [block for block in content if not _is_hidden(as_object(block), name)]
+
+
+def _is_sent(block: JsonObject) -> bool:
+    """Tell whether a block may be sent back: an empty text may not."""
+    return block.get("type") != "text" or bool(block.get("text"))
 
 
 def _is_hidden(block: JsonObject, name: str) -> bool:

@@ -108,7 +108,7 @@ def _candidate(response: JsonObject) -> JsonObject:
 
 
 def _parts(candidate: JsonObject) -> list[Json]:
-    return as_list(as_object(candidate.get("content")).get("parts"))
+    return [part for part in as_list(as_object(candidate.get("content")).get("parts")) if isinstance(part, dict)]
 
 
 def _with_parts(response: JsonObject, parts: list[Json]) -> JsonObject:

@@ -27,8 +27,8 @@ MAX_ROUNDS = 6
 MAX_KNOWN = 100_000
 """Answers for which it is remembered what stands before them."""
 
-MAX_MADE = 2_000
-"""Rounds that were made here and are remembered."""
+MAX_MADE = 4_000
+"""Rounds, and answers with rounds before them, that are remembered. About 40 MB."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -115,7 +115,8 @@ class Notes:
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
         self._offers = Recent[bytes, str](MAX_KNOWN)
-        self._known = Recent[bytes, Kept](MAX_KNOWN)
+        self._empty = Recent[bytes, None](MAX_KNOWN)
+        self._known = Recent[bytes, Kept](MAX_MADE)
         self._made = Recent[str, Round](MAX_MADE)
 
     async def find(
@@ -128,7 +129,8 @@ class Notes:
         name = self._offers.get(key)
         if name == "":
             return None
-        unknown = {place: _names(trail, place) for place in found if place.known_as not in self._known}
+        known = {place: self._remembered(place) for place in found}
+        unknown = {place: _names(trail, place) for place, kept in known.items() if kept is None}
         wanted = [] if name is not None else [offer_name(key)]
         wanted += [one for names in unknown.values() for one in names]
         try:
@@ -136,15 +138,25 @@ class Notes:
             name = name or self._offered(key, notes, has_answer=bool(trail.answers))
             read = {one: _round(data, self._keeping.packing) for one, data in notes.items() if one != offer_name(key)}
             for place, names in unknown.items():
-                if place.end > place.at:
-                    self._known.put(place.known_as, _kept(names, read))
+                self._remember(place, _kept(names, read))
         except StoreError as error:
             self._keeping.failed(error)
             read = self._made
         if not name:
             return None
-        kept = {place.at: _kept(names, read) for place, names in unknown.items()}
-        return name, {place.at: kept[place.at] if place in unknown else self._known[place.known_as] for place in found}
+        return name, {place.at: kept or _kept(unknown[place], read) for place, kept in known.items()}
+
+    def _remembered(self, place: Place) -> Kept | None:
+        return Kept() if place.known_as in self._empty else self._known.get(place.known_as)
+
+    def _remember(self, place: Place, kept: Kept) -> None:
+        """Remember what stands before an answer; before one that is asked for, more may come."""
+        if place.end == place.at:
+            return
+        if kept == Kept():
+            self._empty.put(place.known_as, None)
+        else:
+            self._known.put(place.known_as, kept)
 
     def _offered(self, key: bytes, notes: Mapping[str, bytes], *, has_answer: bool) -> str | None:
         """Read an offer; a conversation that goes on without one is never made one."""

@@ -29,9 +29,10 @@ def declared(asked: Asked) -> frozenset[str] | None:
 
 
 def fits(asked: Asked) -> bool:
-    """Tell whether one answer comes back, and the model speaks next."""
+    """Tell whether one answer comes back, and the provider keeps nothing of it that a client could go on from."""
     config = as_object(asked.field("generationConfig"))
-    return asked.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
+    is_kept = asked.format == "openai-responses" and asked.field("store") is not False
+    return not is_kept and asked.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
 
 
 def forbids(asked: Asked) -> bool:

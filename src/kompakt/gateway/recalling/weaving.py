@@ -11,12 +11,13 @@ from kompakt.errors import InputError
 from kompakt.gateway.looks import Looks, decoded
 from kompakt.gateway.planning import Sizes
 from kompakt.gateway.recalling.notes import Kept, Place
-from kompakt.gateway.recalling.turns import Dialect, Round
+from kompakt.gateway.recalling.turns import Dialect, Round, as_list, as_object
 from kompakt.gateway.requests import Asked
 from kompakt.gateway.trails import Trail
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.store.packing import encode
+from kompakt.wire.formats import WIRES
 
 
 class Patch(NamedTuple):
@@ -54,14 +55,14 @@ class Aside:
 
     def _patch(self, place: Place, kept: Kept) -> Patch:
         asked = self.trail.asked
-        made: list[Json] = [item for one in kept.rounds for item in (*one.turn, *one.results)]
+        made: list[Json] = [item for one in kept.rounds for item in (*self._turn(place, one), *one.results)]
         shown = [item for one in kept.rounds for item in one.shown]
         end = place.at
         merged = None
         if kept.mixed is not None and place.end < self.trail.length:
             merged = self.dialect.merged(kept.mixed, decoded(asked.item(place.end)))
         if kept.mixed is not None and merged is not None:
-            made += [*kept.mixed.turn, *merged]
+            made += [*self._turn(place, kept.mixed), *merged]
             end = place.end + 1
         elif shown:
             items = [decoded(asked.item(index)) for index in range(place.at, place.end)]
@@ -70,6 +71,13 @@ class Aside:
             end = place.at + taken
         raw = list(map(encode, made))
         return Patch(place.at, end, raw, self._count(raw) - self.trail.cost(place.at, end))
+
+    def _turn(self, place: Place, kept: Round) -> list[Json]:
+        """Return the model's turn; without its thoughts where these are bound to their place and the client's are gone."""
+        rule = WIRES[self.asked.format].contract.prefix_rule
+        if rule != "strip-all" or any(place.at <= index < place.end for index in self.trail.reasons):
+            return kept.turn
+        return [{**item, "content": list(filter(_is_no_thought, as_list(item["content"])))} for item in kept.turn]
 
     def _count(self, raw: Sequence[bytes]) -> int:
         tokens = 0
@@ -97,3 +105,7 @@ class Aside:
         """Count what is sent more than the client's own items from one on."""
         patches = sum(patch.tokens for patch in self._patches if patch.at >= start)
         return self._tool + patches + self._count(self._tail())
+
+
+def _is_no_thought(block: Json) -> bool:
+    return as_object(block).get("type") not in ("thinking", "redacted_thinking")
