@@ -292,7 +292,7 @@ def test_somebody_else_compacts_all_the_time(format: str) -> None:
                 run = asyncio.create_task(agent.run(script.task(TASK), session="s"))
                 made = 0
                 while not run.done():
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.01)
                     if await (await agent.session("s")).exists():
                         made += (await agent.compact("s", budget=4_000)).changed
                 assert run.result().text == "All 20 steps are done." and made > 2

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from rs_bpe.bpe import openai
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tests.judges import judge
@@ -206,7 +206,10 @@ class Provider:
 
     async def _serve(self, request: Request, format: str) -> Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        raw = await request.body()
+        try:
+            raw = await request.body()
+        except ClientDisconnect:  # who asked has thought better of it
+            return Response(status_code=499)
         record = Record(len(self.requests) + 1, format, request.url.path, headers, None)
         self.requests.append(record)
         try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from kompakt.agent.preparing import SHARE, awaits
 from kompakt.agent.protocol import ChatClient
 from kompakt.engine.policies import Policy
 from kompakt.engine.summary import Summarizer
+from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
 from kompakt.model.limits import Limits
 
@@ -24,9 +26,17 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | Policy | None = None
     summarizer: Summarizer | None = None
     """Writes a narrative beside the facts that code has taken; its model may be another than the agent's."""
+    prepare: bool | float | None = None
+    """Whether a summary that has to be waited for is written ahead, while the agent works; true when nobody says. A
+    number is the share of the trigger at which that begins."""
     instructions: str | None = None
     output_cap: int | None = None
     """Most tokens that are kept free for an answer."""
+
+    def __post_init__(self) -> None:
+        """Refuse a share that is none."""
+        if self.prepare is not None and not 0 <= self.prepare <= 1:
+            raise UsageError(f"prepare={self.prepare!r} is not a share; use True, False or a number between 0 and 1")
 
     def over(self, other: CompactionConfig) -> CompactionConfig:
         """Take from another what this one leaves open."""
@@ -45,6 +55,13 @@ def config_of(client: ChatClient, *given: CompactionConfig | None) -> Compaction
 def policy_of(config: CompactionConfig) -> str | Policy:
     """Say which policy compacts."""
     return config.policy or ("conservative" if config.prune else "default")
+
+
+def prepares_at(config: CompactionConfig) -> float:
+    """Say at which share of the trigger a compaction is prepared; 0 where it is not."""
+    if config.auto is False or not awaits(config.summarizer):
+        return 0.0
+    return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
 
 def limits_of(client: ChatClient) -> Limits:

@@ -13,17 +13,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, limits_of, policy_of
+from kompakt.agent.configuration import CompactionConfig, budget_of, limits_of, policy_of, prepares_at
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live import Live
+from kompakt.agent.preparing import Preparing
 from kompakt.agent.protocol import ChatClient, Delta, Reply
 from kompakt.agent.saving import Saving, down_to
+from kompakt.agent.summarizing import LLMSummarizer
 from kompakt.agent.tools import Tool, failed
 from kompakt.engine.strategies import OverflowByRounds
+from kompakt.engine.summary import Summarizer
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Budget, Usage, overflows
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
+from kompakt.session.compacting import Prepared, Wish
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")
@@ -72,6 +76,7 @@ class Loop:
         self._budget = budget_of(client, config)
         self._ratio = 1.0
         """Tokens that the provider counts for each that is counted here."""
+        self._ahead, self._share = Preparing(live.session), prepares_at(config)
         self._saving = Saving(client.model, wanted=config.auto is not False and config.economic is not False)
         self._before: tuple[int, int] | None = None
         """What was sent last and what of it the provider read; nothing when it was rewritten since."""
@@ -81,6 +86,12 @@ class Loop:
 
     async def run(self) -> Result:
         """Go on until the model has nothing more to do."""
+        try:
+            return await self._stepped()
+        finally:
+            await self._ahead.drop()
+
+    async def _stepped(self) -> Result:
         asked = bool(await self._live.session.pending())  # before this run began
         self._saving.begin(self._live.context)
         while True:
@@ -112,30 +123,69 @@ class Loop:
         if not await self._live.is_current():
             await self._live.load()
             asked = bool(await self._live.session.pending())
-        due = self._budget.due(int(self._live.context.tokens * self._ratio))
-        if asked or (due and self._config.auto is not False):
+        tokens = int(self._live.context.tokens * self._ratio)
+        if asked or (self._budget.due(tokens) and self._config.auto is not False):
             await self.compact()
         elif (goal := self._saving.goal(self._live.context)) is not None:
-            await self.compact(goal)
+            if self._share and not self._ahead.is_over:  # to save is not urgent: nobody waits for a summary
+                await self._prepare(goal)
+            else:
+                await self.compact(goal)
+        elif self._is_near(tokens):
+            await self._prepare()
+
+    def _is_near(self, tokens: int) -> bool:
+        """Tell whether so many tokens, as the provider counts, are close to what calls for a compaction."""
+        return self._share > 0 and 0 < int(self._budget.trigger * self._share) < tokens
+
+    async def _prepare(self, goal: int | None = None) -> None:
+        """Have a compaction worked out while the run goes on."""
+        if self._ahead.may_begin:
+            await self._ahead.begin(self._wish(goal))
+
+    def _wish(self, goal: int | None) -> Wish:
+        budget = _scaled(self._budget, self._ratio)
+        return Wish(
+            budget=budget if goal is None else down_to(budget, goal, self._live.context.projected_tokens),
+            policy=policy_of(self._config),
+            summarizer=self._summarizer(),
+            instructions=self._config.instructions,
+            model=self._client.model,
+        )
+
+    def _summarizer(self) -> Summarizer | None:
+        """Return the summariser; one that asks a model may ask behind this run's request, and tells what it cost."""
+        found = self._config.summarizer
+        if not isinstance(found, LLMSummarizer):
+            return found
+        body = None
+        if found.reuse_prefix and found.client is self._client:
+            body = self._live.body(copied=True)
+        return found.with_prefix(body, paid=self._pay)
+
+    def _pay(self, usage: Usage) -> None:
+        self._paid = _sum(self._paid, usage)
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session; what the model is shown is made again from the store."""
-        config, shown = self._config, self._live.context.projected_tokens
-        budget = _scaled(self._budget, self._ratio)
+        shown = self._live.context.projected_tokens
         if self._budget.due(int(self._live.context.tokens * self._ratio)):
             await self._request()
-        done = await self._live.session.compact(
-            budget if goal is None else down_to(budget, goal, shown),
-            policy=policy_of(config),
-            summarizer=config.summarizer,
-            instructions=config.instructions,
-            model=self._client.model,
-        )
+        done = await self._ahead.published(fits=self._still_fits)
+        if done is None:
+            done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal)))
+        await self._ahead.drop()
         await self._live.load()
         self._before = None
         if done.changed and done.id is not None:
             self._saving.rewrote(shown, self._live.context.projected_tokens)
             self._emit(Compacted(done.id, done.report))
+
+    def _still_fits(self, prepared: Prepared) -> bool:
+        """Tell whether what was prepared leaves room, now that more was said."""
+        grown = self._live.context.projected_tokens - prepared.record.tokens_before
+        tokens = int((prepared.record.tokens_after + grown) * self._ratio)
+        return not self._budget.due(tokens) and not self._is_near(tokens)
 
     async def _request(self) -> None:
         """Ask for a compaction, durably, unless somebody has."""
@@ -161,7 +211,7 @@ class Loop:
                 continue
             if reply.stop != "overflow":
                 return reply
-            self._paid = _sum(self._paid, reply.billed)
+            self._pay(reply.billed)
             if attempt > TRIES:
                 raise Overflowed("the window was full before the answer was over, also with the least in it")
             await self._recover(None, attempt)
@@ -185,6 +235,7 @@ class Loop:
         else:
             await self._to_the_least(max(1, goal // 2))
         _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, guilty, goal)
+        await self._ahead.drop()
         await self._live.load()
         self._saving.rewrote(counted, self._live.context.projected_tokens)
         self._before = None
@@ -213,7 +264,7 @@ class Loop:
     async def _account(self, reply: Reply) -> None:
         """Learn from what the provider reports; ask for a compaction when the window is full."""
         self._steps += 1
-        self._paid = _sum(self._paid, reply.billed)
+        self._pay(reply.billed)
         self._saving.answered(reply.usage.output)
         self._emit(Stepped(self._steps, reply.usage))
         said = sum(map(self._live.context.counter.message, self.produced[-1:]))
