@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from kompakt.agent.preparing import SHARE, awaits
@@ -22,6 +24,9 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether old tool outputs are hidden before anything else goes, in batches at the trigger."""
     economic: bool | None = None
     """Whether a prompt that still fits is compacted when that makes the run cheaper; true when nobody says."""
+    native: Literal["off", "demand", "threshold", "edits"] | None = None
+    """Whether the provider compacts, where it can: asked when it is due, or by itself, by a summary from a size on or
+    by hiding old tool outputs. kompakt does what the provider does not."""
     budget: int | Budget | None = None
     policy: str | Policy | None = None
     summarizer: Summarizer | None = None
@@ -62,6 +67,11 @@ def prepares_at(config: CompactionConfig) -> float:
     if config.auto is False or not awaits(config.summarizer):
         return 0.0
     return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
+
+
+def is_economic(config: CompactionConfig) -> bool:
+    """Tell whether a prompt that fits may be compacted; what a provider does by itself is not meddled with."""
+    return config.auto is not False and config.economic is not False and config.native not in ("threshold", "edits")
 
 
 def limits_of(client: ChatClient) -> Limits:

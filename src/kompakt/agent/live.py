@@ -37,6 +37,7 @@ class Live:
     def __init__(self, session: Session, envelope: JsonObject, *, format: str, model: str) -> None:
         self.session = session
         self.envelope = envelope
+        self.format = format
         self.model = model
         self._wire = WIRES[format]
         self._request = self._wire.parse([], {**envelope, self._wire.messages_key: []})

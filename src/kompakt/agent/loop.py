@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, limits_of, policy_of, prepares_at
+from kompakt.agent.configuration import CompactionConfig, budget_of, is_economic, limits_of, policy_of, prepares_at
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live import Live
+from kompakt.agent.native import Native
 from kompakt.agent.preparing import Preparing
 from kompakt.agent.protocol import ChatClient, Delta, Reply
 from kompakt.agent.saving import Saving, down_to
@@ -27,7 +28,7 @@ from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Budget, Usage, overflows
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compacting import Prepared, Wish
+from kompakt.session.compacting import Compaction, Prepared, Wish
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")
@@ -77,7 +78,8 @@ class Loop:
         self._ratio = 1.0
         """Tokens that the provider counts for each that is counted here."""
         self._ahead, self._share = Preparing(live.session), prepares_at(config)
-        self._saving = Saving(client.model, wanted=config.auto is not False and config.economic is not False)
+        self._native = Native(client, live, how=config.native, budget=self._budget)
+        self._saving = Saving(client.model, wanted=is_economic(config))
         self._before: tuple[int, int] | None = None
         """What was sent last and what of it the provider read; nothing when it was rewritten since."""
         self._paid = Usage()
@@ -100,6 +102,7 @@ class Loop:
             reply = await self._ask()
             said = await surely(self._live.say(reply.items))
             self.produced += said
+            self._native.heard(said)
             await self._account(reply)
             calls = self._live.open_calls()
             if not calls:
@@ -123,6 +126,7 @@ class Loop:
         if not await self._live.is_current():
             await self._live.load()
             asked = bool(await self._live.session.pending())
+        await self._rewritten(await self._native.cut())
         tokens = int(self._live.context.tokens * self._ratio)
         if asked or (self._budget.due(tokens) and self._config.auto is not False):
             await self.compact()
@@ -168,12 +172,21 @@ class Loop:
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session; what the model is shown is made again from the store."""
-        shown = self._live.context.projected_tokens
         if self._budget.due(int(self._live.context.tokens * self._ratio)):
             await self._request()
-        done = await self._ahead.published(fits=self._still_fits)
+        instructions = self._config.instructions
+        done = await self._native.compacted(fits=self._has_room, paid=self._pay, instructions=instructions)
+        if done is None:
+            done = await self._ahead.published(fits=self._still_fits)
         if done is None:
             done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal)))
+        await self._rewritten(done)
+
+    async def _rewritten(self, done: Compaction | None) -> None:
+        """Show the model what a compaction left; what was being prepared is void."""
+        if done is None:
+            return
+        shown = self._live.context.projected_tokens
         await self._ahead.drop()
         await self._live.load()
         self._before = None
@@ -181,11 +194,16 @@ class Loop:
             self._saving.rewrote(shown, self._live.context.projected_tokens)
             self._emit(Compacted(done.id, done.report))
 
+    def _has_room(self, tokens: int) -> bool:
+        """Tell whether so many tokens, as they are counted here, are less than there are and leave room."""
+        counted = int(tokens * self._ratio)
+        return tokens < self._live.context.projected_tokens and not self._budget.due(counted)
+
     def _still_fits(self, prepared: Prepared) -> bool:
         """Tell whether what was prepared leaves room, now that more was said."""
         grown = self._live.context.projected_tokens - prepared.record.tokens_before
-        tokens = int((prepared.record.tokens_after + grown) * self._ratio)
-        return not self._budget.due(tokens) and not self._is_near(tokens)
+        tokens = prepared.record.tokens_after + grown
+        return self._has_room(tokens) and not self._is_near(int(tokens * self._ratio))
 
     async def _request(self) -> None:
         """Ask for a compaction, durably, unless somebody has."""
@@ -203,7 +221,8 @@ class Loop:
         for attempt in range(TRIES + 2):
             self._saving.sending(self._live.context)
             try:
-                reply = await self._client.send(self._live.body(), on_delta=self._told if self._streams else None)
+                told = self._told if self._streams else None
+                reply = await self._client.send(self._live.body(), on_delta=told, changes=self._native.changes)
             except Overflowed as error:
                 if attempt > TRIES:
                     raise
@@ -283,6 +302,8 @@ class Loop:
 
     def _is_cut(self, sent: int, usage: Usage) -> bool:
         """Tell whether a provider read less than was sent: far less than expected, or no more although more came."""
+        if self._native.edits:  # as it was told to
+            return False
         before, self._before = self._before, (sent, usage.prompt)
         expected, window = int(sent * self._ratio), self._client.context_window
         if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= before[1]:

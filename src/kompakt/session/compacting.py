@@ -199,7 +199,7 @@ async def worked_out(
     order = order_of(session, wish, markers, reader.timeline.pins)
     order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, asked))
     before = session.context.projected_tokens
-    asks = _is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
+    asks = is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
     spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
     outcome = await _proceeded(session, order, spare)
     steps, budget = outcome.steps, order.budget
@@ -243,7 +243,7 @@ def recorded(
         covers_to=_covers_to(session, kept, reader),
         tip=reader.head.rows,
         markers=tuple(markers),
-        auto=_is_auto(markers),
+        auto=is_auto(markers),
         reason=report.reason,
         policy=report.policy,
         tokens_before=report.tokens_before,
@@ -253,7 +253,7 @@ def recorded(
     return Prepared(record, state.summary, report)
 
 
-def _is_auto(markers: Mapping[int, Marker]) -> bool:
+def is_auto(markers: Mapping[int, Marker]) -> bool:
     """Tell whether nobody asked for a compaction."""
     return bool(markers) and all(marker.auto for marker in markers.values())
 
