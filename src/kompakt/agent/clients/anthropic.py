@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kompakt.agent.clients.anthropic_caching import with_breakpoints
 from kompakt.agent.clients.calling import (
     MAX_RETRIES,
     PLACEHOLDER,
@@ -48,7 +49,7 @@ _PIECES: dict[str, str] = {"text_delta": "text", "thinking_delta": "thinking", "
 
 
 class AnthropicMessages(Caller):
-    """Talks to a model over ``/v1/messages``."""
+    """Talks to a model over ``/v1/messages``; ``cache`` marks where the prompt is cached."""
 
     format = anthropic.FORMAT
 
@@ -63,8 +64,10 @@ class AnthropicMessages(Caller):
         max_retries: int = MAX_RETRIES,
         timeout: float = TIMEOUT,
         client: AsyncAnthropic | None = None,
+        cache: bool = True,
     ) -> None:
         super().__init__(model, context_window=context_window, output_limit=output_limit, max_retries=max_retries)
+        self._caches = cache
         self._owned = client is None
         made = _make(base_url, api_key, timeout) if client is None else client
         # A copy that shares the connections, so that nobody's client is changed.
@@ -103,7 +106,10 @@ class AnthropicMessages(Caller):
 
     async def _ask(self, body: JsonObject, headers: dict[str, str]) -> object:
         options: Any = {"headers": _with_betas(body, headers)}
-        return await self._client.post("/v1/messages", cast_to=object, body=body, options=options)
+        return await self._client.post("/v1/messages", cast_to=object, body=self._marked(body), options=options)
+
+    def _marked(self, body: JsonObject) -> JsonObject:
+        return with_breakpoints(body) if self._caches else body
 
     async def _listen(self, body: JsonObject, headers: dict[str, str]) -> AsyncGenerator[JsonObject, None]:
         from anthropic import AsyncStream
@@ -111,7 +117,7 @@ class AnthropicMessages(Caller):
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
-            body={**body, "stream": True},
+            body={**self._marked(body), "stream": True},
             options={"headers": _with_betas(body, headers)},
             stream=True,
             stream_cls=AsyncStream[object],
