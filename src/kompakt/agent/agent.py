@@ -22,6 +22,7 @@ from kompakt.agent.live import Live
 from kompakt.agent.loop import Loop, surely
 from kompakt.agent.native import Native
 from kompakt.agent.protocol import ChatClient
+from kompakt.agent.renewing import retold
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.policies import Policy
 from kompakt.engine.summary import Summarizer
@@ -215,6 +216,8 @@ class Agent:
         run = Run(session.id, spoken, format=self.client.format)
         if await session.exists():
             await live.load()
+            if await retold(session, live, self.client.opening(self.system)):
+                await live.load()
         elif text is None:
             raise UsageError(f"there is no session {session.id!r} to take up; say something to begin it")
         else:

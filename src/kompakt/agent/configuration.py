@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from kompakt.agent.preparing import SHARE, awaits
-from kompakt.agent.protocol import ChatClient
+from kompakt.agent.protocol import ChatClient, ConfiguredClient
 from kompakt.engine.policies import Policy
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
@@ -52,8 +52,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 def config_of(client: ChatClient, *given: CompactionConfig | None) -> CompactionConfig:
     """Put together what is said at the call, at the agent and at the client."""
     config = CompactionConfig()
-    for one in (*given, getattr(client, "compaction", None)):
-        config = config.over(one) if isinstance(one, CompactionConfig) else config
+    for one in (*given, client.compaction if isinstance(client, ConfiguredClient) else None):
+        config = config.over(one) if one is not None else config
     return config
 
 

@@ -7,12 +7,15 @@ what is worth repeating (a lost connection, a 429, a 500) it repeats itself, a b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from kompakt.model.budget import Usage
 from kompakt.model.messages import Json, JsonObject
+
+if TYPE_CHECKING:
+    from kompakt.agent.configuration import CompactionConfig
 
 Stop: TypeAlias = Literal["end", "tools", "length", "refused", "overflow"]
 """Why the model stopped: it was done, it wants tools, its answer was cut, it declined, its window was full."""
@@ -90,6 +93,13 @@ class ChatClient(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
+
+
+@runtime_checkable
+class ConfiguredClient(Protocol):
+    """A client that says how its sessions are compacted, where neither the call nor the agent does."""
+
+    compaction: CompactionConfig | None
 
 
 @runtime_checkable

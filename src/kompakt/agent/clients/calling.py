@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 
 from kompakt.agent.clients.failing import Failed, failed_of, plain, secrets_in
+from kompakt.agent.configuration import CompactionConfig
 from kompakt.agent.protocol import Delta, Reply, Stop, ToolSpec
 from kompakt.errors import Overflowed, ProviderError, ProviderRefused, ProviderUnavailable, UsageError
 from kompakt.model.budget import OUTPUT_CAP
@@ -76,6 +77,8 @@ class Caller(ABC):
     """A chat client without its SDK."""
 
     format: str
+    compaction: CompactionConfig | None = None
+    """How sessions on this client are compacted, where neither the call nor the agent says; set it as you like."""
 
     def __init__(self, model: str, *, context_window: int | None, output_limit: int | None, max_retries: int) -> None:
         if not model:
