@@ -59,6 +59,8 @@ class Record:
     """Tokens sent, as counted here."""
     size: int = 0
     """Bytes of the body that was answered, had it not been cut."""
+    frames: tuple[bytes, ...] = ()
+    """The events of a streamed answer."""
     answer: Answer | None = None
     usage: Usage | None = None
     refusal: Refusal | None = None
@@ -359,7 +361,7 @@ class Provider:
         frames = list(dialect.events(*arguments)) if record.stream else []
         media = EVENTS if record.stream else "application/json"
         body = b"".join(frames) if record.stream else json.dumps(dialect.whole(*arguments)).encode()
-        record.size = len(body)
+        record.size, record.frames = len(body), tuple(frames)
         if fault and fault.kind == "cut":
             return Cut(body, fault.at, media_type=media)
         if fault and fault.kind == "garbage":
