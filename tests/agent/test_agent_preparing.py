@@ -257,6 +257,7 @@ def test_only_what_has_to_be_waited_for_is_prepared() -> None:
     assert prepares_at(CompactionConfig(summarizer=function, prepare=0.6)) == 0.6
     assert prepares_at(CompactionConfig(summarizer=function, prepare=False)) == 0
     assert prepares_at(CompactionConfig(summarizer=function, auto=False)) == 0
+    assert prepares_at(CompactionConfig(summarizer=function, native="demand")) == 0
     with pytest.raises(UsageError, match="not a share"):
         CompactionConfig(prepare=1.5)
 

@@ -64,7 +64,7 @@ def policy_of(config: CompactionConfig) -> str | Policy:
 
 def prepares_at(config: CompactionConfig) -> float:
     """Say at which share of the trigger a compaction is prepared; 0 where it is not."""
-    if config.auto is False or not awaits(config.summarizer):
+    if config.auto is False or config.native not in (None, "off") or not awaits(config.summarizer):
         return 0.0
     return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
