@@ -10,6 +10,7 @@ import pytest
 from tests.agent.asking import Client as Scripted
 from tests.agent.running import SYSTEM, TASK, Watched, watched
 from tests.agent.test_agent_choices import Echo
+from tests.agent.test_agent_cutting_short import Trap
 
 import kompakt
 from kompakt.agent.agent import Agent
@@ -20,6 +21,7 @@ from kompakt.agent.protocol import Reply
 from kompakt.engine.summary import Material
 from kompakt.errors import UsageError
 from kompakt.model.budget import Usage
+from kompakt.session import locking
 from kompakt.session.store import Store, open_store
 
 BUDGET = 6_000
@@ -306,5 +308,48 @@ def test_a_summary_may_be_asked_for_behind_the_runs_own_request() -> None:
         assert client.behind and result.usage.input == 7 * len(client.behind)
         for sent, last in client.behind:
             assert sent[: len(last)] == last, "what the provider has cached was not used"
+
+    asyncio.run(main())
+
+
+def test_cancelled_at_any_await_nothing_is_left_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store and the summariser are trapped: the run is cancelled at its nth await, one run for each fifth n."""
+    monkeypatch.setitem(locking.hold.__wrapped__.__kwdefaults__, "lease", 0.3)  # type: ignore[attr-defined]
+
+    async def cut(at: int) -> bool:
+        store, client, left = await open_store("memory:"), Echo(steps=12), [at]
+        running: list[asyncio.Task[Any]] = []
+
+        def due() -> bool:
+            left[0] -= 1
+            if left[0] == 0:
+                running[0].cancel()
+            return left[0] == 0
+
+        async def writer(material: Material) -> str:
+            await asyncio.sleep(0)
+            if due():
+                await asyncio.sleep(0)
+            return f"Told [{material.references[0]}]."
+
+        config = CompactionConfig(economic=False, budget=4_000, summarizer=writer)
+        trapped = Agent(client, tools=[work], system=SYSTEM, store=Store(Trap(store.records, due)), compaction=config)
+        running.append(asyncio.create_task(trapped.run(TASK, session="s")))
+        done = not isinstance((await asyncio.gather(*running, return_exceptions=True))[0], asyncio.CancelledError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        session = await store.session("s")
+        if await session.exists():
+            assert await session.verify() == []
+            result = await Agent(client, tools=[work], system=SYSTEM, store=store, compaction=config).run(
+                None, session="s"
+            )
+            assert result.text.startswith("done") and max(client.sizes) <= 4_000
+        return done
+
+    async def main() -> None:
+        at = 1
+        while not await cut(at):
+            at += 5
+        assert at > 60
 
     asyncio.run(main())
