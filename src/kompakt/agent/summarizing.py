@@ -26,6 +26,7 @@ from kompakt.model.messages import JsonObject, Message, Text, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.formats import WIRES
 from kompakt.wire.overflow import Overflow
+from kompakt.wire.portable import BRIDGE
 
 Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
 """What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;
@@ -236,6 +237,7 @@ class _Task:
             if contract.merges_results or not any(type(part) is ToolResult for part in last.parts):
                 messages[-1] = last.with_parts((*last.parts, asked))
                 return self._with_items(prefix, messages)
+            messages.append(Message("assistant", (Text(BRIDGE),)))  # it may neither join the results nor follow
         return self._with_items(prefix, [*messages, Message("user", (asked,))])
 
     def _with_items(self, body: JsonObject, messages: Sequence[Message]) -> JsonObject:
