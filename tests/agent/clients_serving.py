@@ -63,7 +63,7 @@ class Server:
     def __init__(self, *plans: Plan) -> None:
         self.plans = list(plans)
         self.asked: list[Asked] = []
-        self.address = ""
+        self.address = self.url = ""
         self.tasks: set[asyncio.Task[Any]] = set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,7 +105,7 @@ async def serving(*plans: Plan) -> AsyncIterator[Server]:
     """Listen on a free port."""
     server = Server(*plans)
     listening = await asyncio.start_server(server._serve, "127.0.0.1", 0)
-    server.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    server.address = server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     try:
         yield server
     finally:

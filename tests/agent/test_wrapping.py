@@ -215,6 +215,8 @@ def test_a_history_that_the_provider_keeps_is_left_alone(server: Seen) -> None:
         assert history(server.body) == LONG
         client.responses.create(model="gpt-5", input="word " * 10)
         assert server.body["input"] == "word " * 10
+        client.responses.compact(model="gpt-5", input=LONG)  # the provider's own compaction is not made before it
+        assert history(server.body) == LONG
 
 
 def test_wrapped_twice_the_last_word_counts(server: Seen) -> None:

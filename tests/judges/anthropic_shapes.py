@@ -134,7 +134,9 @@ def _allowed(role: str) -> set[str]:
     if role == "system":
         return BOTH | SYSTEM_ONLY
     if role == "user":
-        return BOTH | USER_ONLY | SYSTEM_ONLY  # AN-23 names the misplaced tool change
+        # AN-23 names the misplaced tool change. A compaction may be the first block of a first message of the user's
+        # (compaction-on-demand, "Continue from the summary").
+        return BOTH | USER_ONLY | SYSTEM_ONLY | {"compaction"}
     return set(BLOCKS) - USER_ONLY - (NESTED - BOTH)
 
 

@@ -32,6 +32,8 @@ class Answer:
     thinking: str = ""
     stop: Stop = "end"
     signature: str = ""
+    compaction: tuple[str, str] | None = None
+    """A compaction that stands before it: what can be read of it, and its mark."""
 
 
 @dataclass(frozen=True)

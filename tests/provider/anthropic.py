@@ -79,6 +79,9 @@ def read(body: Body, model: str, stream: bool) -> Seen:
 
 def _blocks(answer: Answer) -> list[Body]:
     blocks: list[Body] = []
+    if answer.compaction:
+        text, mark = answer.compaction
+        blocks.append({"type": "compaction", "content": text, "encrypted_content": mark})
     if answer.thinking:
         blocks.append({"type": "thinking", "thinking": answer.thinking, "signature": answer.signature})
     if answer.text:
@@ -112,7 +115,12 @@ def _events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -
     opening["usage"].pop("output_tokens_details")
     yield {"type": "message_start", "message": opening}
     for at, block in enumerate(message["content"]):
-        empty: Body = {"thinking": {"thinking": "", "signature": ""}, "text": {"text": ""}, "tool_use": {"input": {}}}
+        empty: Body = {
+            "thinking": {"thinking": "", "signature": ""},
+            "text": {"text": ""},
+            "tool_use": {"input": {}},
+            "compaction": {"content": None, "encrypted_content": None},
+        }
         yield {"type": "content_block_start", "index": at, "content_block": {**block, **empty[block["type"]]}}
         if not at:
             yield {"type": "ping"}
@@ -128,6 +136,8 @@ def _deltas(block: Body, answer: Answer) -> Iterator[Body]:
     if block["type"] == "thinking":
         yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"]))
         yield {"type": "signature_delta", "signature": block["signature"]}
+    elif block["type"] == "compaction":
+        yield {"type": "compaction_delta", "content": block["content"], "encrypted_content": block["encrypted_content"]}
     elif block["type"] == "text":
         yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"]))
     else:

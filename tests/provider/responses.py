@@ -94,7 +94,8 @@ def _events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -
     items = _items(answer, number, body)
     for at, item in enumerate(items):
         empty = {"reasoning": {"summary": []}, "message": {"content": []}, "function_call": {"arguments": ""}}
-        opening = {**item, **empty[item["type"]], **({} if item["type"] == "reasoning" else {"status": "in_progress"})}
+        stated = item["type"] not in ("reasoning", "compaction")
+        opening = {**item, **empty.get(item["type"], {}), **({"status": "in_progress"} if stated else {})}
         opening.pop("encrypted_content", None)
         yield "response.output_item.added", {"output_index": at, "item": opening}
         yield from _inner(item, {"item_id": item["id"], "output_index": at})
@@ -104,6 +105,8 @@ def _events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -
 
 
 def _inner(item: Body, place: Body) -> Iterator[tuple[str, Body]]:
+    if item["type"] == "compaction":
+        return
     if item["type"] == "function_call":
         for piece in pieces(item["arguments"], 12):
             yield "response.function_call_arguments.delta", {**place, "delta": piece}
@@ -129,6 +132,8 @@ def _inner(item: Body, place: Body) -> Iterator[tuple[str, Body]]:
 
 def _items(answer: Answer, number: int, body: Body) -> list[Body]:
     items: list[Body] = []
+    if answer.compaction:
+        items.append({"id": f"cmp_{number:06d}", "type": "compaction", "encrypted_content": answer.compaction[1]})
     if answer.thinking:
         summary = [{"type": "summary_text", "text": answer.thinking}]
         item: Body = {"id": f"rs_{number:06d}", "type": "reasoning", "summary": summary}

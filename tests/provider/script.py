@@ -118,6 +118,16 @@ class Script:
         known = self.conversations[self.token_of(seen)]
         known.calls[known.step] = ()
 
+    def settle(self, seen: Seen) -> None:
+        """Take the calls of the last answer for answered: their results went into a compaction."""
+        known = self.conversations.get(self.token_of(seen))
+        if known is None:
+            return
+        made = sorted(call.id for call in known.calls.get(known.step, ()))
+        if sorted(seen.results) != made:
+            self.violations.append(f"step {known.step} made {made}, compacted with: {seen.results}")
+        known.calls[known.step] = ()
+
     def _check_texts(self, token: str, known: Conversation, seen: Seen) -> None:
         if not any(known.task in leaf for leaf in seen.leaves):
             self.violations.append(f"{token}: the task is gone after step {known.step}")

@@ -20,12 +20,13 @@ from typing import Any
 import uvicorn
 from rs_bpe.bpe import openai
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tests.judges import judge
-from tests.provider import anthropic, chat, gemini, responses
+from tests.provider import anthropic, chat, compactions, gemini, responses
 from tests.provider.answer import Answer, Refusal, Seen, Usage
+from tests.provider.compactions import Compactor
 from tests.provider.counting import count_head, count_item, count_text
 from tests.provider.faults import ANSWERS, GARBAGE, Cut, Fault, Reachable
 from tests.provider.frames import frame
@@ -51,13 +52,15 @@ class Record:
     body: Any
     status: int = 200
     kind: str = "step"
-    """step, summary or fault."""
+    """step, summary, compaction or fault."""
     conversation: str = ""
     stream: bool = False
     prompt: int = 0
     """Tokens sent, as counted here."""
     size: int = 0
     """Bytes of the body that was answered, had it not been cut."""
+    frames: tuple[bytes, ...] = ()
+    """The events of a streamed answer."""
     answer: Answer | None = None
     usage: Usage | None = None
     refusal: Refusal | None = None
@@ -91,7 +94,7 @@ class Provider:
     output and stops with model_context_window_exceeded (Anthropic). ``truncates`` silently cuts the prompt instead of
     refusing it. ``style`` words the overflow of chat completions: openai, vllm, llama.cpp. ``binds`` forces or forbids
     the binding of thinking to its prefix; by default the model's name decides. ``asks`` tells requests for a summary,
-    which ``summary`` answers, from steps of the script.
+    which ``summary`` answers, from steps of the script. Without ``compacts`` it has no compaction of its own.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Provider:
         truncates: bool = False,
         style: str = "openai",
         binds: bool | None = None,
+        compacts: bool = True,
         models: Iterable[str] = ("test-model",),
     ) -> None:
         self.script = script if script is not None else Script()
@@ -116,6 +120,7 @@ class Provider:
         self.crashes: list[str] = []
         self._faults: dict[int, Fault] = {}
         self._signer, self._tracker = Signer(binds=binds), Tracker()
+        self.compacts, self.compactor = compacts, Compactor()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(self._app(), log_level="critical", lifespan="off", http=Reachable, ws="none")
@@ -142,8 +147,9 @@ class Provider:
 
     @property
     def refusals(self) -> list[Record]:
-        """Requests that broke a rule; overflows and faults are no refusals."""
-        return [record for record in self.requests if record.refusal and not record.overflowed and not record.fault]
+        """Requests that broke a rule; overflows, faults and compactions that are not offered are no refusals."""
+        refused = (record for record in self.requests if record.refusal and record.kind != "compaction")
+        return [record for record in refused if not record.overflowed and not record.fault]
 
     @property
     def overflows(self) -> list[Record]:
@@ -178,6 +184,7 @@ class Provider:
         routes = [
             Route("/v1/chat/completions", partial(self._serve, format="openai-chat"), methods=["POST"]),
             Route("/v1/responses", partial(self._serve, format="openai-responses"), methods=["POST"]),
+            Route("/v1/responses/compact", partial(self._serve, format="openai-responses"), methods=["POST"]),
             Route("/v1/messages", partial(self._serve, format="anthropic"), methods=["POST"]),
             # The SDK asks v1 unless told otherwise; most other clients ask v1beta.
             Route("/v1/models/{call:path}", partial(self._serve, format="gemini"), methods=["POST"]),
@@ -206,7 +213,10 @@ class Provider:
 
     async def _serve(self, request: Request, format: str) -> Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        raw = await request.body()
+        try:
+            raw = await request.body()
+        except ClientDisconnect:  # who asked has thought better of it
+            return Response(status_code=499)
         record = Record(len(self.requests) + 1, format, request.url.path, headers, None)
         self.requests.append(record)
         try:
@@ -239,10 +249,9 @@ class Provider:
         if broken := self._broken(record, model):
             return self._refuse(record, Refusal(400, "invalid_request_error", "; ".join(broken[:3])))
         seen: Seen = dialect.read(body, model, record.stream)
-        if refusal := self._signer.refusal(seen, body, record.headers):
+        if refusal := self._signer.refusal(seen, body, record.headers) or self.compactor.refusal(seen):
             return self._refuse(record, refusal)
-        counted = count_head(seen.system, seen.raw_tools) + sum(count_item(item) for item in seen.items)
-        record.prompt = int(counted * self.estimate_factor)
+        reads = self._reads(record, seen)
         output = seen.max_output or 0
         over = record.prompt + output > self.window
         stops = self.stop_at_window and record.prompt < self.window
@@ -250,7 +259,11 @@ class Provider:
             record.overflowed = True
             refusal = dialect.overflow(record.prompt, output, self.window, self.style)
             return self._overflow(record, refusal, seen)
+        if compactions.is_asked(record.path, body):
+            return self._compacted(record, seen)
         answer = self._decide(record, seen)
+        if record.kind == "step" and any(record.prompt > one.tokens for one in reads):
+            answer = replace(answer, compaction=self.compactor.summary(seen, "threshold"))
         limited = self._limited(answer, seen, self.window - record.prompt if over and stops else None)
         if record.conversation and answer.calls and not limited.calls and isinstance(self.script, Script):
             self.script.cut(seen)
@@ -259,13 +272,42 @@ class Provider:
         record.answer, record.usage = answer, self._usage(record, seen, answer)
         return self._respond(record, seen)
 
+    def _reads(self, record: Record, seen: Seen) -> list[compactions.Managed]:
+        """Count what the model reads; return the compactions at a threshold that the request allows."""
+        managed = compactions.managed(record.format, record.body)
+        items = self.compactor.read(seen)
+        record.prompt = self._count(seen, items)
+        if any(one.kind == "clearing" and record.prompt > one.tokens for one in managed):
+            self.compactor.made.append("clearing")
+            record.prompt = self._count(seen, self.compactor.cleared(items))
+        return [one for one in managed if one.kind == "compaction"]
+
+    def _count(self, seen: Seen, items: list[Any]) -> int:
+        counted = count_head(seen.system, seen.raw_tools) + sum(count_item(item) for item in items)
+        return int(counted * self.estimate_factor)
+
+    def _compacted(self, record: Record, seen: Seen) -> Response:
+        record.kind = "compaction"
+        if not self.compacts:
+            return self._refuse(
+                record, Refusal(400, "invalid_request_error", "This model does not support compaction.")
+            )
+        if isinstance(self.script, Script):
+            self.script.settle(seen)
+        text, mark = self.compactor.summary(seen, "demand")
+        usage = DIALECTS[record.format].usage_of(Usage(record.prompt, count_text(text)))
+        return JSONResponse(self.compactor.answer(seen, record.number, usage, text, mark))
+
     def _broken(self, record: Record, model: str) -> list[str]:
         if not isinstance(record.body, dict):
             return ["BODY: expected an object"]
         if not model:
             return ["BODY model: you must provide a model parameter"]
         asked = {**record.body, "model": model} if record.format == "gemini" else record.body
-        return [*DIALECTS[record.format].faults(record.body, record.headers), *judge(record.format, asked)]
+        native = compactions.faults(record.format, record.path, record.body, record.headers)
+        found = [*DIALECTS[record.format].faults(record.body, record.headers), *native, *judge(record.format, asked)]
+        asks = compactions.is_asked(record.path, record.body)  # which may end with the model's own words
+        return [fault for fault in found if not (asks and fault.startswith(("AN-18", "AN-19")))]
 
     def _decide(self, record: Record, seen: Seen) -> Answer:
         if record.fault and record.fault.kind in ANSWERS:
@@ -319,7 +361,7 @@ class Provider:
         frames = list(dialect.events(*arguments)) if record.stream else []
         media = EVENTS if record.stream else "application/json"
         body = b"".join(frames) if record.stream else json.dumps(dialect.whole(*arguments)).encode()
-        record.size = len(body)
+        record.size, record.frames = len(body), tuple(frames)
         if fault and fault.kind == "cut":
             return Cut(body, fault.at, media_type=media)
         if fault and fault.kind == "garbage":

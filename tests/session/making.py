@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
-from itertools import pairwise
 from typing import Any, TypeVar
 
 from tests.histories.faults import listed
@@ -53,16 +52,8 @@ def total(format: str, body: Body) -> int:
 
 
 def faults(format: str, payload: Any) -> list[str]:
-    """Ask the judge, who does not know that on Gemini a prompt stays apart from the responses before it."""
-    found = judge(format, payload)
-    if format != "gemini":
-        return found
-    apart = {
-        f"GE-7 contents[{i + 1}].role: two user turns in a row"
-        for i, (one, _) in enumerate(pairwise(payload["contents"]))
-        if any("functionResponse" in part for part in one.get("parts", ()))
-    }
-    return [fault for fault in found if fault not in apart]
+    """Ask the judge."""
+    return judge(format, payload)
 
 
 # --- conversations -----------------------------------------------------------------------------------------------

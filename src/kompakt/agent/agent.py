@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,9 @@ from kompakt.agent.configuration import CompactionConfig, budget_of, config_of, 
 from kompakt.agent.events import Result, RunEvent
 from kompakt.agent.live import Live
 from kompakt.agent.loop import Loop, surely
+from kompakt.agent.native import Native
 from kompakt.agent.protocol import ChatClient
+from kompakt.agent.renewing import retold
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.policies import Policy
 from kompakt.engine.summary import Summarizer
@@ -125,19 +128,39 @@ class Agent:
         return self._started(text, session, _config(budget, policy, compaction), streams=True)
 
     async def compact(
-        self, session: str, *, instructions: str | None = None, budget: int | Budget | None = None
+        self,
+        session: str,
+        *,
+        instructions: str | None = None,
+        budget: int | Budget | None = None,
+        policy: str | Policy | None = None,
+        summarizer: Summarizer | None = None,
     ) -> Compaction:
         """Compact a session now, because somebody asks for it."""
-        config = config_of(self.client, _config(budget, None, None), self._config)
+        said = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer)
+        config = config_of(self.client, said, self._config)
         found = await self.session(session)
         await found.request_compaction(auto=False, instructions=instructions)
-        return await found.compact(
+        done = await self._natively(found, config) if config.native == "demand" and summarizer is None else None
+        return done or await found.compact(
             budget_of(self.client, config),
             policy=policy_of(config),
             summarizer=config.summarizer,
             instructions=config.instructions,
             model=self.client.model,
         )
+
+    async def _natively(self, session: Session, config: CompactionConfig) -> Compaction | None:
+        """Have the provider compact a session, where it does and that helps."""
+        live, budget = self._live(session), budget_of(self.client, config)
+        await live.load()
+        native = Native(self.client, live, how=config.native, budget=budget)
+        fits = partial(_helps, before=live.context.projected_tokens, budget=budget)
+        return await native.compacted(fits=fits, paid=lambda _: None, instructions=config.instructions)
+
+    def _live(self, session: Session) -> Live:
+        envelope = self.client.envelope(system=self.system, tools=[tool.spec for tool in self.tools.values()])
+        return Live(session, envelope, format=self.client.format, model=self.client.model)
 
     async def _started(
         self, text: str | None, session: str | None, config: CompactionConfig, *, streams: bool
@@ -166,8 +189,7 @@ class Agent:
         streams: bool,
     ) -> Result:
         session = await self.session(id)
-        envelope = self.client.envelope(system=self.system, tools=[tool.spec for tool in self.tools.values()])
-        live = Live(session, envelope, format=self.client.format, model=self.client.model)
+        live = self._live(session)
         async with session.turn():
             run = await self._begun(text, session, live)
             loop = Loop(
@@ -194,6 +216,8 @@ class Agent:
         run = Run(session.id, spoken, format=self.client.format)
         if await session.exists():
             await live.load()
+            if await retold(session, live, self.client.opening(self.system)):
+                await live.load()
         elif text is None:
             raise UsageError(f"there is no session {session.id!r} to take up; say something to begin it")
         else:
@@ -203,6 +227,10 @@ class Agent:
             await provider.before_run(run)
         await surely(live.add([*run.added, *run.inputs], opening=opening))
         return run
+
+
+def _helps(tokens: int, *, before: int, budget: Budget) -> bool:
+    return tokens < before and not budget.due(tokens)
 
 
 def _config(

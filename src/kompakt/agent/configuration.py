@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from kompakt.agent.protocol import ChatClient
+from kompakt.agent.preparing import SHARE, awaits
+from kompakt.agent.protocol import ChatClient, ConfiguredClient
 from kompakt.engine.policies import Policy
 from kompakt.engine.summary import Summarizer
+from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
 from kompakt.model.limits import Limits
 
@@ -20,13 +24,24 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether old tool outputs are hidden before anything else goes, in batches at the trigger."""
     economic: bool | None = None
     """Whether a prompt that still fits is compacted when that makes the run cheaper; true when nobody says."""
+    native: Literal["off", "demand", "threshold", "edits"] | None = None
+    """Whether the provider compacts, where it can: asked when it is due, or by itself, by a summary from a size on or
+    by hiding old tool outputs. kompakt does what the provider does not."""
     budget: int | Budget | None = None
     policy: str | Policy | None = None
     summarizer: Summarizer | None = None
     """Writes a narrative beside the facts that code has taken; its model may be another than the agent's."""
+    prepare: bool | float | None = None
+    """Whether a summary that has to be waited for is written ahead, while the agent works; true when nobody says. A
+    number is the share of the trigger at which that begins."""
     instructions: str | None = None
     output_cap: int | None = None
     """Most tokens that are kept free for an answer."""
+
+    def __post_init__(self) -> None:
+        """Refuse a share that is none."""
+        if self.prepare is not None and not 0 <= self.prepare <= 1:
+            raise UsageError(f"prepare={self.prepare!r} is not a share; use True, False or a number between 0 and 1")
 
     def over(self, other: CompactionConfig) -> CompactionConfig:
         """Take from another what this one leaves open."""
@@ -37,14 +52,26 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 def config_of(client: ChatClient, *given: CompactionConfig | None) -> CompactionConfig:
     """Put together what is said at the call, at the agent and at the client."""
     config = CompactionConfig()
-    for one in (*given, getattr(client, "compaction", None)):
-        config = config.over(one) if isinstance(one, CompactionConfig) else config
+    for one in (*given, client.compaction if isinstance(client, ConfiguredClient) else None):
+        config = config.over(one) if one is not None else config
     return config
 
 
 def policy_of(config: CompactionConfig) -> str | Policy:
     """Say which policy compacts."""
     return config.policy or ("conservative" if config.prune else "default")
+
+
+def prepares_at(config: CompactionConfig) -> float:
+    """Say at which share of the trigger a compaction is prepared; 0 where it is not."""
+    if config.auto is False or config.native not in (None, "off") or not awaits(config.summarizer):
+        return 0.0
+    return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
+
+
+def is_economic(config: CompactionConfig) -> bool:
+    """Tell whether a prompt that fits may be compacted; what a provider does by itself is not meddled with."""
+    return config.auto is not False and config.economic is not False and config.native not in ("threshold", "edits")
 
 
 def limits_of(client: ChatClient) -> Limits:

@@ -37,6 +37,7 @@ class Live:
     def __init__(self, session: Session, envelope: JsonObject, *, format: str, model: str) -> None:
         self.session = session
         self.envelope = envelope
+        self.format = format
         self.model = model
         self._wire = WIRES[format]
         self._request = self._wire.parse([], {**envelope, self._wire.messages_key: []})
@@ -107,17 +108,17 @@ class Live:
         found = [newest[at].parts[part] for at, part in pair(newest).open]
         return [call for call in found if type(call) is ToolCall and not call.hosted]
 
-    def body(self) -> JsonObject:
+    def body(self, *, copied: bool = False) -> JsonObject:
         """Return the request as it would be sent now; written anew only where something was rewritten.
 
-        Its messages grow with the session: a copy at each step would cost what the session is long.
+        Its messages grow with the session, unless they are ``copied``: at each step that would cost what it is long.
         """
         shown = self.context.project()
         if shown is not self._shown:
             self._items, self._shown, self._written = [], shown, 0
         self._items += [item for message in shown[self._written :] for item in self._wire.render(message)]
         self._written = len(shown)
-        body = {**self.envelope, self._wire.messages_key: self._items}
+        body = {**self.envelope, self._wire.messages_key: list(self._items) if copied else self._items}
         return api.repair(body, self._wire.format).payload if self._mends else body
 
     # --- write ----------------------------------------------------------------------------------------------------

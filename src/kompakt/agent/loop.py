@@ -13,17 +13,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, limits_of, policy_of
+from kompakt.agent.configuration import CompactionConfig, budget_of, is_economic, limits_of, policy_of, prepares_at
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live import Live
+from kompakt.agent.native import Native
+from kompakt.agent.preparing import Preparing
 from kompakt.agent.protocol import ChatClient, Delta, Reply
 from kompakt.agent.saving import Saving, down_to
+from kompakt.agent.summarizing import LLMSummarizer
 from kompakt.agent.tools import Tool, failed
 from kompakt.engine.strategies import OverflowByRounds
+from kompakt.engine.summary import Summarizer
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Budget, Usage, overflows
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
+from kompakt.session.compacting import Compaction, Prepared, Wish
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")
@@ -72,7 +77,9 @@ class Loop:
         self._budget = budget_of(client, config)
         self._ratio = 1.0
         """Tokens that the provider counts for each that is counted here."""
-        self._saving = Saving(client.model, wanted=config.auto is not False and config.economic is not False)
+        self._ahead, self._share = Preparing(live.session), prepares_at(config)
+        self._native = Native(client, live, how=config.native, budget=self._budget)
+        self._saving = Saving(client.model, wanted=is_economic(config))
         self._before: tuple[int, int] | None = None
         """What was sent last and what of it the provider read; nothing when it was rewritten since."""
         self._paid = Usage()
@@ -81,6 +88,12 @@ class Loop:
 
     async def run(self) -> Result:
         """Go on until the model has nothing more to do."""
+        try:
+            return await self._stepped()
+        finally:
+            await self._ahead.drop()
+
+    async def _stepped(self) -> Result:
         asked = bool(await self._live.session.pending())  # before this run began
         self._saving.begin(self._live.context)
         while True:
@@ -89,6 +102,7 @@ class Loop:
             reply = await self._ask()
             said = await surely(self._live.say(reply.items))
             self.produced += said
+            self._native.heard(said)
             await self._account(reply)
             calls = self._live.open_calls()
             if not calls:
@@ -112,30 +126,84 @@ class Loop:
         if not await self._live.is_current():
             await self._live.load()
             asked = bool(await self._live.session.pending())
-        due = self._budget.due(int(self._live.context.tokens * self._ratio))
-        if asked or (due and self._config.auto is not False):
+        await self._rewritten(await self._native.cut())
+        tokens = int(self._live.context.tokens * self._ratio)
+        if asked or (self._budget.due(tokens) and self._config.auto is not False):
             await self.compact()
         elif (goal := self._saving.goal(self._live.context)) is not None:
-            await self.compact(goal)
+            if self._share and not self._ahead.is_over:  # to save is not urgent: nobody waits for a summary
+                await self._prepare(goal)
+            else:
+                await self.compact(goal)
+        elif self._is_near(tokens):
+            await self._prepare()
+
+    def _is_near(self, tokens: int) -> bool:
+        """Tell whether so many tokens, as the provider counts, are close to what calls for a compaction."""
+        return self._share > 0 and 0 < int(self._budget.trigger * self._share) < tokens
+
+    async def _prepare(self, goal: int | None = None) -> None:
+        """Have a compaction worked out while the run goes on."""
+        if self._ahead.may_begin:
+            await self._ahead.begin(self._wish(goal))
+
+    def _wish(self, goal: int | None) -> Wish:
+        budget = _scaled(self._budget, self._ratio)
+        return Wish(
+            budget=budget if goal is None else down_to(budget, goal, self._live.context.projected_tokens),
+            policy=policy_of(self._config),
+            summarizer=self._summarizer(),
+            instructions=self._config.instructions,
+            model=self._client.model,
+        )
+
+    def _summarizer(self) -> Summarizer | None:
+        """Return the summariser; one that asks a model may ask behind this run's request, and tells what it cost."""
+        found = self._config.summarizer
+        if not isinstance(found, LLMSummarizer):
+            return found
+        body = None
+        if found.reuse_prefix and found.client is self._client:
+            body = self._live.body(copied=True)
+        return found.with_prefix(body, paid=self._pay)
+
+    def _pay(self, usage: Usage) -> None:
+        self._paid = _sum(self._paid, usage)
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session; what the model is shown is made again from the store."""
-        config, shown = self._config, self._live.context.projected_tokens
-        budget = _scaled(self._budget, self._ratio)
         if self._budget.due(int(self._live.context.tokens * self._ratio)):
             await self._request()
-        done = await self._live.session.compact(
-            budget if goal is None else down_to(budget, goal, shown),
-            policy=policy_of(config),
-            summarizer=config.summarizer,
-            instructions=config.instructions,
-            model=self._client.model,
-        )
+        instructions = self._config.instructions
+        done = await self._native.compacted(fits=self._has_room, paid=self._pay, instructions=instructions)
+        if done is None:
+            done = await self._ahead.published(fits=self._still_fits)
+        if done is None:
+            done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal)))
+        await self._rewritten(done)
+
+    async def _rewritten(self, done: Compaction | None) -> None:
+        """Show the model what a compaction left; what was being prepared is void."""
+        if done is None:
+            return
+        shown = self._live.context.projected_tokens
+        await self._ahead.drop()
         await self._live.load()
         self._before = None
         if done.changed and done.id is not None:
             self._saving.rewrote(shown, self._live.context.projected_tokens)
             self._emit(Compacted(done.id, done.report))
+
+    def _has_room(self, tokens: int) -> bool:
+        """Tell whether so many tokens, as they are counted here, are less than there are and leave room."""
+        counted = int(tokens * self._ratio)
+        return tokens < self._live.context.projected_tokens and not self._budget.due(counted)
+
+    def _still_fits(self, prepared: Prepared) -> bool:
+        """Tell whether what was prepared leaves room, now that more was said."""
+        grown = self._live.context.projected_tokens - prepared.record.tokens_before
+        tokens = prepared.record.tokens_after + grown
+        return self._has_room(tokens) and not self._is_near(int(tokens * self._ratio))
 
     async def _request(self) -> None:
         """Ask for a compaction, durably, unless somebody has."""
@@ -153,7 +221,8 @@ class Loop:
         for attempt in range(TRIES + 2):
             self._saving.sending(self._live.context)
             try:
-                reply = await self._client.send(self._live.body(), on_delta=self._told if self._streams else None)
+                told = self._told if self._streams else None
+                reply = await self._client.send(self._live.body(), on_delta=told, changes=self._native.changes)
             except Overflowed as error:
                 if attempt > TRIES:
                     raise
@@ -161,7 +230,7 @@ class Loop:
                 continue
             if reply.stop != "overflow":
                 return reply
-            self._paid = _sum(self._paid, reply.billed)
+            self._pay(reply.billed)
             if attempt > TRIES:
                 raise Overflowed("the window was full before the answer was over, also with the least in it")
             await self._recover(None, attempt)
@@ -185,6 +254,7 @@ class Loop:
         else:
             await self._to_the_least(max(1, goal // 2))
         _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, guilty, goal)
+        await self._ahead.drop()
         await self._live.load()
         self._saving.rewrote(counted, self._live.context.projected_tokens)
         self._before = None
@@ -213,7 +283,7 @@ class Loop:
     async def _account(self, reply: Reply) -> None:
         """Learn from what the provider reports; ask for a compaction when the window is full."""
         self._steps += 1
-        self._paid = _sum(self._paid, reply.billed)
+        self._pay(reply.billed)
         self._saving.answered(reply.usage.output)
         self._emit(Stepped(self._steps, reply.usage))
         said = sum(map(self._live.context.counter.message, self.produced[-1:]))
@@ -232,6 +302,8 @@ class Loop:
 
     def _is_cut(self, sent: int, usage: Usage) -> bool:
         """Tell whether a provider read less than was sent: far less than expected, or no more although more came."""
+        if self._native.edits:  # as it was told to
+            return False
         before, self._before = self._before, (sent, usage.prompt)
         expected, window = int(sent * self._ratio), self._client.context_window
         if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= before[1]:

@@ -45,6 +45,13 @@ The record begins with a summary of what came before. Make one summary of both: 
 it cites, bring up to date what has changed, and leave out what is settled and no longer needed. Rules that the user \
 set stay."""
 
+NATIVE = """\
+Summarise the conversation above so that the work can go on from the summary alone: what was done and how it turned \
+out, what is under way and which errors are open, the files that matter, what comes next, what the user asked for and \
+every rule the user set, word for word, and what was decided and why. Keep paths, commands, numbers and identifiers as \
+they are written. Call no tools; answer with the summary alone."""
+"""Said to a provider that summarises by itself, where somebody asks for something in particular."""
+
 
 class Prompts(msgspec.Struct, frozen=True, kw_only=True):
     """What a model is told."""

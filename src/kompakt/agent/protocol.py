@@ -7,15 +7,22 @@ what is worth repeating (a lost connection, a 429, a 500) it repeats itself, a b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from kompakt.model.budget import Usage
 from kompakt.model.messages import Json, JsonObject
 
+if TYPE_CHECKING:
+    from kompakt.agent.configuration import CompactionConfig
+
 Stop: TypeAlias = Literal["end", "tools", "length", "refused", "overflow"]
 """Why the model stopped: it was done, it wants tools, its answer was cut, it declined, its window was full."""
+
+
+Managing: TypeAlias = Literal["threshold", "edits"]
+"""What a provider may be told to do by itself: summarise from a size on, or hide old tool outputs."""
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
@@ -85,4 +92,28 @@ class ChatClient(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class ConfiguredClient(Protocol):
+    """A client that says how its sessions are compacted, where neither the call nor the agent does."""
+
+    compaction: CompactionConfig | None
+
+
+@runtime_checkable
+class CompactingClient(Protocol):
+    """A client whose provider compacts, when it is asked to or by itself."""
+
+    async def compact(self, body: JsonObject, *, instructions: str | None = None) -> Reply:
+        """Have the provider compact a request; its items stand for all that was sent, and go back as they are.
+
+        Raises:
+            ProviderError: the provider does not.
+        """
+        ...
+
+    def managed(self, how: Managing, tokens: int) -> JsonObject | None:
+        """Return the parameters that let the provider act from so many tokens on; ``None`` where it cannot."""
         ...

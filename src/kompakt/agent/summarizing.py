@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from kompakt import api
@@ -20,12 +20,13 @@ from kompakt.agent.vouching import Sayings, cited, without
 from kompakt.engine.ledger.lines import narrated
 from kompakt.engine.summary import Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
-from kompakt.model.budget import usable
+from kompakt.model.budget import Usage, usable
 from kompakt.model.limits import Limits
 from kompakt.model.messages import JsonObject, Message, Text, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.formats import WIRES
 from kompakt.wire.overflow import Overflow
+from kompakt.wire.portable import BRIDGE
 
 Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
 """What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;
@@ -109,25 +110,33 @@ class LLMSummarizer:
         """
         return await _Task(self, material).run()
 
-    def with_prefix(self, body: JsonObject | None, *, changes: JsonObject | None = None) -> Summarizer:
+    def with_prefix(
+        self,
+        body: JsonObject | None,
+        *,
+        changes: JsonObject | None = None,
+        paid: Callable[[Usage], None] | None = None,
+    ) -> Summarizer:
         """Return a summariser that may ask behind a request: the agent's own, as it was sent last.
 
-        Without ``reuse_prefix``, or where another model is to be asked, it is this one.
+        It asks with nothing before it without ``reuse_prefix``, or where another model is to be asked. ``paid`` is told
+        what each answer cost.
         """
-        if body is None or not self.reuse_prefix or (self.model is not None and self.model != self.client.model):
-            return self
+        other = self.model is not None and self.model != self.client.model
+        prefix = None if other or not self.reuse_prefix else body
 
         async def ask(material: Material) -> str:
-            return await _Task(self, material).run(body, changes)
+            return await _Task(self, material, paid).run(prefix, changes)
 
-        return ask
+        return self if prefix is None and paid is None else ask
 
 
 class _Task:
     """One summary."""
 
-    def __init__(self, owner: LLMSummarizer, material: Material) -> None:
+    def __init__(self, owner: LLMSummarizer, material: Material, paid: Callable[[Usage], None] | None = None) -> None:
         self.owner = owner
+        self.paid = paid
         self.client = owner.client
         self.material = material
         self.wire = WIRES[owner.client.format]
@@ -172,7 +181,7 @@ class _Task:
             self.known |= cited(portion)
             text = self._text(self._cut(summary, room), self._record(portion, place))
             self.sent = self._size(text)
-            summary = self._checked(await self.client.send(self._body(text)))
+            summary = self._checked(await self._sent(self._body(text)))
         return summary
 
     def _portions(self, window: int) -> tuple[list[str], int]:
@@ -209,7 +218,7 @@ class _Task:
         if api.check(body, self.wire.format):
             return None
         try:
-            return self._checked(await self.client.send(body, changes=changes))
+            return self._checked(await self._sent(body, changes))
         except Overflowed:
             return None
         except SummaryFault as fault:
@@ -228,6 +237,7 @@ class _Task:
             if contract.merges_results or not any(type(part) is ToolResult for part in last.parts):
                 messages[-1] = last.with_parts((*last.parts, asked))
                 return self._with_items(prefix, messages)
+            messages.append(Message("assistant", (Text(BRIDGE),)))  # it may neither join the results nor follow
         return self._with_items(prefix, [*messages, Message("user", (asked,))])
 
     def _with_items(self, body: JsonObject, messages: Sequence[Message]) -> JsonObject:
@@ -269,6 +279,12 @@ class _Task:
 
     def _cut(self, summary: str, room: int) -> str:
         return cut(summary, room, self.counter, "the earlier summary") if summary else ""
+
+    async def _sent(self, body: JsonObject, changes: JsonObject | None = None) -> Reply:
+        reply = await self.client.send(body, changes=changes)
+        if self.paid is not None:  # whatever the answer is worth
+            self.paid(reply.billed)
+        return reply
 
     # --- the answer -----------------------------------------------------------------------------------------------
 

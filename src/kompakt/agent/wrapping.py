@@ -22,14 +22,12 @@ from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject
 from kompakt.model.references import digest
 from kompakt.session.store import Store
+from kompakt.wire.openai_responses_rules import is_managed
 
 _log = logging.getLogger("kompakt.agent")
 
 ROUTES = {"/chat/completions": "openai-chat", "/responses": "openai-responses", "/messages": "anthropic"}
 """Which format is posted where; the end of a path tells."""
-
-_MANAGED = ("previous_response_id", "conversation")
-"""Fields that say that the provider keeps the history: what is sent is only what is new, and is left alone."""
 
 _BRANCHES = 20
 """Conversations that begin alike and are kept apart at most."""
@@ -123,7 +121,7 @@ def _format(options: Any) -> str | None:
     body = options.json_data
     if str(options.method).lower() != "post" or not isinstance(body, Mapping):
         return None
-    if any(cast("JsonObject", body).get(field) for field in _MANAGED):
+    if is_managed(cast("JsonObject", body)):  # the provider keeps the history: what is sent is only what is new
         return None
     return next((format for end, format in ROUTES.items() if path.endswith(end)), None)
 

@@ -7,7 +7,7 @@ found again. One compaction of a session runs at a time, wherever the others are
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from secrets import token_hex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,12 +20,13 @@ from kompakt.engine.context import Context
 from kompakt.engine.policies import Policy, policy_named
 from kompakt.engine.report import Report, Step
 from kompakt.engine.resuming import Kept, State, state_of
-from kompakt.engine.strategies import Strategy, Summarization
-from kompakt.engine.summary import Material, Summarizer
+from kompakt.engine.strategies import Strategy
+from kompakt.engine.summary import Summarizer
 from kompakt.engine.telemetry import announce
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
+from kompakt.session.asking import MAX_FAULT, Asked, with_summarizer
 from kompakt.session.coding import Coding
 from kompakt.session.events import Compacted, Entry, Failed, Frame
 from kompakt.session.going_on import is_amid, less, resuming, room_for
@@ -40,10 +41,7 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
 
 TRIES = 3
-"""How often a summariser is asked before the ledger speaks alone."""
-
-MAX_FAULT = 1_000
-"""Characters of an error that are kept."""
+"""How often a compaction is worked out again because the session was changed meanwhile."""
 
 RECOVERABLE = "everything that was left out is in the store"
 
@@ -98,12 +96,12 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> Compaction:
             failure = Failed(reason=str(error)[:MAX_FAULT], markers=given_up)
             await session.do(lambda _, failure=failure: [failure])
             raise
-        if await _written(session, prepared, reader, fence):
-            return _told(prepared)
+        if await written(session, prepared, reader, fence):
+            return told(prepared)
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
 
 
-def _told(prepared: Prepared) -> Compaction:
+def told(prepared: Prepared) -> Compaction:
     """Let everyone know that a compaction is written."""
     announce(prepared.report)
     record = prepared.record
@@ -129,14 +127,14 @@ async def _not_due(reader: Reader, wish: Wish) -> Compaction | None:
     return None if budget.due(tokens) else standing(reader, tokens)
 
 
-async def _written(session: Session, prepared: Prepared, reader: Reader, fence: Fence) -> bool:
+async def written(session: Session, prepared: Prepared, reader: Reader, fence: Fence) -> bool:
     """Write a compaction in one batch, unless something was done to the session as a whole meanwhile."""
     stale = False
 
     async def make(head: Head) -> Draft:
         nonlocal stale
         draft = Draft(head, reader.coding)
-        stale = head.events != reader.head.events
+        stale = (head.created, head.events) != (reader.head.created, reader.head.events)
         if not stale:
             write(draft, prepared, reader.coding, asks=prepared.asks and not await _goes_on(session, reader, head))
         return draft
@@ -185,17 +183,27 @@ async def prepare(reader: Reader, wish: Wish, markers: dict[int, Marker]) -> Pre
     Raises:
         DoesNotFit: what must stay is larger than the budget.
     """
+    return await worked_out(reader, await resumed(reader, model=wish.model), wish, markers)
+
+
+async def worked_out(
+    reader: Reader, session: Resumed, wish: Wish, markers: dict[int, Marker], *, reason: str | None = None
+) -> Prepared:
+    """Work out a compaction of what was read; the store is not touched.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
     began = time.perf_counter()
-    session = await resumed(reader, model=wish.model)
-    asked = _Asked(wish.summarizer, reader.coding) if wish.summarizer is not None else None
+    asked = Asked(wish.summarizer, reader.coding) if wish.summarizer is not None else None
     order = order_of(session, wish, markers, reader.timeline.pins)
-    order = msgspec.structs.replace(order, policy=_with_summarizer(order.policy, asked))
+    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, asked))
     before = session.context.projected_tokens
-    asks = _is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
+    asks = is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
     spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
     outcome = await _proceeded(session, order, spare)
     steps, budget = outcome.steps, order.budget
-    reason = f"over {budget.trigger} tokens" if budget.due(before) else "asked for"
+    reason = reason or (f"over {budget.trigger} tokens" if budget.due(before) else "asked for")
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
     failures = tuple(asked.failures if asked else ())
     prepared = recorded(reader, session, outcome.context, account, markers=markers, failures=failures)
@@ -235,7 +243,7 @@ def recorded(
         covers_to=_covers_to(session, kept, reader),
         tip=reader.head.rows,
         markers=tuple(markers),
-        auto=_is_auto(markers),
+        auto=is_auto(markers),
         reason=report.reason,
         policy=report.policy,
         tokens_before=report.tokens_before,
@@ -245,7 +253,7 @@ def recorded(
     return Prepared(record, state.summary, report)
 
 
-def _is_auto(markers: Mapping[int, Marker]) -> bool:
+def is_auto(markers: Mapping[int, Marker]) -> bool:
     """Tell whether nobody asked for a compaction."""
     return bool(markers) and all(marker.auto for marker in markers.values())
 
@@ -292,8 +300,8 @@ async def apply(session: Session, strategy: Strategy, fence: Fence) -> Compactio
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
         account = _Account(name, "asked for", before, seconds=time.perf_counter() - began)
         prepared = recorded(reader, now, now.context, account)
-        if await _written(session, prepared, reader, fence):
-            return _told(prepared)
+        if await written(session, prepared, reader, fence):
+            return told(prepared)
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
 
 
@@ -330,50 +338,6 @@ def _report(session: Resumed, context: Context, account: _Account, state: State)
         recoverable=RECOVERABLE,
         seconds=account.seconds,
     )
-
-
-class _Asked:
-    """A summariser with patience: asked again when it fails, never believed when it says nothing or too much."""
-
-    def __init__(self, summarizer: Summarizer, coding: Coding) -> None:
-        self._summarizer = summarizer
-        self._coding = coding
-        self.failures: list[str] = []
-
-    async def __call__(self, material: Material) -> str:
-        for _ in range(TRIES):
-            try:
-                made = self._summarizer(material)
-                text = self._coding.cleaned((await made if isinstance(made, Awaitable) else made).strip())
-            except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the session must outlive it
-                self.failures.append(self._coding.cleaned(repr(error))[:MAX_FAULT])
-                continue
-            fault = _fault(text, material)
-            if fault is None:
-                return text
-            self.failures.append(fault)
-        return ""
-
-
-def _fault(text: str, material: Material) -> str | None:
-    if not text:
-        return "the summary is empty"
-    if material.count(text) > material.max_tokens:
-        return f"the summary has more than the {material.max_tokens} tokens it may have"
-    return None
-
-
-def _with_summarizer(policy: Policy, asked: _Asked | None) -> Policy:
-    """Let the policy's summarisation ask this summariser."""
-    if asked is None:
-        return policy
-    return msgspec.structs.replace(policy, steps=tuple(_asking(step, asked) for step in policy.steps))
-
-
-def _asking(step: Strategy, asked: _Asked) -> Strategy:
-    if not isinstance(step, Summarization):
-        return step
-    return Summarization(asked, share=step.share, when=step.when, target=step.target)
 
 
 def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> None:

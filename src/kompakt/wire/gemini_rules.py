@@ -1,8 +1,8 @@
 """What Gemini refuses, and how such a history is mended.
 
 Problems are found on the wire form; mending goes through the parsed messages, so what stands right is not touched.
-A content of function responses and the prompt behind it stay two contents: merged, the prompt would no longer mark
-where the current turn begins (GE-6). So two user contents in a row are right when the first holds responses.
+Roles alternate (GE-7), and a prompt is never merged into the function responses before it: it would no longer mark
+where the current turn begins (GE-6). So where the one follows the other, a line of the model's is put between them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from kompakt.wire.gemini import (
     signature_of,
 )
 from kompakt.wire.mending import Codes, Mender, mend_pairs
+from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change, Problem
 from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths, raw_of
 from kompakt.wire.wording import CONTINUE_LINE, RESUME_LINE
@@ -169,7 +170,7 @@ def _order_problems(turns: Sequence[_Turn]) -> Iterator[Problem]:
         code = "GE-1" if turns[0].calls else "GE-7"
         yield Problem(code, "contents[0].role", "the history begins with the model; a user content must come first")
     for i, (earlier, later) in enumerate(pairwise(turns), start=1):
-        if earlier.side == later.side != "" and not (later.side == "user" and earlier.responses):
+        if earlier.side == later.side != "":
             code = "GE-1" if later.calls else "GE-7"
             yield Problem(code, f"contents[{i}].role", f"two {later.side} contents in a row; the roles must alternate")
     if turns[-1].side == "model":
@@ -269,6 +270,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     messages, paired = mend_pairs([message for message in messages if message.parts], mender)
     changes += paired
     messages = _merged(_aligned(messages, path, changes), path, changes, {"assistant", "user"})
+    messages = _parted(messages, path, changes)
     if history.messages:
         messages = _framed(messages, changes)
     if needs_signatures(history.model):
@@ -406,6 +408,17 @@ def _merged(
         code = "GE-1" if message.calls else "GE-7"
         changes.append(Change(code, "merged", path(message.parts[0]), "this content joined the one before it"))
         out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
+    return out
+
+
+def _parted(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
+    """Put a line of the model's between responses and the prompt behind them."""
+    out: list[Message] = []
+    for message in messages:
+        if out and out[-1].results and message.role == "user" == out[-1].role and not _is_foreign(message):
+            changes.append(Change("GE-7", "added", path(message.parts[0]), "a line of the model's before this prompt"))
+            out.append(Message("assistant", (Text(BRIDGE),)))
+        out.append(message)
     return out
 
 

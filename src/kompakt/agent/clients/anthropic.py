@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kompakt.agent.clients.anthropic_caching import with_breakpoints
 from kompakt.agent.clients.calling import (
     MAX_RETRIES,
     PLACEHOLDER,
@@ -18,7 +19,8 @@ from kompakt.agent.clients.calling import (
     without_nulls,
 )
 from kompakt.agent.clients.failing import Failed
-from kompakt.agent.protocol import Delta, Stop, ToolSpec
+from kompakt.agent.prompts import NATIVE
+from kompakt.agent.protocol import Delta, Managing, Reply, Stop, ToolSpec
 from kompakt.errors import UsageError
 from kompakt.model.messages import JsonObject
 from kompakt.wire import anthropic
@@ -34,12 +36,20 @@ _STOPS: dict[str, Stop] = {
     "model_context_window_exceeded": "overflow",
 }
 
+ON_DEMAND, THRESHOLD, EDITING = "compact-2026-09-04", "compact-2026-01-12", "context-management-2025-06-27"
+"""Betas: compaction that is asked for, at a size, and the clearing of tool outputs."""
+
+BETA_HEADER = "anthropic-beta"
+
+MIN_THRESHOLD = 50_000
+"""Tokens below which the provider does not compact by itself."""
+
 _PIECES: dict[str, str] = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """Deltas with the field that they grow, which has the same name in the delta and in the block."""
 
 
 class AnthropicMessages(Caller):
-    """Talks to a model over ``/v1/messages``."""
+    """Talks to a model over ``/v1/messages``; ``cache`` marks where the prompt is cached."""
 
     format = anthropic.FORMAT
 
@@ -54,8 +64,10 @@ class AnthropicMessages(Caller):
         max_retries: int = MAX_RETRIES,
         timeout: float = TIMEOUT,
         client: AsyncAnthropic | None = None,
+        cache: bool = True,
     ) -> None:
         super().__init__(model, context_window=context_window, output_limit=output_limit, max_retries=max_retries)
+        self._caches = cache
         self._owned = client is None
         made = _make(base_url, api_key, timeout) if client is None else client
         # A copy that shares the connections, so that nobody's client is changed.
@@ -75,8 +87,29 @@ class AnthropicMessages(Caller):
         if self._owned:
             await self._client.close()
 
+    async def compact(self, body: JsonObject, *, instructions: str | None = None) -> Reply:
+        """Have the provider summarise: the signed block that comes back stands for all that was sent.
+
+        ``instructions`` take the place of the provider's own prompt, so they are said within one.
+        """
+        wanted = f"{NATIVE}\n\nAsked for in particular:\n{instructions}"
+        compaction = {"type": "summarize", **({"instructions": wanted} if instructions else {})}
+        rest = {key: value for key, value in body.items() if key not in ("context_management", "stream")}
+        return await self.send({**rest, "compaction": compaction})
+
+    def managed(self, how: Managing, tokens: int) -> JsonObject | None:
+        """Return the parameters that let the provider compact, or hide tool outputs, from so many tokens on."""
+        if how == "threshold" and tokens < MIN_THRESHOLD:
+            return None
+        kind = "compact_20260112" if how == "threshold" else "clear_tool_uses_20250919"
+        return {"context_management": {"edits": [{"type": kind, "trigger": {"type": "input_tokens", "value": tokens}}]}}
+
     async def _ask(self, body: JsonObject, headers: dict[str, str]) -> object:
-        return await self._client.post("/v1/messages", cast_to=object, body=body, options={"headers": headers})
+        options: Any = {"headers": _with_betas(body, headers)}
+        return await self._client.post("/v1/messages", cast_to=object, body=self._marked(body), options=options)
+
+    def _marked(self, body: JsonObject) -> JsonObject:
+        return with_breakpoints(body) if self._caches else body
 
     async def _listen(self, body: JsonObject, headers: dict[str, str]) -> AsyncGenerator[JsonObject, None]:
         from anthropic import AsyncStream
@@ -84,8 +117,8 @@ class AnthropicMessages(Caller):
         stream = await self._client.post(
             "/v1/messages",
             cast_to=object,
-            body={**body, "stream": True},
-            options={"headers": headers},
+            body={**self._marked(body), "stream": True},
+            options={"headers": _with_betas(body, headers)},
             stream=True,
             stream_cls=AsyncStream[object],
         )
@@ -130,6 +163,23 @@ def _make(base_url: str | None, api_key: str | None, timeout: float) -> AsyncAnt
     if made.api_key is None and made.auth_token is None and getattr(made, "credentials", None) is None:
         raise UsageError("there is no key: pass api_key=… or set ANTHROPIC_API_KEY")
     return made
+
+
+def _with_betas(body: JsonObject, headers: dict[str, str]) -> dict[str, str]:
+    """Name the betas that a request needs: for what it asks, and for the compaction that it begins with."""
+    kinds = {str(edit.get("type")) for edit in objects(fields(body.get("context_management")).get("edits"))}
+    begun = [block for message in objects(body.get("messages"))[:2] for block in objects(message.get("content"))[:1]]
+    blocks = [block for block in begun if block.get("type") == "compaction"]
+    betas = {
+        ON_DEMAND: "compaction" in body or any(block.get("signature") for block in blocks),
+        THRESHOLD: "compact_20260112" in kinds or any(not block.get("signature") for block in blocks),
+        EDITING: any(kind.startswith("clear_") for kind in kinds),
+    }
+    named = [beta for beta, needed in betas.items() if needed]
+    given = next((value for name, value in headers.items() if name.lower() == BETA_HEADER), None)
+    rest = {name: value for name, value in headers.items() if name.lower() != BETA_HEADER}
+    every = [*(given.split(",") if given else []), *named]
+    return {**rest, BETA_HEADER: ",".join(dict.fromkeys(every))} if every else headers
 
 
 class _Blocks:

@@ -20,13 +20,14 @@ import re
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 
 from kompakt.agent.clients.failing import Failed, failed_of, plain, secrets_in
+from kompakt.agent.configuration import CompactionConfig
 from kompakt.agent.protocol import Delta, Reply, Stop, ToolSpec
 from kompakt.errors import Overflowed, ProviderError, ProviderRefused, ProviderUnavailable, UsageError
 from kompakt.model.budget import OUTPUT_CAP
@@ -76,6 +77,8 @@ class Caller(ABC):
     """A chat client without its SDK."""
 
     format: str
+    compaction: CompactionConfig | None = None
+    """How sessions on this client are compacted, where neither the call nor the agent says; set it as you like."""
 
     def __init__(self, model: str, *, context_window: int | None, output_limit: int | None, max_retries: int) -> None:
         if not model:
@@ -136,11 +139,15 @@ class Caller(ABC):
         changes = changes or {}
         body = {**body, **(changes.get("parameters") or {})}
         headers = {str(name): str(value) for name, value in (changes.get("headers") or {}).items()}
+        return await self._tried(lambda: self._answer(body, headers, on_delta), headers)
+
+    async def _tried(self, ask: Callable[[], Awaitable[JsonObject]], headers: dict[str, str]) -> Reply:
+        """Ask, again where that is worth it, and say what came of it."""
         attempt = 0
         while True:
             attempt += 1
             try:
-                return self._reply(await self._answer(body, headers, on_delta))
+                return self._reply(await ask())
             except Failed as error:
                 failed = error
             if not failed.again or attempt >= self._tries:
@@ -154,8 +161,7 @@ class Caller(ABC):
         self, body: JsonObject, headers: dict[str, str], on_delta: Callable[[Delta], None] | None
     ) -> JsonObject:
         if on_delta is None and not body.get("stream"):
-            with self._reading():
-                return _object(await self._ask(body, headers))
+            return await self._whole(self._ask(body, headers))
         assembly = self._assembly()
         events = self._listen(body, headers)
         try:
@@ -173,6 +179,11 @@ class Caller(ABC):
         if answer is None:
             raise Failed("the stream ended before the answer did", again=True)
         return answer
+
+    async def _whole(self, asked: Awaitable[object]) -> JsonObject:
+        """Wait for an answer in one piece."""
+        with self._reading():
+            return _object(await asked)
 
     def _reply(self, answer: JsonObject) -> Reply:
         items, stop, usage = self._read(answer)

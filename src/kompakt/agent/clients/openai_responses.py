@@ -11,12 +11,15 @@ from collections.abc import Iterable, Sequence
 from kompakt.agent.clients.calling import Answer, fields, is_whole, objects, without_nulls
 from kompakt.agent.clients.failing import Failed, failed_in_stream
 from kompakt.agent.clients.openai_sdk import OpenAICaller
-from kompakt.agent.protocol import Delta, Stop, ToolSpec
+from kompakt.agent.protocol import Delta, Managing, Reply, Stop, ToolSpec
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire import openai_responses
 from kompakt.wire.openai_responses import CALLS, kind_of
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+MIN_THRESHOLD = 1_000
+"""Tokens below which the provider does not compact by itself."""
 
 _CUT: dict[str, Stop] = {
     "max_output_tokens": "length",
@@ -39,6 +42,21 @@ class OpenAIResponses(OpenAICaller):
         if tools:
             body["tools"] = self._tools(tools)
         return {**body, "input": []}
+
+    async def compact(self, body: JsonObject, *, instructions: str | None = None) -> Reply:
+        """Have the provider compact: what comes back stands for all that was sent, and goes back as it is.
+
+        The request has to fit the window. ``instructions`` are told beside the system text.
+        """
+        told = "\n\n".join(filter(None, [body.get("instructions"), instructions]))
+        asked = {"model": body.get("model"), "input": body.get("input"), **({"instructions": told} if told else {})}
+        return await self._tried(lambda: self._whole(self._post(f"{self.path}/compact", asked, {})), {})
+
+    def managed(self, how: Managing, tokens: int) -> JsonObject | None:
+        """Return the parameters that let the provider compact by itself from so many tokens on."""
+        if how != "threshold" or tokens < MIN_THRESHOLD:
+            return None
+        return {"context_management": [{"type": "compaction", "compact_threshold": tokens}]}
 
     def _assembly(self) -> _Events:
         return _Events()

@@ -46,7 +46,10 @@ class OpenAICaller(Caller):
             await self._client.close()
 
     async def _ask(self, body: JsonObject, headers: dict[str, str]) -> object:
-        return await self._client.post(self.path, cast_to=object, body=body, options={"headers": headers})
+        return await self._post(self.path, body, headers)
+
+    async def _post(self, path: str, body: JsonObject, headers: dict[str, str]) -> object:
+        return await self._client.post(path, cast_to=object, body=body, options={"headers": headers})
 
     async def _listen(self, body: JsonObject, headers: dict[str, str]) -> AsyncGenerator[JsonObject, None]:
         from openai import AsyncStream

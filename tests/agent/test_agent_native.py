@@ -1,0 +1,284 @@
+"""The provider compacts: asked, or by itself. Its own items go back untouched, and kompakt stands behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.agent.clients_serving import asked_of, whole
+from tests.agent.running import RULE, SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
+from tests.agent.test_agent_choices import Echo
+from tests.provider import Provider
+
+import kompakt
+from kompakt.agent.agent import Agent
+from kompakt.agent.clients import AnthropicMessages, OpenAIResponses
+from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.events import Compacted
+from kompakt.errors import UsageError
+from kompakt.session.store import open_store
+
+NATIVE = ("openai-responses", "anthropic")
+each_native = pytest.mark.parametrize("format", NATIVE)
+MODEL = {"anthropic": "claude-opus-4-6", "openai-responses": "gpt-5"}
+
+
+def config(how: str, **options: Any) -> CompactionConfig:
+    return CompactionConfig(native=how, economic=False, **options)  # type: ignore[arg-type]
+
+
+def held(body: dict[str, Any]) -> list[str]:
+    """Return the compactions that a request holds, as they are."""
+    found: list[str] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if value.get("type") == "compaction" and ("content" in value or "encrypted_content" in value):
+                found.append(json.dumps({k: v for k, v in value.items() if k != "cache_control"}, sort_keys=True))
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(body.get("messages") or body.get("input"))
+    return found
+
+
+@each_native
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+def test_the_provider_compacts_when_it_is_asked(format: str, streams: bool) -> None:
+    async def main() -> None:
+        script = scripted(60)
+        store = await open_store("memory:")
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for(format, provider, model=MODEL[format])
+            agent = Agent(client, tools=Desk().tools, system=SYSTEM, store=store, compaction=config("demand"))
+            task = script.task(TASK)
+            if streams:
+                result = (await watched(agent, task, session="s")).result
+            else:
+                result = await agent.run(task, session="s")
+            await agent.close()
+            made = provider.compactor.made
+            assert made.count("demand") >= 2 and set(made) == {"demand"}
+            clean(provider, breaks=len(made))
+            assert provider.overflows == []
+            asked = [record for record in provider.requests if record.kind == "compaction"]
+            steps = [record for record in provider.requests if record.kind == "step"]
+            assert result.usage.prompt >= sum(record.prompt for record in asked), "what it cost is not in the bill"
+            assert all(len(held(record.body)) <= 1 for record in steps)
+            assert len({item for record in steps for item in held(record.body)}) == len(made), "an item was changed"
+            assert all(RULE in json.dumps(record.body) for record in steps)
+        session = await store.session("s")
+        assert [account.policy for account in await session.compactions()] == ["provider"] * len(made)
+        assert result.text == "All 60 steps are done."
+        said = await said_in(store, "s")
+        assert sum(len(message.calls) for message in said) == sum(len(message.results) for message in said) >= 60
+
+    asyncio.run(main())
+
+
+@each_native
+@pytest.mark.parametrize("why", ["refuses", "fails", "too large", "nothing"])
+def test_kompakt_compacts_where_the_provider_does_not(format: str, why: str, caplog: Any) -> None:
+    async def main() -> None:
+        script = scripted(40)
+        with Provider(script, window=WINDOW, compacts=why != "refuses") as provider:
+            client = client_for(format, provider, model=MODEL[format], max_retries=0)
+            if why == "fails":
+
+                async def failing(body: Any, **options: Any) -> Any:
+                    raise kompakt.ProviderUnavailable("overloaded")
+
+                client.compact = failing
+            elif why in ("too large", "nothing"):
+                client.compact = _answering(client, "word " * 20_000 if why == "too large" else "")
+            async with Agent(client, tools=Desk().tools, system=SYSTEM, compaction=config("demand")) as agent:
+                seen = await watched(agent, script.task(TASK), session="s")
+                accounts = await (await agent.session("s")).compactions()
+            assert seen.result.text == "All 40 steps are done." and seen.count(Compacted) > 0
+            assert {account.policy for account in accounts} == {"default"}
+            clean(provider)
+            asked = [record for record in provider.requests if record.kind == "compaction"]
+            assert len(asked) == (1 if why == "refuses" else 0), "it was asked again although it had refused"
+            assert why == "too large" or "the provider did not compact" in caplog.text
+
+    asyncio.run(main())
+
+
+def _answering(client: Any, content: str) -> Any:
+    async def compact(body: Any, **_: Any) -> kompakt.agent.protocol.Reply:
+        block = {"type": "compaction", "content": content, "signature": "s"}
+        item = {"type": "compaction", "encrypted_content": content}
+        made = {"role": "assistant", "content": [block]} if client.format == "anthropic" else item
+        items = (made,) if content else ()
+        return kompakt.agent.protocol.Reply(items, "end", kompakt.Usage(), kompakt.Usage())
+
+    return compact
+
+
+@pytest.mark.parametrize(("format", "window", "steps"), [("openai-responses", WINDOW, 60), ("anthropic", 90_000, 130)])
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+def test_the_provider_compacts_by_itself(format: str, window: int, steps: int, streams: bool) -> None:
+    async def main() -> None:
+        script = scripted(steps, parallel=0.5)
+        store = await open_store("memory:")
+        with Provider(script, window=window) as provider:
+            client = client_for(format, provider, model=MODEL[format], context_window=window)
+            agent = Agent(client, tools=Desk().tools, system=SYSTEM, store=store, compaction=config("threshold"))
+            task = script.task(TASK)
+            run = watched(agent, task, session="s") if streams else agent.run(task, session="s")
+            await run
+            await agent.close()
+            made = provider.compactor.made
+            assert set(made) == {"threshold"} and provider.overflows == []
+            clean(provider, breaks=len(made))
+            last = provider.requests[-1].body
+            assert all(item in {*held(record.body)} for record in provider.requests[-1:] for item in held(last)[-1:])
+            assert len(held(last)) == 1 and len(json.dumps(last)) < 4 * window
+        session = await store.session("s")
+        accounts = await session.compactions()
+        assert [account.policy for account in accounts] == ["provider"] * len(made)
+        assert await session.verify() == []
+
+    asyncio.run(main())
+
+
+def test_the_provider_hides_old_outputs() -> None:
+    async def main() -> None:
+        script = scripted(60)
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for("anthropic", provider, model=MODEL["anthropic"])
+            async with Agent(client, tools=Desk().tools, system=SYSTEM, compaction=config("edits")) as agent:
+                await agent.run(script.task(TASK), session="s")
+            assert "clearing" in provider.compactor.made
+            clean(provider)
+            sent = [record for record in provider.requests if record.kind == "step"]
+            assert all("clear_tool_uses_20250919" in json.dumps(record.body["context_management"]) for record in sent)
+
+    asyncio.run(main())
+
+
+def test_a_size_that_the_provider_does_not_compact_at_is_left_to_kompakt(caplog: Any) -> None:
+    async def main() -> None:
+        script = scripted(40)
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for("anthropic", provider, model=MODEL["anthropic"])
+            async with Agent(client, tools=Desk().tools, system=SYSTEM, compaction=config("threshold")) as agent:
+                seen = await watched(agent, script.task(TASK), session="s")
+            assert seen.count(Compacted) > 0 and provider.compactor.made == []
+            clean(provider)
+        assert "does not compact by itself at this size" in caplog.text
+
+    asyncio.run(main())
+
+
+@each_native
+def test_by_hand_with_instructions_pins_and_an_undo(format: str) -> None:
+    async def main() -> None:
+        script = scripted(8)
+        store = await open_store("memory:")
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for(format, provider, model=MODEL[format])
+            agent = Agent(client, tools=Desk().tools, system=SYSTEM, store=store, compaction=config("demand"))
+            await agent.run(script.task(TASK), session="s")
+            session = await store.session("s")
+            await session.pin("The tide turns at noon.")
+            before = await session.count()
+            done = await agent.compact("s", instructions="Keep the names of ships.")
+            assert done.changed and done.report is not None and done.report.policy == "provider"
+            assert done.tokens_after < before and await session.pending() == {}
+            (account,) = await session.compactions()
+            assert not account.auto
+            assert "Keep the names of ships." in json.dumps(provider.requests[-1].body)
+            shown = json.dumps((await session.project()).payload)
+            assert TASK in shown and "The tide turns at noon." in shown and '"compaction"' in shown
+            await session.undo()
+            assert await session.count() == before and await session.verify() == []
+            other = await agent.compact("s", summarizer=lambda material: "Told by hand.", policy="default")
+            assert other.report is not None and other.report.policy == "default"
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_the_facts_outlive_what_nobody_can_read() -> None:
+    """kompakt compacts behind the provider: what happened before is still told, from the ledger."""
+
+    async def main() -> None:
+        script = scripted(
+            30, make=lambda step, dice, tools: [("read_file", {"path": f"src/part_{step}.py", "lines": 5})]
+        )
+        store = await open_store("memory:")
+        with Provider(script, window=WINDOW) as provider:
+            client = client_for("openai-responses", provider)
+            agent = Agent(client, tools=Desk().tools, system=SYSTEM, store=store, compaction=config("demand"))
+            await agent.run(script.task(TASK), session="s")
+            assert provider.compactor.made
+            session = await store.session("s")
+            await session.request_compaction()
+            await session.compact(6_000)
+            shown = json.dumps((await session.project()).payload)
+            assert "src/part_1.py" in shown and TASK in shown
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_without_such_a_provider_says_so() -> None:
+    async def main() -> None:
+        agent = Agent(Echo(), compaction=config("demand"))
+        with pytest.raises(UsageError, match="no compaction of its provider's"):
+            await agent.run("Go.", session="s")
+
+    asyncio.run(main())
+    assert isinstance(AnthropicMessages("claude-opus-4-6", api_key="k"), kompakt.agent.protocol.CompactingClient)
+    assert isinstance(OpenAIResponses("gpt-5", api_key="k"), kompakt.agent.protocol.CompactingClient)
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
+def test_a_conversation_that_the_provider_keeps_is_sent_as_it_is(field: str) -> None:
+    async def main() -> None:
+        said = {"status": "completed", "output": []}
+        body = {"model": "gpt-5", "input": [{"role": "user", "content": "And now?"}], field: "kept_1"}
+        _, server = await asked_of("openai-responses", whole(said), body=body)
+        assert server.asked[0].json == body
+
+    asyncio.run(main())
+
+
+def test_betas_are_named_for_what_a_request_holds() -> None:
+    block = {"type": "compaction", "content": "Told.", "signature": "s"}
+    body = {"model": "m", "messages": [{"role": "user", "content": [block, {"type": "text", "text": "Go."}]}]}
+    answer = {"role": "assistant", "content": [{"type": "compaction", "content": "Told."}]}
+    unsigned = {**body, "messages": [*body["messages"], answer]}
+    plain = {**body, "messages": [{"role": "user", "content": "Go."}]}
+    edits = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]}
+    told = {"headers": {"Anthropic-Beta": "mine"}}
+
+    async def betas(body: Any, **options: Any) -> str:
+        _, server = await asked_of("anthropic", whole({"content": [], "stop_reason": "end_turn"}), body=body, **options)
+        return server.asked[0].headers.get("anthropic-beta", "")
+
+    async def main() -> None:
+        assert await betas(plain) == ""
+        assert await betas(plain, changes=told) == "mine"
+        assert await betas(body, changes=told) == "mine,compact-2026-09-04"
+        assert await betas(unsigned) == "compact-2026-09-04,compact-2026-01-12"
+        assert await betas({**plain, "context_management": edits}) == "compact-2026-01-12,context-management-2025-06-27"
+
+    asyncio.run(main())
+
+
+def test_what_a_request_may_be_told() -> None:
+    responses, messages = OpenAIResponses("gpt-5", api_key="k"), AnthropicMessages("claude-opus-4-6", api_key="k")
+    assert responses.managed("threshold", 900) is None and responses.managed("edits", 9_000) is None
+    assert messages.managed("threshold", 49_999) is None
+    assert responses.managed("threshold", 1_000) == {
+        "context_management": [{"type": "compaction", "compact_threshold": 1_000}]
+    }
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
+    assert messages.managed("threshold", 50_000) == {"context_management": {"edits": [edit]}}
