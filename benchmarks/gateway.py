@@ -34,14 +34,30 @@ TOKENS = 200_000
 PAIRS = int(os.environ.get("KOMPAKT_PAIRS", "400"))
 WARM = 20
 CONNECTIONS = 32
-SECONDS = 8.0
+SECONDS, WARM_SECONDS = 8.0, 4.0
 INSTALL, START = 600, 90
 """Seconds that a peer has to be installed and to start."""
 KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 HEADERS = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
 PATH = "/v1/chat/completions"
 PEERS = {"litellm": "litellm[proxy]", "headroom": "headroom-ai[proxy]"}
-WORDS = "queue index writer shard replica cache token retry schema parser module server limit total value".split()
+WORDS = [
+    "queue",
+    "index",
+    "writer",
+    "shard",
+    "replica",
+    "cache",
+    "token",
+    "retry",
+    "schema",
+    "parser",
+    "module",
+    "server",
+    "limit",
+    "total",
+    "value",
+]
 
 
 class Timing(NamedTuple):
@@ -231,10 +247,27 @@ def overhead_rows(name: str, found: list[Timing]) -> tuple[list[Row], dict[str, 
 # --- throughput ---------------------------------------------------------------------------------------------------
 
 
-async def _client(port: int, data: bytes, end: float, counts: list[int]) -> None:
+class Session:
+    """A conversation that grows by a round with each request, as bytes."""
+
+    def __init__(self, tokens: int, number: int) -> None:
+        self.number, self.at = number, 0
+        self.items = b",".join(history(tokens, f"session {number}"))
+
+    def next(self) -> bytes:
+        """Return the next request."""
+        self.at += 1
+        self.items += b"," + b",".join(rounds(1, size=2, start=self.number * 10_000 + 500 + self.at))
+        body = body_of([self.items])
+        fields = {**HEADERS, "host": "127.0.0.1", "content-length": str(len(body))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return f"POST {PATH} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+async def _client(port: int, session: Session, end: float, counts: list[int]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.monotonic() < end:
-        writer.write(data)
+        writer.write(session.next())
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
@@ -250,20 +283,31 @@ async def _client(port: int, data: bytes, end: float, counts: list[int]) -> None
     writer.close()
 
 
-async def _rate(port: int, data: bytes, seconds: float) -> float:
+async def _rate(port: int, sessions: Sequence[Session], seconds: float) -> tuple[float, int]:
     counts: list[int] = []
     began = time.monotonic()
-    await asyncio.gather(*(_client(port, data, began + seconds, counts) for _ in range(CONNECTIONS)))
-    return len(counts) / (time.monotonic() - began)
+    await asyncio.gather(*(_client(port, session, began + seconds, counts) for session in sessions))
+    return len(counts) / (time.monotonic() - began), len(counts)
 
 
-def rate(port: int, body: bytes, *, seconds: float = SECONDS) -> float:
-    """Return the requests served in a second."""
-    fields = {**HEADERS, "host": "127.0.0.1", "content-length": str(len(body))}
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    data = f"POST {PATH} HTTP/1.1\r\n{head}\r\n".encode() + body
-    asyncio.run(_rate(port, data, 2))  # warm
-    return asyncio.run(_rate(port, data, seconds))
+def served(target: int) -> int:
+    """Ask the upstream how many requests it had."""
+    connection = http.client.HTTPConnection("127.0.0.1", target, timeout=10)
+    connection.request("GET", "/count")
+    found = int(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+def rate(port: int, target: int, tokens: int, *, seconds: float = SECONDS) -> float:
+    """Return the requests served in a second, each of them by the upstream."""
+    sessions = [Session(tokens, number) for number in range(CONNECTIONS)]
+    asyncio.run(_rate(port, sessions, WARM_SECONDS))
+    before = served(target)
+    found, answered = asyncio.run(_rate(port, sessions, seconds))
+    if served(target) - before < answered:
+        raise RuntimeError(f"{answered} answers, of which the upstream gave {served(target) - before}")
+    return found
 
 
 def installed(name: str) -> Path:
@@ -307,8 +351,7 @@ def throughput() -> tuple[list[Row], dict[str, str]]:
     """Measure requests a second: short ones, and ones with the history of an agent at work."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    bodies = {"short requests": body_of(history(200, "t")), "20,000-token histories": body_of(history(20_000, "t"))}
-    for what, body in bodies.items():
+    for what, tokens in (("short requests", 200), ("20,000-token histories", 20_000)):
         rates: dict[str, float] = {}
         for name in ("kompakt", "bare", *PEERS):
             with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
@@ -317,9 +360,9 @@ def throughput() -> tuple[list[Row], dict[str, str]]:
                 try:
                     starting = {"kompakt": lambda f, t: gateway(f, t, 1_000_000), "bare": bare}.get(name)
                     made = starting(folder, target) if starting else peer(name, folder, target)
-                    rates[name] = rate(stack.enter_context(made), body)
+                    rates[name] = rate(stack.enter_context(made), target, tokens)
                 except (RuntimeError, OSError, asyncio.IncompleteReadError) as error:
-                    missing[name] = str(error)[:300]
+                    missing[f"{name}, {what}"] = str(error)[:300]
         for name, value in rates.items():
             label = {"bare": "a bare pass-through"}.get(name, name)
             rows.append(Row(name=f"{what}: {label}", value=value, unit="requests/s", peer=name != "kompakt"))

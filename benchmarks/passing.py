@@ -1,4 +1,4 @@
-"""The least that a gateway can do: take a request, send it on, hand back what comes. What overhead is measured against."""
+"""The least that a gateway can do: take a request, send it on, hand back what comes. Overhead is what is added."""
 
 from __future__ import annotations
 

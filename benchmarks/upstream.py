@@ -1,7 +1,8 @@
 """A provider that costs next to nothing: it reads a request to its end and answers a few bytes, whole or as a stream.
 
 ``python -m benchmarks.upstream PORT [MILLISECONDS]`` waits so long before each answer. Headers of the request decide
-the shape of the answer: with ``x-cheap: stream`` it is a stream of three events.
+the shape of the answer: with ``x-cheap: stream`` it is a stream of three events. ``GET /count`` tells how many requests
+there were, so that nobody can answer them from a cache unseen.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ PIECE = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 class Cheap(asyncio.Protocol):
     """One connection."""
 
+    served = 0
+
     def __init__(self, delay: float = 0) -> None:
         self.delay = delay
         self.transport: asyncio.Transport | None = None
@@ -78,6 +81,10 @@ class Cheap(asyncio.Protocol):
     def _answer(self, head: bytes) -> None:
         if self.transport is None or self.transport.is_closing():
             return
+        if head.startswith(b"GET /count"):
+            self.transport.write(_whole(Cheap.served))
+            return
+        Cheap.served += 1
         if b"x-cheap: stream" in head:
             self.transport.write(HEAD + PIECE)
             self.transport.write(PIECE + PIECE + b"0\r\n\r\n")

@@ -27,7 +27,7 @@ SESSIONS = 200
 PAUSE = 4.0
 """Seconds between a session's answer and its next request: the model thinks, tools run."""
 START, SPREAD, END = 4, 36, 60
-"""Rounds that a session begins with, that sessions lie apart at first, and that it ends with; a window holds about 30."""
+"""Rounds that a session begins with, that sessions lie apart at first, and that it ends with; a window holds 37."""
 SIZE = 25
 """Lines of a result, about 400 tokens."""
 

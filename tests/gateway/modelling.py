@@ -8,12 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.gateway.serving import Gate, gateway
 from tests.gateway.talking import Talk, breaks
 from tests.gateway.upstreams import KEYS, Raw, Recorded
 from tests.provider import Answer, Call
 from tests.provider.answer import Seen
 from tests.provider.script import PREFIX
+
+each_case = pytest.mark.parametrize(
+    ("format", "stream"),
+    [("openai-chat", False), ("openai-responses", True), ("anthropic", False), ("gemini", True)],
+    ids=["chat-whole", "responses-streamed", "anthropic-whole", "gemini-streamed"],
+)
+"""Every format once, half of them streamed, for what does not depend on how both go together."""
 
 
 class Model:
@@ -39,20 +47,33 @@ def read(path: str = "src/a.py") -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def recalling(
-    model: Any, format: str, folder: Path, *, stream: bool = False, lines: int = 8, window: int = 16_000, **changes: Any
-) -> Iterator[tuple[Talk, Recorded, Gate]]:
-    """Hold a session with a model through a gateway that offers recall."""
+def recalling(model: Any, folder: Path, *, window: int = 16_000, **changes: Any) -> Iterator[tuple[Recorded, Gate]]:
+    """Run a model behind a gateway that offers recall."""
     settings = {"recall": True, "context_window": window, **changes}
     with (
         Recorded(model, window=window) as provider,
         gateway(provider.url, store=f"sqlite:///{folder / 'k.db'}", **settings) as gate,
     ):
-        talk = Talk(gate.url, format, stream=stream, lines=lines)
-        try:
-            yield talk, provider, gate
-        finally:
-            talk.close()
+        yield provider, gate
+
+
+@contextmanager
+def talking(gate: Gate, format: str, **options: Any) -> Iterator[Talk]:
+    """Talk to a gateway."""
+    talk = Talk(gate.url, format, **options)
+    try:
+        yield talk
+    finally:
+        talk.close()
+
+
+@contextmanager
+def held(
+    model: Any, format: str, folder: Path, *, stream: bool = False, lines: int = 8
+) -> Iterator[tuple[Talk, Recorded, Gate]]:
+    """Talk to a model through a gateway that offers recall."""
+    with recalling(model, folder) as (provider, gate), talking(gate, format, stream=stream, lines=lines) as talk:
+        yield talk, provider, gate
 
 
 def sound(provider: Recorded, format: str) -> None:

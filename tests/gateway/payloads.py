@@ -125,7 +125,9 @@ ANSWERS: dict[str, Any] = {
         "usage": {"input_tokens": 321, "output_tokens": 4},
     },
     "gemini": {
-        "candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}],
+        "candidates": [
+            {"index": 0, "content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}
+        ],
         "usageMetadata": {"promptTokenCount": 321, "candidatesTokenCount": 4, "totalTokenCount": 325},
     },
 }

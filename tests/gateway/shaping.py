@@ -102,7 +102,7 @@ class Codex(Shaped):
             "tool_choice": "auto",
             "reasoning": {"effort": "medium", "summary": "auto"},
         }
-        text = "<environment_context>\n  <cwd>/work</cwd>\n  <approval_policy>never</approval_policy>\n</environment_context>"
+        text = "<environment_context>\n  <cwd>/work</cwd>\n  <shell>bash</shell>\n</environment_context>"
         context = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
         return [context, *(self._item(item) for item in items)]
 
@@ -130,7 +130,9 @@ class OpencodeChat(Shaped):
             {"role": "system", "content": f"Today is 2026-09-{1 + at // 5:02d}."},
         ]
         asked = [
-            {**item, "content": [{"type": "text", "text": item["content"]}]} if item["role"] == "user" and at % 2 else item
+            {**item, "content": [{"type": "text", "text": item["content"]}]}
+            if item["role"] == "user" and at % 2
+            else item
             for item in items
         ]
         return [*system, *asked]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import cached_property
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,7 +127,7 @@ def head_of(raw: Raw, format: str) -> dict[str, Any]:
 def breaks(asked: list[Raw], format: str) -> list[int]:
     """Return the numbers of the requests that do not begin with the one before them, from 0."""
     found = []
-    for at, (one, two) in enumerate(zip(asked, asked[1:], strict=False)):
+    for at, (one, two) in enumerate(pairwise(asked)):
         before, after = items_of(one, format), items_of(two, format)
         if after[: len(before)] != before or head_of(one, format) != head_of(two, format):
             found.append(at + 1)
@@ -165,9 +166,7 @@ async def _recalled(store: str, tenant: str, session: str, calls: list[str], lin
         found = await opened.session(session)
         if not await found.exists():
             return calls
-        return [
-            id for at, id in enumerate(calls) if not await _reaches(found, id, lines, whole=at % EACH_WHOLE == 0)
-        ]
+        return [id for at, id in enumerate(calls) if not await _reaches(found, id, lines, whole=at % EACH_WHOLE == 0)]
     finally:
         await opened.close()
 

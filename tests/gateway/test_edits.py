@@ -36,7 +36,9 @@ class Writer:
     def __init__(self, format: str, rounds: int) -> None:
         self.format = format
         text = f"Keep to the plan of {fresh()} and never touch the migrations folder."
-        user: Any = {"role": "user", "parts": [{"text": text}]} if format == "gemini" else {"role": "user", "content": text}
+        user: Any = (
+            {"role": "user", "parts": [{"text": text}]} if format == "gemini" else {"role": "user", "content": text}
+        )
         self.task, self.items, self.at = text, [user], 0
         self.strings, self.marks = False, False
         self.grow(rounds, 60)

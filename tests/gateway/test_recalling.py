@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.gateway.modelling import (
     Model,
+    each_case,
+    held,
     id_of,
     output_of,
     prompt_of,
@@ -17,13 +20,16 @@ from tests.gateway.modelling import (
     recalling,
     said,
     sound,
+    talking,
     text_of,
     words,
 )
 from tests.gateway.serving import KEYS, Gate, gateway, hashed
 from tests.gateway.talking import TASK, Talk, needle, result_of
+from tests.gateway.upstreams import KEYS as KEYS_OF
 from tests.gateway.upstreams import wait_for
-from tests.provider.driving import ERRORS, each_format, each_way
+from tests.judges import judge
+from tests.provider.driving import ERRORS, FORMATS, each_format, each_way
 from tests.provider.script import PREFIX
 
 import kompakt
@@ -60,7 +66,7 @@ def plan(format: str) -> Any:
 def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, tmp_path: Path) -> None:
     """What the model thought is bound to what stood before it: it is taken only where everything is at its place."""
     model = Model(*plan(format), thinking=format != "openai-chat")
-    with recalling(model, format, tmp_path, stream=stream) as (talk, provider, gate):
+    with held(model, format, tmp_path, stream=stream) as (talk, provider, gate):
         talk.say(TASK)
         assert talk.step() and talk.step()
         if format != "gemini" or not stream:
@@ -95,7 +101,7 @@ def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str,
         ("Done.", []),
         thinking=format == "anthropic",
     )
-    with recalling(model, format, tmp_path, stream=stream) as (talk, provider, _):
+    with held(model, format, tmp_path, stream=stream) as (talk, provider, _):
         assert talk.run(TASK) == 6
         assert len(provider.asked) == 7
         assert "recall" not in said(talk)
@@ -104,27 +110,28 @@ def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str,
         last = words(provider.asked[-1], format)
         assert last.count('"recall"') >= 4
         assert all(needle(call) in last for call in talk.calls)
+        own = {**provider.asked[-1].json, KEYS_OF[format]: talk.items[:-1]}  # the client's own view is sound by itself
+        assert judge(format, {**own, "model": "gemini-3-pro"} if format == "gemini" else own) == []
 
 
-@each_format
-def test_a_client_that_has_a_tool_of_that_name(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_has_a_tool_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.provider.driving.NAMES", ("read_file", "recall"))
-    model = Model(
-        ("", [("recall", {"path": "mine"})]), ("", [recall("marker", "kompakt_recall")]), ("Done.", []), ("Bye.", [])
-    )
-    with recalling(model, format, tmp_path) as (talk, provider, _):
-        assert talk.run(TASK) == 2
-        assert len(talk.calls) == 1 and len(provider.asked) == 3
-        assert "kompakt_recall" not in said(talk)
-        assert "the marker here is" in words(provider.asked[2], format)
-        sound(provider, format)
+    own, hidden = ("recall", {"path": "mine"}), recall("marker", "kompakt_recall")
+    with recalling(Model(), tmp_path) as (provider, gate):
+        for format in FORMATS:
+            del provider.raw[:]
+            provider.script = Model(("", [own]), ("", [hidden]), ("Done.", []))
+            with talking(gate, format) as talk:
+                assert talk.run(TASK) == 2
+                assert len(talk.calls) == 1 and len(provider.asked) == 3
+                assert "kompakt_recall" not in said(talk)
+            assert "the marker here is" in words(provider.asked[2], format)
+            sound(provider, format)
 
 
-@each_format
-@each_way
+@each_case
 def test_a_model_that_never_stops_recalling(format: str, stream: bool, tmp_path: Path) -> None:
-    model = Model(("Again.", [recall("anything")]))
-    with recalling(model, format, tmp_path, stream=stream) as (talk, provider, _):
+    with held(Model(("Again.", [recall("anything")])), format, tmp_path, stream=stream) as (talk, provider, _):
         talk.say(TASK)
         assert not talk.step()
         assert len(provider.asked) == 7
@@ -133,77 +140,70 @@ def test_a_model_that_never_stops_recalling(format: str, stream: bool, tmp_path:
         sound(provider, format)
 
 
-@each_format
-def test_nothing_is_offered_where_it_was_not_from_the_beginning(format: str, tmp_path: Path) -> None:
-    model = Model(("Let me look.", [read()]), ("Done.", []))
-    with recalling(model, format, tmp_path, recall=False) as (talk, provider, gate):
-        talk.say(TASK)
-        assert talk.step()
-        with gateway(provider.url, store=gate.store, recall=True) as other:
-            later = Talk(other.url, format)
-            later.items = talk.items
-            assert not later.step()
-            later.close()
+FORBIDDEN: dict[str, Any] = {
+    "openai-chat": {"tool_choice": "none"},
+    "openai-responses": {"tool_choice": "none"},
+    "anthropic": {"tool_choice": {"type": "none"}},
+    "gemini": {"tool_config": {"function_calling_config": {"mode": "NONE"}}},
+}
+
+
+def test_nothing_is_offered_where_it_was_not_from_the_beginning(tmp_path: Path) -> None:
+    """Nor where a client declares no tools, forbids calls, or lets the provider keep the conversation."""
+    with recalling(Model(("Done.", [])), tmp_path) as (provider, gate):
+        for format, extra in FORBIDDEN.items():
+            for changes in ({"tools": False}, {"extra": extra}):
+                with talking(gate, format) as talk:
+                    vars(talk).update(changes)
+                    for text in (f"{TASK} {changes}", "And now?"):
+                        talk.say(text)
+                        talk.step()
+                        vars(talk).update({"tools": True, "extra": {}})
+        with talking(gate, "openai-responses") as talk:
+            talk.extra = {"store": True}
+            talk.say(TASK)
+            talk.step()
+        assert len(provider.asked) == 17
         assert all(b"recall" not in raw.body for raw in provider.asked)
+        with talking(gate, "openai-chat") as talk:
+            talk.say(TASK)
+            talk.step()
+            talk.say("And now?")
+            talk.extra = FORBIDDEN[
+                "openai-chat"
+            ]  # the tools stay as they are, or nothing of the prompt would be cached
+            talk.step()
+        assert all(b'"recall"' in raw.body for raw in provider.asked[17:])
 
 
-@each_format
-def test_nothing_is_offered_without_tools(format: str, tmp_path: Path) -> None:
-    with recalling(Model(("Done.", [])), format, tmp_path) as (talk, provider, _):
-        talk.tools = False
-        talk.say(TASK)
-        talk.step()
-        assert b"recall" not in provider.asked[0].body
-
-
-@pytest.mark.parametrize(
-    ("format", "extra"),
-    [
-        ("openai-chat", {"tool_choice": "none"}),
-        ("openai-responses", {"tool_choice": "none"}),
-        ("anthropic", {"tool_choice": {"type": "none"}}),
-        ("gemini", {"tool_config": {"function_calling_config": {"mode": "NONE"}}}),
-    ],
-)
-def test_nothing_is_offered_where_calls_are_forbidden(format: str, extra: dict[str, Any], tmp_path: Path) -> None:
-    with recalling(Model(("Done.", [])), format, tmp_path) as (talk, provider, _):
-        talk.extra = extra
-        talk.say(TASK)
-        talk.step()
-        assert b"recall" not in provider.asked[0].body
-
-
-@each_format
+@pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
 def test_replicas_agree_on_rounds(format: str, tmp_path: Path) -> None:
     """Requests that go from one gateway to another are sent as from one."""
     bodies: list[list[bytes]] = []
     for replicas in (1, 2):
         folder = tmp_path / str(replicas)
         folder.mkdir()
-        with (
-            recalling(Model(*plan(format)), format, folder) as (talk, provider, gate),
-            gateway(provider.url, store=gate.store, recall=True) as other,
-        ):
-            second = Talk(other.url, format)
-            talk.say(TASK)
+        with recalling(Model(*plan(format)), folder) as (provider, gate), ExitStack() as stack:
+            other = gate
+            if replicas == 2:
+                other = stack.enter_context(gateway(provider.url, store=gate.store, recall=True))
+            items: list[Any] = []
             for step in range(5):
-                now = second if replicas == 2 and step % 2 else talk
-                now.items = talk.items
-                now.step()
-                if step in (2, 3):
-                    talk.say("And now?")
-            second.close()
+                with talking(other if step % 2 else gate, format) as talk:
+                    talk.items = items
+                    if step in (0, 3, 4):
+                        talk.say(TASK)
+                    talk.step()
             sound(provider, format)
             bodies.append([raw.body for raw in provider.asked])
     assert bodies[0] == bodies[1] and len(bodies[0]) == 8
 
 
-@each_format
-@each_way
+@each_case
 def test_a_request_that_is_sent_again_finds_its_rounds(format: str, stream: bool, tmp_path: Path) -> None:
     """The provider fails behind a round: the client is told, and what was recalled is not recalled again."""
     model = Model(("Let me see.", [recall("anything")]), ("Done.", []), ("Bye.", []))
-    with recalling(model, format, tmp_path, stream=stream) as (talk, provider, _):
+    with held(model, format, tmp_path, stream=stream) as (talk, provider, _):
         provider.fault(2, "503")
         talk.say(TASK)
         with pytest.raises(
@@ -226,8 +226,8 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
     """Neither another tenant nor another branch of the same conversation is found."""
     told = "It is zanzibar-4711."
     asks = [step for _ in range(4) for step in (("", [recall("zanzibar-4711")]), ("Done.", []))]
-    with recalling(Model((told, []), ("Fine.", []), *asks), "openai-chat", tmp_path, keys=hashed(KEYS)) as made:
-        _, provider, gate = made
+    model = Model((told, []), ("Fine.", []), *asks)
+    with recalling(model, tmp_path, keys=hashed(KEYS)) as (provider, gate):
         talk = Talk(gate.url, "openai-chat", headers={"x-kompakt-key": A})
         talk.say(TASK)
         talk.step()
@@ -251,7 +251,7 @@ def test_recall_finds_nothing_that_came_later(tmp_path: Path) -> None:
     """A client that goes back is on the chain of what it presents, though the session holds more."""
     asks = (("", [recall("zanzibar-4711")]), ("Done.", []))
     model = Model(("Fine.", []), ("It is zanzibar-4711.", []), ("Good.", []), *asks)
-    with recalling(model, "openai-chat", tmp_path) as (talk, provider, gate):
+    with held(model, "openai-chat", tmp_path) as (talk, provider, gate):
         for text in (TASK, "Go on.", "And on."):
             talk.say(text)
             talk.step()
@@ -278,7 +278,7 @@ def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise StoreUnavailable("down")
 
     model = Model(("Look.", [read()]), ("", [recall("marker")]), ("Done.", []), ("Bye.", []), ("Hello.", []))
-    with recalling(model, "openai-chat", tmp_path) as (talk, provider, gate):
+    with held(model, "openai-chat", tmp_path) as (talk, provider, gate):
         talk.say(TASK)
         assert talk.step()
         for name in ("notes", "note", "rows", "commit", "head", "events", "named", "search"):
@@ -289,8 +289,23 @@ def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         talk.say("Thanks.")
         talk.step()
         sound(provider, "openai-chat")
-        new = Talk(gate.url, "openai-chat")
-        new.say("Something else.")
-        new.step()
-        new.close()
+        with talking(gate, "openai-chat") as new:
+            new.say("Something else.")
+            new.step()
         assert b"recall" not in provider.asked[-1].body
+
+
+def test_a_client_that_drops_what_the_model_thought(tmp_path: Path) -> None:
+    """Thoughts are bound to their place: where the client leaves its own out, those of the round go as well."""
+    model = Model(("Hm.", [recall("anything")]), ("Look.", [read()]), ("Done.", []), ("Bye.", []), thinking=True)
+    with held(model, "anthropic", tmp_path) as (talk, provider, _):
+        talk.say(TASK)
+        assert talk.step() and not talk.step()
+        for item in talk.items:
+            if item["role"] == "assistant":
+                item["content"] = [block for block in item["content"] if block["type"] != "thinking"]
+        talk.say("And now?")
+        talk.step()
+        assert [record.refusal for record in provider.refusals] == []
+        last = words(provider.asked[-1], "anthropic")
+        assert '"recall"' in last and "Thought" not in last and last.count("Hm.") == 1

@@ -6,27 +6,32 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.modelling import Model, prompt_of, read, recall, recalling, said, words
-from tests.gateway.payloads import HEADERS, history, request
+from tests.gateway.modelling import Model, each_case, held, prompt_of, read, recall, said, words
+from tests.gateway.payloads import HEADERS, PATHS, history, request
 from tests.gateway.serving import gateway
 from tests.gateway.talking import TASK, Talk, breaks, needle, result_of, scripted
 from tests.gateway.upstreams import Raw, Recorded, Reply, Upstream
 from tests.gateway.upstreams import said as saying
+from tests.judges import judge
 from tests.provider.driving import each_format, each_way
 from tests.provider.script import PREFIX
 
 
-@each_format
-@each_way
+@each_case
 def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, tmp_path: Path) -> None:
     """A result that left the prompt long ago comes back byte for byte; prefixes break only where pivots are made."""
     first = f"{PREFIX[format]}abcdef01_00001_0"
     steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
     early, late = steps[:6], steps[6:]
     model = Model(
-        *early, ("Was there not more?", [recall(needle(first))]), *late, ("", [recall(needle(first))]), ("Done.", [])
+        *early,
+        ("Was there not more?", [recall(needle(first))]),
+        *late,
+        ("", [recall(needle(first))]),
+        ("Done.", []),
+        thinking=format == "anthropic",
     )
-    with recalling(model, format, tmp_path, stream=stream, lines=75) as (talk, provider, gate):
+    with held(model, format, tmp_path, stream=stream, lines=75) as (talk, provider, gate):
         assert talk.run(TASK) == 11
         assert [record.refusal for record in provider.refusals] == [] and provider.overflows == []
         assert talk.compacted and len(provider.asked) == 13
@@ -41,7 +46,7 @@ def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, 
 def test_rounds_count_for_what_is_due(tmp_path: Path) -> None:
     """What the model recalled is no part of what the client sends, and still is of what the window holds."""
     model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
-    with recalling(model, "openai-chat", tmp_path, lines=75) as (talk, provider, _):
+    with held(model, "openai-chat", tmp_path, lines=75) as (talk, provider, _):
         talk.say(TASK)
         assert talk.step() and not talk.step()
         talk.say("Thanks.")
@@ -55,12 +60,12 @@ def test_rounds_count_for_what_is_due(tmp_path: Path) -> None:
 @each_format
 @each_way
 def test_the_clients_size_is_told_where_it_is_wanted(format: str, stream: bool, tmp_path: Path) -> None:
-    script = scripted(8)
+    script = scripted(4)
     with (
         Recorded(script) as provider,
         gateway(provider.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=True) as gate,
     ):
-        talk = Talk(gate.url, format, stream=stream, lines=120)
+        talk = Talk(gate.url, format, stream=stream, lines=220)
         talk.say(script.task(TASK))
         while talk.step():
             told = talk.answers[-1]
@@ -93,3 +98,39 @@ def test_a_count_tells_it_as_well(report: bool, tmp_path: Path) -> None:
         saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
         assert saved > 1_000
         assert answer.json() == {"input_tokens": 5_000 + saved * report}
+
+
+def test_an_overflow_behind_a_round_is_recovered(tmp_path: Path) -> None:
+    """The provider takes the request and not what was recalled for it: less is sent, and the round stays."""
+    rows = history("openai-chat", 12, size=60)
+    error = {
+        "error": {
+            "message": "This model's maximum context length is 9000 tokens. Your messages resulted in 9900 tokens.",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
+    }
+    call = {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": '{"query": "anything"}'}}
+    asks = {"role": "assistant", "content": None, "tool_calls": [call]}
+    replies = [
+        saying({"id": "1", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}}]}),
+        saying({"id": "2", "choices": [{"index": 0, "message": asks, "finish_reason": "tool_calls"}]}),
+        saying(error, 400),
+        saying({"id": "3", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Done."}}]}),
+    ]
+    with (
+        Upstream(lambda raw: replies.pop(0)) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+    ):
+        for items in (rows[:1], rows):
+            body = request("openai-chat", items)
+            answer = httpx.post(
+                f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=20
+            )
+            assert answer.status_code == 200
+        assert answer.json()["choices"][0]["message"]["content"] == "Done." and answer.json()["id"] == "2"
+        sent = [raw.json["messages"] for raw in upstream.raw]
+        assert sent[3][-2:] == sent[2][-2:] and sent[3][-2]["tool_calls"] == [call]
+        assert len(upstream.raw[3].body) < len(upstream.raw[2].body)
+        assert judge("openai-chat", upstream.raw[3].json) == []

@@ -16,7 +16,7 @@ from tests.gateway.serving import gateway
 from tests.gateway.upstreams import KEYS, Raw, Reply, Upstream
 from tests.provider import Answer, Call, Usage
 from tests.provider.answer import Seen
-from tests.provider.driving import NAMES, SCHEMA, each_format
+from tests.provider.driving import FORMATS, NAMES, SCHEMA, each_format
 from tests.provider.frames import frame
 from tests.provider.server import DIALECTS as PROVIDERS
 
@@ -46,7 +46,11 @@ def asked(format: str) -> dict[str, Any]:
         tools = [{"functionDeclarations": tools}]
     said = {"role": "user", "parts": [{"text": "Hi."}]} if format == "gemini" else {"role": "user", "content": "Hi."}
     body: dict[str, Any] = {KEYS[format]: [said], "tools": tools}
-    return body if format == "gemini" else {**body, "model": "test-model", "max_tokens": 100, "stream": True}
+    return (
+        body
+        if format == "gemini"
+        else {**body, "model": "test-model", "max_tokens": 100, "store": False, "stream": True}
+    )
 
 
 class Planned:
@@ -110,18 +114,18 @@ def test_a_stream_that_breaks_breaks_for_the_client(format: str, tmp_path: Path)
     assert len(upstream.raw) == 2
 
 
-@each_format
-def test_what_is_not_about_recall_comes_as_it_was(format: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("offers", [True, False])
+def test_what_is_not_about_recall_comes_as_it_was(offers: bool, tmp_path: Path) -> None:
     """A stream in which the model does not recall says the same; without recall it is the same bytes."""
-    made = b"".join(frames(format, Answer("Well.", (Call("c1", "read_file", {"path": "a"}),), thinking="Hm.")))
-    for offers in (True, False):
-        with (
-            Upstream(Planned(Reply([made], 200, EVENTS))) as upstream,
-            gateway(upstream.url, store=f"sqlite:///{tmp_path / str(offers)}.db", recall=offers) as gate,
-            streamed(gate.url, format) as answer,
-        ):
-            got = answer.read()
-        assert got == made if not offers else told(got) == told(made)
+    answer = Answer("Well.", (Call("c1", "read_file", {"path": "a"}),), thinking="Hm.")
+    made = {format: b"".join(frames(format, answer)) for format in FORMATS}
+    plan = Planned(*(Reply([made[format]], 200, EVENTS) for format in FORMATS))
+    with Upstream(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path}/k.db", recall=offers) as gate:
+        for format in FORMATS:
+            with streamed(gate.url, format) as answered:
+                got = answered.read()
+            assert got == made[format] if not offers else told(got) == told(made[format])
+            assert (b"recall" in upstream.raw[-1].body) == offers
 
 
 def told(stream: bytes) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Everything that was ever sent can be recalled: also of branches given up at once, and of tenants who choose one name."""
+"""All that was ever sent can be recalled: also of branches given up at once, and of tenants who choose one name."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_what_was_sent_last_is_stored_when_the_gateway_ends(tmp_path: Path) -> N
     words = [f"lastword{at:03d}" for at in range(20)]
     with Upstream(answering) as upstream, gateway(upstream.url, store=store, keys=hashed(KEYS)) as gate:
         for at, word in enumerate(words):
-            send(gate, "anthropic", history("anthropic", 2, tag=f"e{at}") + one_round("anthropic", 9, f"a line\n{word}"))
+            send(
+                gate, "anthropic", history("anthropic", 2, tag=f"e{at}") + one_round("anthropic", 9, f"a line\n{word}")
+            )
     assert missing(gate, "tenant-a", words) == set()
 
 

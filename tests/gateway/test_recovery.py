@@ -45,7 +45,7 @@ def test_an_overflow_that_cannot_be_helped_comes_back_as_it_was(tmp_path: Path) 
     """One message of the user alone is too long for the model: there is nothing to leave out."""
     error = {
         "error": {
-            "message": "This model's maximum context length is 100 tokens. However, your messages resulted in 900 tokens.",
+            "message": "This model's maximum context length is 100 tokens. However, your messages resulted in 900.",
             "type": "invalid_request_error",
             "param": "messages",
             "code": "context_length_exceeded",
@@ -66,9 +66,7 @@ def test_an_overflow_that_cannot_be_helped_comes_back_as_it_was(tmp_path: Path) 
 
 def ask(gate: Gate, format: str, rounds: int, tag: str, **headers: str) -> httpx.Response:
     body = json.dumps(request(format, history(format, rounds, size=60, tag=tag)))
-    return httpx.post(
-        gate.url + PATHS[format], content=body, headers={**HEADERS[format], **headers}, timeout=30
-    )
+    return httpx.post(gate.url + PATHS[format], content=body, headers={**HEADERS[format], **headers}, timeout=30)
 
 
 def fits(upstream: Upstream, format: str) -> None:

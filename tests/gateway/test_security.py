@@ -1,4 +1,4 @@
-"""What nobody may do through the gateway: read another's sessions, reach other hosts, hold it up, have it tell secrets."""
+"""What nobody may do through the gateway: read another's sessions, reach other hosts, hold it up, learn secrets."""
 
 from __future__ import annotations
 
@@ -290,7 +290,9 @@ def exchange(gate: Gate, data: bytes) -> bytes:
 
 
 SMUGGLED = [
-    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
+    b"POST "
+    + CHAT.encode()
+    + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
     b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
     b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c: folded\r\ncontent-length: 2\r\n\r\n{}",
     b"GET /v1/models\r\nx: y HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -355,7 +357,9 @@ def test_no_request_reaches_another_host(behind: Upstream, store: str) -> None:
         for target in targets:
             for host in ("x", where):
                 data = f"POST {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 2\r\n"
-                exchange(gate, f"{data}x-kompakt-upstream: {inside.url}\r\nauthorization: Bearer k\r\n\r\n{{}}".encode())
+                exchange(
+                    gate, f"{data}x-kompakt-upstream: {inside.url}\r\nauthorization: Bearer k\r\n\r\n{{}}".encode()
+                )
         assert inside.raw == []
         assert not [raw.target for raw in behind.raw if ".." in raw.target or "%2e%2e" in raw.target.lower()]
 
@@ -371,9 +375,15 @@ def test_addresses_in_messages_are_never_fetched(behind: Upstream, store: str) -
         for format, part in parts.items():
             key = "parts" if format == "gemini" else "content"
             items = [{"role": "user", key: [part]}, *history(format, 60, tag="media")[1:]]
-            text = {"text": "Look."} if format == "gemini" else {"type": "input_text" if "resp" in format else "text", "text": "Look."}
+            text = (
+                {"text": "Look."}
+                if format == "gemini"
+                else {"type": "input_text" if "resp" in format else "text", "text": "Look."}
+            )
             items[0][key].insert(0, text)
-            answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=HEADERS[format], timeout=30)
+            answer = httpx.post(
+                gate.url + PATHS[format], json=request(format, items), headers=HEADERS[format], timeout=30
+            )
             assert answer.status_code == 200
         assert inside.raw == []
 

@@ -1,4 +1,4 @@
-"""Official clients hold long sessions of tool calls through the gateway: nothing refused, forgotten, or rewritten twice."""
+"""Official clients hold long sessions of tool calls through it: nothing refused, forgotten, or rewritten twice."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def _asked(url: str, talk: Talk, words: str) -> Any:
 @named(SOME)
 def test_a_short_session(format: str, stream: bool, thinking: bool, tmp_path: Path) -> None:
     """Some steps with long results: compacted at least once, and the client does not notice."""
-    talk, provider = hold(
-        f"sqlite:///{tmp_path / 'k.db'}", 12, format, stream=stream, thinking=thinking, lines=75
-    )
+    talk, provider = hold(f"sqlite:///{tmp_path / 'k.db'}", 12, format, stream=stream, thinking=thinking, lines=75)
     assert talk.compacted and len(talk.compacted) <= 6
     assert sum(len(raw.body) for raw in provider.asked) > 0
     assert len(breaks(provider.asked, format)) <= len(talk.compacted)

@@ -1,4 +1,4 @@
-"""Requests shaped like those of agents in the field: the substitution is the same every time, and what is sent is valid."""
+"""Requests shaped like those of agents in the field: the substitution is the same every time, what is sent is valid."""
 
 from __future__ import annotations
 

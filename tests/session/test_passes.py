@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.engine.test_ledger_attacks import unique
 from tests.engine.test_ledger_passes import RULES, first_stretch, stretch
-from tests.session.making import FORMATS, faults, fresh, run, text
+from tests.session.making import FORMATS, answered, asked, called, faults, fresh, run, said, text
 
 import kompakt
 from kompakt.engine.ledger import parsing
@@ -84,3 +84,21 @@ def test_the_first_stretch_lasts(format: str) -> None:
         assert await session.verify() == []
 
     run(work())
+
+
+def test_what_a_replacement_leaves_out_is_told_by_the_next_pivot() -> None:
+    """Facts of messages that were replaced stay known: an edited file is still edited."""
+
+    async def go() -> None:
+        session = await fresh()
+        call = called("c1", "edit_file", path="billing/rounding.py", old="a", new="b")
+        edited = [asked("Fix the rounding."), call, answered("c1", "The file was edited."), said("Done.")]
+        await session.append([*edited, asked("Go on.")], format="openai-chat")
+        await session.replace([asked("Go on.")], format="openai-chat")
+        for number in range(12):
+            looked = said(f"Looked at part {number}. " + "It is as expected. " * 40)
+            await session.append([looked, asked(f"And part {number + 1}?")], format="openai-chat")
+        await session.compact(900)
+        assert "billing/rounding.py" in text((await session.project()).payload)
+
+    run(go())

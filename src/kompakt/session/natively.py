@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine.report import Report
-from kompakt.engine.resuming import FULL_LEDGER, State, resume
-from kompakt.engine.retelling import told_in_full
+from kompakt.engine.resuming import State, resume
 from kompakt.model.messages import Marker, Message
 from kompakt.model.references import digest
 from kompakt.session.compacting import (
@@ -30,7 +29,7 @@ from kompakt.session.compacting import (
 )
 from kompakt.session.events import Compacted, Entry, Frame
 from kompakt.session.locking import hold
-from kompakt.session.projecting import Resumed, resumed
+from kompakt.session.projecting import Resumed, ledger_without, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.writing import Draft
 from kompakt.store.values import Head
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
 
 POLICY = "provider"
-REASON = "in the provider's summary"
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +90,7 @@ def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers:
     state = State(
         breaks=tuple(_breaks(now.seqs, seqs)),
         stripped=1,  # which has no reasoning; it says that this is not what was sent first
-        ledger=_ledger(now, set(seqs)),
+        ledger=ledger_without(now, set(seqs)),
         missing_pins=tuple(pin for pin in reader.timeline.pins if not any(pin in text for text in texts)),
     )
     context = resume(history, state, counter=now.context.counter)
@@ -121,17 +119,6 @@ def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers:
         tokens_after=report.tokens_after,
     )
     return Prepared(record, shown.summary, report)
-
-
-def _ledger(now: Resumed, seqs: set[int]) -> str:
-    """Take the facts from what is no longer shown."""
-    snapshot = now.context.snapshot()
-    for group in list(now.context.live):
-        if not any(now.seqs[index] in seqs for index in group.indices):
-            now.context.view.hide(group, REASON)
-    told = told_in_full(now.context, FULL_LEDGER)
-    now.context.rollback(snapshot)  # a draft may have to be made again
-    return told
 
 
 def _placed(draft: Draft, known: dict[bytes, list[int]], item: object, message: Message) -> Entry:

@@ -6,13 +6,14 @@ what is on disk stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from kompakt import api
 from kompakt.engine.context import Context
-from kompakt.engine.resuming import State, resume
+from kompakt.engine.resuming import FULL_LEDGER, State, resume
+from kompakt.engine.retelling import told_in_full
 from kompakt.model.messages import History, Json
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.session.coding import Stored, history_of
@@ -87,6 +88,18 @@ def projected(session: Resumed) -> Projected:
     mended = api.repair(history, resting=_rests(history))
     repairs = tuple(map(str, mended.changes))
     return Projected(mended.payload, history, context.projected_tokens, repairs)
+
+
+def ledger_without(session: Resumed, seqs: Collection[int]) -> str:
+    """Take the facts from all rows that are not among those that will be shown."""
+    context = session.context
+    snapshot = context.snapshot()
+    for group in list(context.live):
+        if not any(session.seqs[index] in seqs for index in group.indices):
+            context.view.hide(group, "no longer shown")
+    told = told_in_full(context, FULL_LEDGER)
+    context.rollback(snapshot)  # a draft may have to be made again
+    return told
 
 
 def _rests(history: History) -> bool:

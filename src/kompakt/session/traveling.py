@@ -15,8 +15,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.report import Report
-from kompakt.engine.resuming import FULL_LEDGER, State, resume
-from kompakt.engine.retelling import told_in_full
+from kompakt.engine.resuming import State, resume
 from kompakt.errors import UsageError
 from kompakt.model.groups import sides, turn_cuts
 from kompakt.model.messages import History, Json, Message
@@ -24,7 +23,7 @@ from kompakt.model.references import digest
 from kompakt.session.coding import history_of
 from kompakt.session.compacting import RECOVERABLE, Compaction, frame_text, new_id
 from kompakt.session.events import Compacted, Deed, Done, Edited, Entry, Frame, Pinned, Reverted, Timeline, Undone
-from kompakt.session.projecting import Resumed, projected, resumed
+from kompakt.session.projecting import Resumed, ledger_without, projected, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.writing import Draft
 from kompakt.store.values import Head, Row
@@ -231,7 +230,7 @@ def _placed(draft: Draft, known: dict[bytes, list[int]], item: Json, message: Me
 
 def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History) -> Compaction:
     before, shown = now.context.projected_tokens, {entry.seq for entry in view}
-    state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=told_in_full(now.context, FULL_LEDGER))
+    state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger_without(now, shown))
     context = resume(now.history.with_messages(history), state, counter=now.context.counter)
     report = Report(
         policy="replace",

@@ -73,7 +73,7 @@ class Aside:
         return Patch(place.at, end, raw, self._count(raw) - self.trail.cost(place.at, end))
 
     def _turn(self, place: Place, kept: Round) -> list[Json]:
-        """Return the model's turn; without its thoughts where these are bound to their place and the client's are gone."""
+        """Return the model's turn; without thoughts where these are bound to their place and the client's are gone."""
         rule = WIRES[self.asked.format].contract.prefix_rule
         if rule != "strip-all" or any(place.at <= index < place.end for index in self.trail.reasons):
             return kept.turn
