@@ -20,8 +20,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _NAME = msgspec.json.Encoder()
 
-MANAGED = ("previous_response_id", "conversation", "cachedContent", "cached_content")
-"""Fields that say that the provider keeps a history: what is sent is not all there is, and is left alone."""
+MANAGED = ("previous_response_id", "conversation", "cachedContent", "cached_content", "context_management")
+"""Fields that say that the provider keeps a history, or compacts it itself: such requests are left alone."""
 
 _OUTPUT = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields that say how long the answer may be."""
