@@ -66,7 +66,6 @@ class Timing(NamedTuple):
     gateway: float
     bare: float
     compacted: bool
-    sent_first: str
 
     @property
     def added(self) -> float:
@@ -206,13 +205,12 @@ def overhead(window: int, tag: str, *, pairs: int = PAIRS) -> list[Timing]:
         for at in range(WARM + pairs):
             items += rounds(1, size=2, start=100_000 + at)
             body = body_of(items)
-            first = dice.random() < 0.5
-            if first:
+            if dice.random() < 0.5:
                 (mine, compacted), (plain, _) = ours.ask(body), theirs.ask(body)
             else:
                 (plain, _), (mine, compacted) = theirs.ask(body), ours.ask(body)
             if at >= WARM or compacted:
-                found.append(Timing(mine, plain, compacted, "gateway" if first else "bare"))
+                found.append(Timing(mine, plain, compacted))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,12 +68,27 @@ def talking(gate: Gate, format: str, **options: Any) -> Iterator[Talk]:
         talk.close()
 
 
+Shared = tuple[Recorded, Gate]
+
+
+@contextmanager
+def sharing(folder: Path) -> Iterator[Shared]:
+    """Run a provider and a gateway for the tests of a file; each of them is a tenant of its own."""
+    with recalling(Model(), folder, tenant_header="x-tenant") as made:
+        yield made
+
+
 @contextmanager
 def held(
-    model: Any, format: str, folder: Path, *, stream: bool = False, lines: int = 8
+    shared: Shared, model: Any, format: str, *, stream: bool = False, lines: int = 8
 ) -> Iterator[tuple[Talk, Recorded, Gate]]:
-    """Talk to a model through a gateway that offers recall."""
-    with recalling(model, folder) as (provider, gate), talking(gate, format, stream=stream, lines=lines) as talk:
+    """Talk to a model through a gateway that offers recall; what was before is forgotten."""
+    provider, gate = shared
+    provider.script = model
+    del provider.raw[:], provider.requests[:]
+    provider._faults.clear()
+    tenant = f"tenant-{os.urandom(4).hex()}"
+    with talking(gate, format, stream=stream, lines=lines, headers={"x-tenant": tenant}) as talk:
         yield talk, provider, gate
 
 

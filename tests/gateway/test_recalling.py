@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from tests.gateway.modelling import (
     Model,
+    Shared,
     each_case,
     held,
     id_of,
@@ -19,6 +21,7 @@ from tests.gateway.modelling import (
     recall,
     recalling,
     said,
+    sharing,
     sound,
     talking,
     text_of,
@@ -37,6 +40,12 @@ from kompakt.errors import StoreUnavailable
 from kompakt.store.sqlite import SqliteRecords
 
 FIRST = "abcdef01_00001_0"
+
+
+@pytest.fixture(scope="module", name="shared")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    with sharing(tmp_path_factory.mktemp("gateway")) as made:
+        yield made
 
 
 def first_call(format: str) -> str:
@@ -63,10 +72,11 @@ def plan(format: str) -> Any:
 
 @each_format
 @each_way
-def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, tmp_path: Path) -> None:
+def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, shared: Shared) -> None:
     """What the model thought is bound to what stood before it: it is taken only where everything is at its place."""
     model = Model(*plan(format), thinking=format != "openai-chat")
-    with held(model, format, tmp_path, stream=stream) as (talk, provider, gate):
+    with held(shared, model, format, stream=stream) as (talk, provider, gate):
+        before = gate.metric("kompakt_recall_calls_total")
         talk.say(TASK)
         assert talk.step() and talk.step()
         if format != "gemini" or not stream:
@@ -84,12 +94,12 @@ def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, tmp_
         sound(provider, format)
         assert result_of(first_call(format)).splitlines()[4] in words(provider.asked[2], format)
         assert words(provider.asked[-1], format).count('"recall"') >= 3
-        assert gate.metric("kompakt_recall_calls_total") == 3
+        assert gate.metric("kompakt_recall_calls_total") == before + 3
 
 
 @each_format
 @each_way
-def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str, stream: bool, tmp_path: Path) -> None:
+def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str, stream: bool, shared: Shared) -> None:
     own, hidden = [read("src/b.py"), read("src/c.py")], recall(needle(first_call(format)))
     model = Model(
         ("Let me look.", [read()]),
@@ -101,7 +111,7 @@ def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str,
         ("Done.", []),
         thinking=format == "anthropic",
     )
-    with held(model, format, tmp_path, stream=stream) as (talk, provider, _):
+    with held(shared, model, format, stream=stream) as (talk, provider, _):
         assert talk.run(TASK) == 6
         assert len(provider.asked) == 7
         assert "recall" not in said(talk)
@@ -114,24 +124,22 @@ def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str,
         assert judge(format, {**own, "model": "gemini-3-pro"} if format == "gemini" else own) == []
 
 
-def test_a_client_that_has_a_tool_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_has_a_tool_of_that_name(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.provider.driving.NAMES", ("read_file", "recall"))
     own, hidden = ("recall", {"path": "mine"}), recall("marker", "kompakt_recall")
-    with recalling(Model(), tmp_path) as (provider, gate):
-        for format in FORMATS:
-            del provider.raw[:]
-            provider.script = Model(("", [own]), ("", [hidden]), ("Done.", []))
-            with talking(gate, format) as talk:
-                assert talk.run(TASK) == 2
-                assert len(talk.calls) == 1 and len(provider.asked) == 3
-                assert "kompakt_recall" not in said(talk)
+    for format in FORMATS:
+        model = Model(("", [own]), ("", [hidden]), ("Done.", []))
+        with held(shared, model, format) as (talk, provider, _):
+            assert talk.run(TASK) == 2
+            assert len(talk.calls) == 1 and len(provider.asked) == 3
+            assert "kompakt_recall" not in said(talk)
             assert "the marker here is" in words(provider.asked[2], format)
             sound(provider, format)
 
 
 @each_case
-def test_a_model_that_never_stops_recalling(format: str, stream: bool, tmp_path: Path) -> None:
-    with held(Model(("Again.", [recall("anything")])), format, tmp_path, stream=stream) as (talk, provider, _):
+def test_a_model_that_never_stops_recalling(format: str, stream: bool, shared: Shared) -> None:
+    with held(shared, Model(("Again.", [recall("anything")])), format, stream=stream) as (talk, provider, _):
         talk.say(TASK)
         assert not talk.step()
         assert len(provider.asked) == 7
@@ -200,10 +208,10 @@ def test_replicas_agree_on_rounds(format: str, tmp_path: Path) -> None:
 
 
 @each_case
-def test_a_request_that_is_sent_again_finds_its_rounds(format: str, stream: bool, tmp_path: Path) -> None:
+def test_a_request_that_is_sent_again_finds_its_rounds(format: str, stream: bool, shared: Shared) -> None:
     """The provider fails behind a round: the client is told, and what was recalled is not recalled again."""
     model = Model(("Let me see.", [recall("anything")]), ("Done.", []), ("Bye.", []))
-    with held(model, format, tmp_path, stream=stream) as (talk, provider, _):
+    with held(shared, model, format, stream=stream) as (talk, provider, _):
         provider.fault(2, "503")
         talk.say(TASK)
         with pytest.raises(
@@ -247,11 +255,11 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
         talk.close()
 
 
-def test_recall_finds_nothing_that_came_later(tmp_path: Path) -> None:
+def test_recall_finds_nothing_that_came_later(shared: Shared) -> None:
     """A client that goes back is on the chain of what it presents, though the session holds more."""
     asks = (("", [recall("zanzibar-4711")]), ("Done.", []))
     model = Model(("Fine.", []), ("It is zanzibar-4711.", []), ("Good.", []), *asks)
-    with held(model, "openai-chat", tmp_path) as (talk, provider, gate):
+    with held(shared, model, "openai-chat") as (talk, provider, gate):
         for text in (TASK, "Go on.", "And on."):
             talk.say(text)
             talk.step()
@@ -263,7 +271,7 @@ def test_recall_finds_nothing_that_came_later(tmp_path: Path) -> None:
 
 
 async def _messages(gate: Gate, talk: Talk) -> int:
-    store = await kompakt.open_store(gate.store)
+    store = await kompakt.open_store(gate.store, tenant=talk._headers["x-tenant"])
     try:
         session = await store.session(talk.session)
         return (await session.head()).messages if await session.exists() else 0
@@ -278,7 +286,7 @@ def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise StoreUnavailable("down")
 
     model = Model(("Look.", [read()]), ("", [recall("marker")]), ("Done.", []), ("Bye.", []), ("Hello.", []))
-    with held(model, "openai-chat", tmp_path) as (talk, provider, gate):
+    with recalling(model, tmp_path) as (provider, gate), talking(gate, "openai-chat") as talk:
         talk.say(TASK)
         assert talk.step()
         for name in ("notes", "note", "rows", "commit", "head", "events", "named", "search"):
@@ -295,10 +303,10 @@ def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert b"recall" not in provider.asked[-1].body
 
 
-def test_a_client_that_drops_what_the_model_thought(tmp_path: Path) -> None:
+def test_a_client_that_drops_what_the_model_thought(shared: Shared) -> None:
     """Thoughts are bound to their place: where the client leaves its own out, those of the round go as well."""
     model = Model(("Hm.", [recall("anything")]), ("Look.", [read()]), ("Done.", []), ("Bye.", []), thinking=True)
-    with held(model, "anthropic", tmp_path) as (talk, provider, _):
+    with held(shared, model, "anthropic") as (talk, provider, _):
         talk.say(TASK)
         assert talk.step() and not talk.step()
         for item in talk.items:

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.modelling import Model, each_case, held, prompt_of, read, recall, said, words
+from tests.gateway.modelling import (
+    Model,
+    Shared,
+    each_case,
+    held,
+    prompt_of,
+    read,
+    recall,
+    said,
+    sharing,
+    talking,
+    words,
+)
 from tests.gateway.payloads import HEADERS, PATHS, history, request
 from tests.gateway.serving import gateway
-from tests.gateway.talking import TASK, Talk, breaks, needle, result_of, scripted
+from tests.gateway.talking import TASK, breaks, needle, result_of, scripted
 from tests.gateway.upstreams import Raw, Recorded, Reply, Upstream
 from tests.gateway.upstreams import said as saying
 from tests.judges import judge
-from tests.provider.driving import each_format, each_way
+from tests.provider.driving import FORMATS, each_way
 from tests.provider.script import PREFIX
 
 
+@pytest.fixture(scope="module", name="shared")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    with sharing(tmp_path_factory.mktemp("gateway")) as made:
+        yield made
+
+
 @each_case
-def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, tmp_path: Path) -> None:
+def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, shared: Shared) -> None:
     """A result that left the prompt long ago comes back byte for byte; prefixes break only where pivots are made."""
     first = f"{PREFIX[format]}abcdef01_00001_0"
     steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
@@ -31,7 +50,7 @@ def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, 
         ("Done.", []),
         thinking=format == "anthropic",
     )
-    with held(model, format, tmp_path, stream=stream, lines=75) as (talk, provider, gate):
+    with held(shared, model, format, stream=stream, lines=75) as (talk, provider, gate):
         assert talk.run(TASK) == 11
         assert [record.refusal for record in provider.refusals] == [] and provider.overflows == []
         assert talk.compacted and len(provider.asked) == 13
@@ -43,10 +62,25 @@ def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, 
         assert 1 <= made <= gate.metric("kompakt_compactions_total")
 
 
-def test_rounds_count_for_what_is_due(tmp_path: Path) -> None:
+@each_case
+def test_a_session_in_which_the_model_recalls_now_and_then(format: str, stream: bool, shared: Shared) -> None:
+    """Steps with one call or several, the tool among them: each is answered as it was made, whatever is compacted."""
+    script = scripted(16, parallel=0.4)
+    with held(shared, script, format, stream=stream, lines=75) as (talk, provider, _):
+        task = script.task(TASK)
+        talk.run(task)
+        assert script.step_of(task) == 17 == len(provider.asked)
+        assert len(talk.answers) < 17 and talk.compacted
+        assert [record.refusal for record in provider.refusals] == []
+        assert provider.violations == [] and provider.overflows == []
+        assert len(breaks(provider.asked, format)) == len(talk.compacted)
+        assert "recall" not in said(talk)
+
+
+def test_rounds_count_for_what_is_due(shared: Shared) -> None:
     """What the model recalled is no part of what the client sends, and still is of what the window holds."""
     model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
-    with held(model, "openai-chat", tmp_path, lines=75) as (talk, provider, _):
+    with held(shared, model, "openai-chat", lines=75) as (talk, provider, _):
         talk.say(TASK)
         assert talk.step() and not talk.step()
         talk.say("Thanks.")
@@ -57,22 +91,21 @@ def test_rounds_count_for_what_is_due(tmp_path: Path) -> None:
         assert provider.overflows == [] and breaks(provider.asked, "openai-chat") == []
 
 
-@each_format
 @each_way
-def test_the_clients_size_is_told_where_it_is_wanted(format: str, stream: bool, tmp_path: Path) -> None:
-    script = scripted(4)
+def test_the_clients_size_is_told_where_it_is_wanted(stream: bool, tmp_path: Path) -> None:
     with (
-        Recorded(script) as provider,
+        Recorded(Model()) as provider,
         gateway(provider.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=True) as gate,
     ):
-        talk = Talk(gate.url, format, stream=stream, lines=220)
-        talk.say(script.task(TASK))
-        while talk.step():
-            told = talk.answers[-1]
-            saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
-            assert prompt_of(talk.last, format) == provider.requests[-1].usage.prompt + saved
-        talk.close()
-        assert saved > 0 and talk.compacted
+        for format in FORMATS:
+            script = provider.script = scripted(4)
+            with talking(gate, format, stream=stream, lines=220) as talk:
+                talk.say(script.task(TASK))
+                while talk.step():
+                    told = talk.answers[-1]
+                    saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+                    assert prompt_of(talk.last, format) == provider.requests[-1].usage.prompt + saved
+                assert saved > 0 and talk.compacted
         assert [record.refusal for record in provider.refusals] == []
 
 

@@ -17,6 +17,7 @@ import msgspec
 from kompakt.engine.recall import Recalled
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import pivots, recording
+from kompakt.gateway.behind import Behind
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.pivots import Found, Known, Pivot, Remembered
 from kompakt.gateway.recalling.looking import recalled
@@ -91,10 +92,9 @@ class Keeping:
         self._metrics = metrics
         self._remembered = Remembered()
         self._lines: OrderedDict[bytes, Line] = OrderedDict()
-        self._due: OrderedDict[str, tuple[Owner, Trail, Line]] = OrderedDict()
-        self._worker: asyncio.Task[None] | None = None
+        self._newest: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._behind = Behind(self.failed)
         self._locks: dict[str, asyncio.Lock] = {}
-        self._told: list[tuple[Owner, Line, Pivot]] = []
         self._down_until = 0.0
 
     def store_of(self, owner: Owner) -> Store:
@@ -115,7 +115,37 @@ class Keeping:
                 degraded = self.failed(error)
         if degraded is None:
             self._remembered.stand(trail, found)
-        return Standing(found, line or self._begun(owner, trail, named), degraded)
+        return Standing(found, await self._placed(owner, trail, line or self._begun(owner, trail, named)), degraded)
+
+    async def stand_again(self, owner: Owner, trail: Trail, standing: Standing) -> Standing:
+        """Ask the store for every pivot behind the one that a request stands on, whatever is remembered."""
+        above = standing.found.at if standing.found is not None else trail.lead
+        try:
+            found, _ = await self._asked(owner, trail, standing.found, standing.line, above)
+        except StoreError as error:
+            return Standing(standing.found, standing.line, self.failed(error))
+        self._remembered.stand(trail, found)
+        return Standing(found, standing.line, standing.degraded)
+
+    async def _placed(self, owner: Owner, trail: Trail, line: Line) -> Line:
+        """Record at once a conversation that went on otherwise than what its session holds: it is in another then."""
+        place = (owner.tenant, line.session)
+        if not self._behind.has_other(place, trail) and not self._went_elsewhere(trail, line):
+            return line
+        try:
+            await self._behind.write(place)
+            return await self.record(owner, trail, line)
+        except StoreError as error:
+            self.failed(error)
+            return line
+
+    def _went_elsewhere(self, trail: Trail, line: Line) -> bool:
+        """Tell whether a session that was written to here holds something else than this request, or more than it."""
+        items, key = self._newest.get(line.session, (0, b""))
+        own = trail.covered - trail.lead
+        if items <= line.items:
+            return False
+        return trail.keys[trail.lead + items] != key if items <= own else line.items < own
 
     async def _asked(
         self, owner: Owner, trail: Trail, found: Found | None, line: Line | None, above: int
@@ -169,9 +199,13 @@ class Keeping:
         return known
 
     def _remember(self, trail: Trail, line: Line) -> None:
-        self._lines[trail.keys[trail.covered]] = line
-        while len(self._lines) > MAX_LINES:
-            self._lines.popitem(last=False)
+        key = trail.keys[trail.covered]
+        self._lines[key] = line
+        if line.items == trail.covered - trail.lead and line.items >= self._newest.get(line.session, (0, b""))[0]:
+            self._newest[line.session] = (line.items, key)
+        for known in (self._lines, self._newest):
+            while len(known) > MAX_LINES:
+                known.popitem(last=False)
 
     async def names(self, owner: Owner, line: Line, start: int) -> tuple[str, ...]:
         """Return what the recorded items from one on are called."""
@@ -283,48 +317,24 @@ class Keeping:
     # --- behind the answers ---------------------------------------------------------------------------------------
 
     def record_later(self, owner: Owner, trail: Trail, line: Line) -> None:
-        """Write the originals of a request when there is time; of one conversation the newest request is enough."""
-        if trail.keys[trail.covered] in self._lines:
-            return
-        waiting = self._due.pop(line.session, None)
-        if waiting is not None and not _goes_on(trail, waiting[1]):
-            self._due[f"{line.session} {len(self._due)}"] = waiting
-        self._due[line.session] = (owner, trail, line)
-        self._awake()
+        """Write the originals of a request when there is time."""
+        if trail.keys[trail.covered] not in self._lines:
+            self._behind.put((owner.tenant, line.session), trail, lambda: self.record(owner, trail, line))
 
     def tell_later(self, owner: Owner, line: Line, pivot: Pivot) -> None:
         """Say in the session that a pivot was made, when there is time."""
-        self._told.append((owner, line, pivot))
-        self._awake()
 
-    def _awake(self) -> None:
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+        async def tell() -> None:
+            await self._reached(recording.tell(await self.store_of(owner).session(line.session), line, pivot))
 
-    async def _work(self) -> None:
-        while self._due or self._told:
-            try:
-                if self._told:
-                    owner, line, pivot = self._told.pop(0)
-                    await recording.tell(await self.store_of(owner).session(line.session), line, pivot)
-                else:
-                    _, (owner, trail, line) = self._due.popitem(last=False)
-                    await self.record(owner, trail, line)
-            except KompaktError as error:
-                self.failed(error)
+        self._behind.put_other(tell)
 
     async def flush(self) -> None:
         """Wait until everything is written that was put off."""
-        while self._worker is not None and not self._worker.done():
-            await asyncio.wait([self._worker])
+        await self._behind.flush()
 
     def failed(self, error: KompaktError) -> str:
         """Note that the store failed; return the reason that clients are told."""
         self._metrics.store_failures.inc()
         _log.warning("the store cannot be used now: %s", error)
         return "store-unavailable"
-
-
-def _goes_on(trail: Trail, earlier: Trail) -> bool:
-    """Tell whether a request begins with an earlier one."""
-    return earlier.covered <= trail.covered and trail.keys[earlier.covered] == earlier.keys[earlier.covered]

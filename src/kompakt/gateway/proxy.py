@@ -40,10 +40,9 @@ from kompakt.wire.overflow import Overflow, overflow
 _log = logging.getLogger("kompakt.gateway")
 
 VERSION = "1"
-"""Changes when a pivot of the same history would be another: what earlier versions kept is then left alone."""
+"""Changes when pivots of earlier versions cannot be gone on from: those are then left alone."""
 
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class Job(NamedTuple):
@@ -105,8 +104,7 @@ class Proxy:
         """Read a request; ``None`` when it holds no history that is the client's to keep."""
         assert route.format is not None
         policy = self._policy(request)
-        version = _ADDRESS.sub("", f"{VERSION} {policy!r}")
-        root = root_of(f"{tenant.source} {tenant.id}", route.format, version)
+        root = root_of(f"{tenant.source} {tenant.id}", route.format, f"{VERSION} {policy.name}")
         try:
             trail = self._trails.read(body, route.format, root, named=route.model)
         except NoJson as error:
@@ -147,14 +145,23 @@ class Proxy:
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
             return plan
-        terms = self._terms(job, plan)
-        at = planning.ripe_at(job.trail, standing.found, plan.size, plan.budget)
-        if at < job.trail.covered:
-            early = await self._compacted(job, plan, terms, at)
-            if not planning.is_due(early.budget, early.size):
-                return early
-            plan = early
-        return await self._compacted(job, plan, terms, job.trail.covered)
+        plan = self._planned(job, await self._keeping.stand_again(job.owner, job.trail, plan.standing))
+        while planning.is_due(plan.budget, plan.size):
+            at = self._end(job, plan)
+            made = await self._compacted(job, plan, self._terms(job, plan), at)
+            if made is plan or at == job.trail.covered:
+                return made
+            plan = made
+        return plan
+
+    def _end(self, job: Job, plan: Plan) -> int:
+        """Say how many items the next pivot covers: as few as may be enough."""
+        found = plan.standing.found
+        start = found.at if found is not None else job.trail.lead
+        ends = {planning.ripe_at(job.trail, found, plan.size, plan.budget)}
+        if job.aside is not None:
+            ends.add(job.aside.unseen(start))
+        return min((end for end in ends if end > start), default=job.trail.covered)
 
     def _terms(self, job: Job, plan: Plan) -> Terms:
         found = plan.standing.found
@@ -270,6 +277,7 @@ class Proxy:
             room=room,
             raised=raised,
             headers=self._headers(plan),
+            told=told_of(job.request),
         )
         return await self._recalling.answering.answer(exchange, upstream)
 

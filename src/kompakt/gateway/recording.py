@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.engine.report import Report
 from kompakt.engine.resuming import State
-from kompakt.errors import StoreDamaged
+from kompakt.errors import Conflict, StoreDamaged
 from kompakt.gateway.looks import decoded, parsed
 from kompakt.gateway.pivots import Pivot
 from kompakt.gateway.trails import Trail
@@ -31,7 +31,7 @@ from kompakt.wire.formats import WIRES
 
 _PAGE = 500
 _FORK_DIGITS = 8
-_TRIES = 4
+_TRIES = 8
 """How often a session is looked at again that others write to at the same time."""
 
 
@@ -77,35 +77,26 @@ def unpacked(data: bytes, packing: Packing) -> Line:
 
 
 async def record(store: Store, trail: Trail, line: Line) -> Line:
-    """Write what a session does not have of a request, into it or, where it went on otherwise, into another."""
+    """Write what a session does not have of a request, into it or, where it went on otherwise, into another.
+
+    Raises:
+        Conflict: others write to all sessions that were tried, at the same time.
+    """
     for _ in range(_TRIES):
         session = await store.session(line.session)
         head = await store.records.head(session.key)
         rows = 0 if head is None else head.messages
-        try:
-            if rows == line.rows:
-                return await _append(session, trail, line)
+        if rows != line.rows:
             known = await _compared(session, trail, line, rows)
-            if known is None:
-                line = Line(session=_forked(line, trail), items=0, offset=0)
-            else:
-                return await _append(session, trail, known)
+            if known.session != line.session:
+                line = known
+                continue
+            line = known
+        try:
+            return await _append(session, trail, line)
         except _Moved:
             continue
-    return await _append_anyway(store, trail, line)
-
-
-async def _append_anyway(store: Store, trail: Trail, line: Line) -> Line:
-    """Write a whole line into a session of its own, where others write to all that were tried."""
-    alone = Line(session=f"{_forked(line, trail)}-{trail.covered}", items=0, offset=0)
-    session = await store.session(alone.session)
-    return alone if await session.exists() else await _append(session, trail, alone)
-
-
-def _forked(line: Line, trail: Trail) -> str:
-    """Name the session of a conversation that went on otherwise: by how it goes on."""
-    at = min(trail.covered, trail.lead + line.items + 1)
-    return f"{line.session}-{trail.keys[at].hex()[:_FORK_DIGITS]}"
+    raise Conflict(f"session {line.session!r} is written to by too many at once; it is recorded with the next request")
 
 
 async def _append(session: Session, trail: Trail, line: Line) -> Line:
@@ -134,24 +125,28 @@ async def _append(session: Session, trail: Trail, line: Line) -> Line:
     return grown
 
 
-async def _compared(session: Session, trail: Trail, line: Line, rows: int) -> Line | None:
-    """Find out how much of a request a session has that others wrote to; ``None`` when it went on otherwise."""
+async def _compared(session: Session, trail: Trail, line: Line, rows: int) -> Line:
+    """Find out how much of a request a session has that others wrote to; another session when it went on otherwise."""
     reader = await session.reader()
-    offset, items = line.offset, line.items
     if rows < line.rows or reader.head.format != trail.asked.format:
-        return None
+        return _forked(line, trail, line.items)
     stored = await reader.all(after=line.rows)
     messages = [one.message for one in stored if one.row.kind == "message"]
+    offset = line.offset
     if not line.rows:
         offset = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
         messages = messages[offset:]
-    start = trail.lead + items
-    own = _own(trail, start, len(messages))
-    if not _begins(messages, own, reader.coding):
-        return None
-    if len(own) < len(messages):  # the session has more than this request
-        return Line(session=line.session, items=trail.covered - trail.lead, offset=offset)
-    return Line(session=line.session, items=items + len(messages), offset=offset)
+    own = _own(trail, trail.lead + line.items, len(messages))
+    same = _common(messages, own, reader.coding)
+    if same < min(len(own), len(messages)):
+        return _forked(line, trail, line.items + same)
+    return Line(session=line.session, items=line.items + same, offset=offset)
+
+
+def _forked(line: Line, trail: Trail, items: int) -> Line:
+    """Name the session of a conversation that went on otherwise behind so many items: by how it goes on."""
+    key = trail.keys[min(trail.covered, trail.lead + items + 1)]
+    return Line(session=f"{line.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
 
 
 def _own(trail: Trail, start: int, most: int) -> Sequence[Message]:
@@ -159,9 +154,11 @@ def _own(trail: Trail, start: int, most: int) -> Sequence[Message]:
     return parsed([decoded(trail.asked.item(index)) for index in range(start, end)], trail.asked.format)
 
 
-def _begins(stored: Sequence[Message], own: Sequence[Message], coding: Coding) -> bool:
+def _common(stored: Sequence[Message], own: Sequence[Message], coding: Coding) -> int:
+    """Count the messages with which both begin; what was left out of those that are stored is left out of these."""
     cleaned = [message for _, message in coding.items(own)]
-    return all(digest(one) == digest(other) for one, other in zip(stored, cleaned, strict=False))
+    pairs = enumerate(zip(stored, cleaned, strict=False))
+    return next((at for at, (one, other) in pairs if digest(one) != digest(other)), min(len(stored), len(cleaned)))
 
 
 async def names(session: Session, line: Line, start: int) -> tuple[str, ...]:

@@ -18,8 +18,14 @@ from kompakt.gateway.looks import Looks
 from kompakt.gateway.requests import Asked, read, read_behind
 from kompakt.model.tokens import Counter, counter_for
 
-MAX_BYTES = 96 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """Bytes of requests kept to compare the next ones with."""
+
+MAX_RECENT = 512
+"""Requests kept to compare the next ones with: each of them is looked at."""
+
+SHORT = 16 * 1024
+"""Bytes of a request below which reading all of it is quicker than comparing."""
 
 MAX_BACK = 8
 """Items from the end in which a client may have changed something (a cache mark, a reminder) and is still known."""
@@ -95,9 +101,10 @@ def root_of(tenant: str, format: str, policy: str) -> bytes:
 class Trails:
     """Reads requests, each from where an earlier one of the same conversation leaves off."""
 
-    def __init__(self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES, short: int = SHORT) -> None:
         self._looks = looks or Looks()
         self._max_bytes = max_bytes
+        self._short = short
         self._size = 0
         self._recent: OrderedDict[bytes, Trail] = OrderedDict()
 
@@ -107,14 +114,14 @@ class Trails:
         Raises:
             InputError: the body is not a JSON object, or a message is none.
         """
-        found = self._continued(body, format, root, named)
-        trail = found
+        trail = self._continued(body, format, root, named) if len(body) >= self._short else None
         if trail is None:
             asked = read(body, format, named=named)
             if asked is None:
                 return None
             trail = self._extended(asked, counter_for(asked.model), root, None, 0)
-        self._remember(trail)
+        if len(body) >= self._short:
+            self._remember(trail)
         return trail
 
     def _continued(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
@@ -159,7 +166,7 @@ class Trails:
         gone = self._recent.pop(begun, None)
         self._size += len(trail.asked.body) - (len(gone.asked.body) if gone else 0)
         self._recent[begun] = trail
-        while self._size > self._max_bytes and len(self._recent) > 1:
+        while len(self._recent) > (1 if self._size > self._max_bytes else MAX_RECENT):
             _, oldest = self._recent.popitem(last=False)
             self._size -= len(oldest.asked.body)
 

@@ -6,6 +6,7 @@ round until it is known to be the end of the answer. A stream that breaks off br
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
@@ -27,6 +28,7 @@ from kompakt.gateway.recalling.turns import Call, Dialect, Round, Stream, Turn, 
 from kompakt.gateway.recalling.weaving import Aside
 from kompakt.gateway.recording import Line
 from kompakt.gateway.refusing import Refused, shape
+from kompakt.gateway.telling import Told
 from kompakt.gateway.trails import Trail
 from kompakt.model.messages import JsonObject
 from kompakt.store.packing import decode, encode
@@ -66,6 +68,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     raised: int = 0
     """By how much the input is told larger than it was."""
     headers: Sequence[tuple[str, str]] = ()
+    told: Told
 
     @property
     def name(self) -> str:
@@ -109,7 +112,7 @@ class Answering:
     async def _whole(self, exchange: Exchange, upstream: Upstream) -> Response:
         said: list[JsonObject] = []
         while True:
-            data = await _read(upstream)
+            data = await _read(upstream, exchange.told)
             response = _object(data)
             if response is None:
                 break
@@ -145,7 +148,7 @@ class Answering:
                     yield piece
                 return
             if upstream.status >= 400:
-                data = await _read(upstream)
+                data = await _read(upstream, exchange.told)
                 for piece in stream.error(_object(data) or {}):
                     yield piece
                 return
@@ -214,18 +217,19 @@ def _passed(stream: Stream, events: Events, chunk: bytes) -> Iterator[bytes]:
             yield raw
 
 
-async def _read(upstream: Upstream) -> bytes:
-    """Read all of an answer.
+async def _read(upstream: Upstream, told: Told) -> bytes:
+    """Read all of an answer; the time that it takes is the provider's.
 
     Raises:
         Refused: it breaks off.
     """
-    pieces = [upstream.read]
+    pieces, began = [upstream.read], time.perf_counter()
     try:
         pieces += [chunk async for chunk in upstream.chunks]
     except httpx.HTTPError:
         raise Refused(502, "the provider broke off its answer", code="upstream_broken") from None
     finally:
+        told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
         await upstream.response.aclose()
     return b"".join(pieces)
 

@@ -9,8 +9,8 @@ from kompakt.gateway.recalling.turns import GAP, Call, Round, Stream, Turn, as_l
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
 
-_NOT_SENT = ("annotations", "audio", "function_call", "parsed")
-"""Fields of an answer that are not sent back."""
+_SENT = ("tool_calls", "refusal", "reasoning_content", "reasoning", "reasoning_details", "extra_content")
+"""Fields of an answer that are sent back; others are told to clients only."""
 
 _TEXTS = ("content", "reasoning_content", "reasoning")
 """Fields of an answer that hold a text."""
@@ -91,8 +91,8 @@ class Chat:
 
 def turn_of(message: JsonObject, reason: Json, name: str) -> Turn:
     """Read a message of the model."""
-    sent = {key: value for key, value in message.items() if value is not None and key not in _NOT_SENT}
-    sent = {"role": "assistant", **sent, "content": message.get("content") or None}
+    more = {key: message[key] for key in _SENT if message.get(key) is not None}
+    sent: JsonObject = {"role": "assistant", "content": message.get("content") or None, **more}
     functions = [as_object(call) for call in as_list(message.get("tool_calls"))]
     calls = tuple(
         Call(str(call.get("id") or ""), str(inner.get("name") or ""), inner.get("arguments"))

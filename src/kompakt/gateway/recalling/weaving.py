@@ -28,6 +28,8 @@ class Patch(NamedTuple):
     items: list[bytes]
     tokens: int
     """What it costs more than they do."""
+    is_mixed: bool
+    """Whether it holds answers to calls of the tool that the model has yet to see, as long as nothing follows."""
 
 
 class Aside:
@@ -70,7 +72,7 @@ class Aside:
             made += instead
             end = place.at + taken
         raw = list(map(encode, made))
-        return Patch(place.at, end, raw, self._count(raw) - self.trail.cost(place.at, end))
+        return Patch(place.at, end, raw, self._count(raw) - self.trail.cost(place.at, end), merged is not None)
 
     def _turn(self, place: Place, kept: Round) -> list[Json]:
         """Return the model's turn; without thoughts where these are bound to their place and the client's are gone."""
@@ -100,6 +102,14 @@ class Aside:
                 made += patch.items
                 at = patch.end
         return [*made, *asked.items(at), *self._tail()]
+
+    def unseen(self, start: int) -> int:
+        """Say how many items a pivot may cover without what the model recalled and has not seen yet."""
+        last = self._patches[-1] if self._patches else None
+        bound = WIRES[self.asked.format].contract.prefix_rule == "strip-all"
+        if last is None or not last.is_mixed or last.at <= start or self.trail.answers[-1] >= last.end:
+            return self.trail.covered
+        return self.trail.covered if bound and self.trail.reasons and self.trail.reasons[-1] >= last.at else last.at
 
     def cost(self, start: int) -> int:
         """Count what is sent more than the client's own items from one on."""
