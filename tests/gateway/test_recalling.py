@@ -81,6 +81,8 @@ def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, shar
         assert talk.step() and talk.step()
         if format != "gemini" or not stream:
             assert text_of(talk.last, format) == shown(format, "I had this.", "Found it.")
+        if format == "openai-chat":
+            assert talk.last.choices[0].message.role == "assistant"
         used = [record.usage for record in provider.requests[1:3]]
         assert prompt_of(talk.last, format) == sum(one.prompt for one in used)
         assert output_of(talk.last, format) == sum(one.output for one in used)

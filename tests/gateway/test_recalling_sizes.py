@@ -77,6 +77,23 @@ def test_a_session_in_which_the_model_recalls_now_and_then(format: str, stream: 
         assert "recall" not in said(talk)
 
 
+@each_case
+def test_what_was_recalled_is_seen_before_it_is_compacted(format: str, stream: bool, shared: Shared) -> None:
+    """A turn with the tool and a call of the client whose result alone makes a compaction due: the model gets both."""
+    steps = [("", [read(f"src/{number}.py")]) for number in range(4)]
+    mixed = ("", [recall("value compute total"), read("src/long.py")])
+    with held(shared, Model(*steps, mixed, ("Done.", [])), format, stream=stream, lines=60) as (talk, provider, _):
+        talk.say(TASK)
+        for _ in steps:
+            assert talk.step()
+        talk.lines = {"anthropic": 325, "gemini": 375}.get(format, 450)  # each counts in its own way
+        assert talk.step() and not talk.step()
+        assert talk.compacted == [5] and provider.overflows == []
+        assert [record.refusal for record in provider.refusals] == []
+        last = words(provider.asked[-1], format)
+        assert "abcdef01_00005_0" in last and "abcdef01_00005_1" in last
+
+
 def test_rounds_count_for_what_is_due(shared: Shared) -> None:
     """What the model recalled is no part of what the client sends, and still is of what the window holds."""
     model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))

@@ -34,9 +34,12 @@ MAX_LINES = 50_000
 """Ends of requests for which it is remembered where they are recorded."""
 
 PATIENCE = 3.0
-"""Seconds that the store has for an answer; a request is then served without it."""
+"""Seconds that the store has to find something; a request is then served without it."""
 
-_REST = 1.0
+WRITE_PATIENCE = 8.0
+"""Seconds that it has to write originals: many may come to write at once, and what is hidden has to be there."""
+
+_REST = 2.0
 """Seconds in which a store that failed is not asked again."""
 
 _LOOKS = 20
@@ -190,9 +193,10 @@ class Keeping:
             known = self._lines.get(trail.keys[trail.covered])
             if known is None:
                 line = self._line(trail) or line
-                known = await self._reached(recording.record(self.store_of(owner), trail, line))
+                known = await self._reached(recording.record(self.store_of(owner), trail, line), WRITE_PATIENCE)
                 mark = {recording.mark_name(trail.keys[trail.covered]): recording.packed(known, self.packing)}
-                await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark))
+                note = self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark)
+                await self._reached(note, WRITE_PATIENCE)
                 self._remember(trail, known)
         if not lock.locked():
             self._locks.pop(line.session, None)
@@ -221,7 +225,7 @@ class Keeping:
         name = pivots.name_of(trail.keys[trail.covered], pivot.attempt)
         data = pivots.packed(pivot, self.packing)
         note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
-        await self._reached(note)
+        await self._reached(note, WRITE_PATIENCE)
         kept = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name, data)
         return self.hold(trail, pivot if kept == data else pivots.unpacked(kept, self.packing))
 
@@ -296,7 +300,7 @@ class Keeping:
         line = await self.record(owner, trail, line)
         return await self._reached(recalled(self.store_of(owner), line, query, tokens=tokens))
 
-    async def _reached(self, call: Awaitable[Value]) -> Value:
+    async def _reached(self, call: Awaitable[Value], patience: float = PATIENCE) -> Value:
         """Wait for the store, not for long, and after a failure not at all for a while.
 
         Raises:
@@ -309,7 +313,7 @@ class Keeping:
                 close()
             raise StoreUnavailable("the store did not answer a moment ago")
         try:
-            return await promptly(call, PATIENCE)
+            return await promptly(call, patience)
         except StoreUnavailable:
             self._down_until = asyncio.get_running_loop().time() + _REST
             raise
