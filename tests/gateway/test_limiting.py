@@ -15,6 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from tests.gateway.standing import Served, echo, served, settings
+from tests.gateway.upstreams import wait_for
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kompakt.gateway import serving
@@ -301,8 +302,8 @@ class TestTelling:
             assert gate.post("/v1/messages", content=b"again").status_code == 500
             gate.empty()
             assert 'status="500"' in gate.gateway.metrics.text().decode()
+            wait_for(lambda: any(record.exc_info for record in caplog.records), "the error is logged")
         failed = [record for record in caplog.records if record.exc_info]
-        assert failed
         for record in failed:
             told = JsonLines().format(record) + Lines().format(record)
             assert "words of mine" not in told and "RuntimeError" in told and "failing" in told

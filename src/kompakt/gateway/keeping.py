@@ -233,7 +233,6 @@ class Keeping:
         """Remember a pivot here."""
         known = Known.of(pivot)
         self._remembered.put(trail.keys[trail.covered], known)
-        self._remembered.stand(trail, Found(trail.covered, known))
         return known
 
     def settle(self, trail: Trail, standing: Standing) -> None:

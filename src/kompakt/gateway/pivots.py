@@ -148,7 +148,7 @@ class Remembered:
             if keys[at] == keys[at - 1]:
                 continue
             known = self._pivots.get(keys[at])
-            if known is not None:
+            if known is not None and is_for(known.pivot, trail):
                 return Found(at, known), at
             if keys[at] not in self._tips:
                 continue
@@ -168,9 +168,18 @@ def deepest(trail: Trail, notes: dict[str, bytes], packing: Packing, above: int)
             continue
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(name_of(trail.keys[at], attempt))
-            if data is not None:
-                return Found(at, Known.of(unpacked(data, packing)))
+            pivot = None if data is None else unpacked(data, packing)
+            if pivot is not None and is_for(pivot, trail):
+                return Found(at, Known.of(pivot))
     return None
+
+
+def is_for(pivot: Pivot, trail: Trail) -> bool:
+    """Tell whether a request is no shorter than the one that first needed a pivot.
+
+    A client that sends an earlier request again gets what it got then.
+    """
+    return pivot.due <= trail.covered - trail.lead
 
 
 def names(trail: Trail, above: int) -> Sequence[str]:

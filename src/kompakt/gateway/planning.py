@@ -294,12 +294,14 @@ def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> in
     """Say how many items the pivot of a request that is due covers.
 
     Up to the end of the first request that was ripe: what came later then goes as it is, and whoever served that
-    request has prepared the pivot. All of them where reasoning that came later is bound to what stood before it.
+    request has prepared the pivot. All of them where that would not be enough, and where reasoning that came later is
+    bound to what stood before it.
     """
     start = found.at if found is not None else trail.lead
     contract = WIRES[trail.asked.format].contract
     for at in trail.tips():
         if at > start and budget.trigger * RIPE <= size.sent - trail.cost(at):
             bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
-            return trail.covered if bound else at
+            enough = trail.cost(at) + budget.target <= budget.trigger
+            return at if enough and not bound else trail.covered
     return trail.covered
