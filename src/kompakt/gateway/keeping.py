@@ -25,6 +25,7 @@ from kompakt.gateway.recording import Line
 from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.trails import Trail
 from kompakt.gateway.waiting import Value, promptly
+from kompakt.gateway.written import Written
 from kompakt.session.store import Store
 from kompakt.store.values import key_of
 
@@ -95,7 +96,7 @@ class Keeping:
         self._metrics = metrics
         self._remembered = Remembered()
         self._lines: OrderedDict[bytes, Line] = OrderedDict()
-        self._newest: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._written = Written()
         self._behind = Behind(self.failed)
         self._locks: dict[str, asyncio.Lock] = {}
         self._down_until = 0.0
@@ -133,7 +134,7 @@ class Keeping:
     async def _placed(self, owner: Owner, trail: Trail, line: Line) -> Line:
         """Record at once a conversation that went on otherwise than what its session holds: it is in another then."""
         place = (owner.tenant, line.session)
-        if not self._behind.has_other(place, trail) and not self._went_elsewhere(trail, line):
+        if not self._behind.has_other(place, trail) and not self._written.differs(line.session, trail):
             return line
         try:
             await self._behind.write(place)
@@ -141,14 +142,6 @@ class Keeping:
         except StoreError as error:
             self.failed(error)
             return line
-
-    def _went_elsewhere(self, trail: Trail, line: Line) -> bool:
-        """Tell whether a session that was written to here holds something else than this request, or more than it."""
-        items, key = self._newest.get(line.session, (0, b""))
-        own = trail.covered - trail.lead
-        if items <= line.items:
-            return False
-        return trail.keys[trail.lead + items] != key if items <= own else line.items < own
 
     async def _asked(
         self, owner: Owner, trail: Trail, found: Found | None, line: Line | None, above: int
@@ -203,13 +196,10 @@ class Keeping:
         return known
 
     def _remember(self, trail: Trail, line: Line) -> None:
-        key = trail.keys[trail.covered]
-        self._lines[key] = line
-        if line.items == trail.covered - trail.lead and line.items >= self._newest.get(line.session, (0, b""))[0]:
-            self._newest[line.session] = (line.items, key)
-        for known in (self._lines, self._newest):
-            while len(known) > MAX_LINES:
-                known.popitem(last=False)
+        self._lines[trail.keys[trail.covered]] = line
+        self._written.put(line.session, trail)
+        while len(self._lines) > MAX_LINES:
+            self._lines.popitem(last=False)
 
     async def names(self, owner: Owner, line: Line, start: int) -> tuple[str, ...]:
         """Return what the recorded items from one on are called."""
@@ -321,7 +311,7 @@ class Keeping:
 
     def record_later(self, owner: Owner, trail: Trail, line: Line) -> None:
         """Write the originals of a request when there is time."""
-        if trail.keys[trail.covered] not in self._lines:
+        if not self._written.holds(line.session, trail):
             self._behind.put((owner.tenant, line.session), trail, lambda: self.record(owner, trail, line))
 
     def tell_later(self, owner: Owner, line: Line, pivot: Pivot) -> None:
