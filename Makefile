@@ -57,6 +57,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.gateway
 
 $(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)
@@ -70,6 +71,7 @@ bench-peers: $(PEERS)/.bench
 soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py
 	$(BIN)/python scripts/soak.py --sessions 10
+	$(BIN)/python scripts/soak.py --gateway 10
 
 fuzz: $(VENV)/.dev
 	$(PIP) install atheris

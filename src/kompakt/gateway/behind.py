@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from kompakt.errors import KompaktError
 from kompakt.gateway.trails import Trail
 
-REST = 3.0
+REST = 10.0
 """How many times as long as it writes it rests, while there is more to write."""
 
 Write: TypeAlias = Callable[[], Awaitable[object]]

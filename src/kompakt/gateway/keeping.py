@@ -19,6 +19,7 @@ from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import pivots, recording
 from kompakt.gateway.behind import Behind
 from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.noting import packed, unpacked
 from kompakt.gateway.pivots import Found, Known, Pivot, Remembered
 from kompakt.gateway.recalling.looking import recalled
 from kompakt.gateway.recording import Line
@@ -157,7 +158,7 @@ class Keeping:
         marks = (notes.get(recording.mark_name(key)) for key in reversed(keys))
         mark = next((data for data in marks if data is not None), None)
         if mark is not None:
-            line = recording.unpacked(mark, self.packing)
+            line = unpacked(mark, self.packing, Line)
         return newer or found, line
 
     def _line(self, trail: Trail) -> Line | None:
@@ -187,7 +188,7 @@ class Keeping:
             if known is None:
                 line = self._line(trail) or line
                 known = await self._reached(recording.record(self.store_of(owner), trail, line), WRITE_PATIENCE)
-                mark = {recording.mark_name(trail.keys[trail.covered]): recording.packed(known, self.packing)}
+                mark = {recording.mark_name(trail.keys[trail.covered]): packed(known, self.packing)}
                 note = self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark)
                 await self._reached(note, WRITE_PATIENCE)
                 self._remember(trail, known)
@@ -213,11 +214,11 @@ class Keeping:
             StoreError: that cannot be done now.
         """
         name = pivots.name_of(trail.keys[trail.covered], pivot.attempt)
-        data = pivots.packed(pivot, self.packing)
+        data = packed(pivot, self.packing)
         note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
         await self._reached(note, WRITE_PATIENCE)
         kept = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name, data)
-        return self.hold(trail, pivot if kept == data else pivots.unpacked(kept, self.packing))
+        return self.hold(trail, pivot if kept == data else unpacked(kept, self.packing, Pivot))
 
     def hold(self, trail: Trail, pivot: Pivot) -> Known:
         """Remember a pivot here."""
@@ -240,7 +241,7 @@ class Keeping:
         for _ in range(_LOOKS):
             data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
             if data is not None:
-                return Found(trail.covered, self.hold(trail, pivots.unpacked(data, self.packing)))
+                return Found(trail.covered, self.hold(trail, unpacked(data, self.packing, Pivot)))
             if await self._reached(self.records.acquire(place, "pivot", lease=_LEASE)) is not None:
                 return None
             await asyncio.sleep(_PAUSE)
@@ -253,7 +254,7 @@ class Keeping:
             StoreError: the store cannot be asked now.
         """
         data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
-        return None if data is None else pivots.unpacked(data, self.packing)
+        return None if data is None else unpacked(data, self.packing, Pivot)
 
     async def keep_ready(self, owner: Owner, name: str, pivot: Pivot) -> None:
         """Keep a pivot that was prepared.
@@ -261,7 +262,7 @@ class Keeping:
         Raises:
             StoreError: that cannot be done now.
         """
-        note = {name: pivots.packed(pivot, self.packing)}
+        note = {name: packed(pivot, self.packing)}
         await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), note))
 
     async def notes(self, owner: Owner, names: Collection[str]) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from kompakt.engine.resuming import State
-from kompakt.errors import StoreDamaged
+from kompakt.gateway.noting import unpacked
 from kompakt.gateway.trails import Trail
 from kompakt.model.messages import Json
 from kompakt.store.packing import Packing, encode
@@ -105,23 +105,6 @@ def ready_name(key: bytes, trigger: int, target: int) -> str:
     return f"ready {key.hex()} {trigger} {target}"
 
 
-def packed(pivot: Pivot, packing: Packing) -> bytes:
-    """Make bytes of a pivot."""
-    return packing.pack_whole(msgspec.to_builtins(pivot))
-
-
-def unpacked(data: bytes, packing: Packing) -> Pivot:
-    """Make the pivot again.
-
-    Raises:
-        StoreDamaged: the bytes are not what was written.
-    """
-    try:
-        return msgspec.convert(packing.unpack(data, where="a pivot of the gateway"), Pivot)
-    except msgspec.ValidationError:
-        raise StoreDamaged("a pivot of the gateway is not what this version writes") from None
-
-
 class Remembered:
     """Pivots that were used lately, and where requests ended that stood on them."""
 
@@ -168,7 +151,7 @@ def deepest(trail: Trail, notes: dict[str, bytes], packing: Packing, above: int)
             continue
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(name_of(trail.keys[at], attempt))
-            pivot = None if data is None else unpacked(data, packing)
+            pivot = None if data is None else unpacked(data, packing, Pivot)
             if pivot is not None and is_for(pivot, trail):
                 return Found(at, Known.of(pivot))
     return None

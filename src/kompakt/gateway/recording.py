@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.engine.report import Report
 from kompakt.engine.resuming import State
-from kompakt.errors import Conflict, StoreDamaged
+from kompakt.errors import Conflict
 from kompakt.gateway.looks import decoded, parsed
 from kompakt.gateway.pivots import Pivot
 from kompakt.gateway.trails import Trail
@@ -25,7 +25,6 @@ from kompakt.session.events import Compacted, Entry, Frame
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.writing import Draft
-from kompakt.store.packing import Packing
 from kompakt.store.values import Head
 from kompakt.wire.formats import WIRES
 
@@ -57,23 +56,6 @@ class _Moved(Exception):
 def mark_name(key: bytes) -> str:
     """Name the note that says where a prefix is recorded."""
     return f"mark {key.hex()}"
-
-
-def packed(line: Line, packing: Packing) -> bytes:
-    """Make bytes of a line."""
-    return packing.pack_whole(msgspec.to_builtins(line))
-
-
-def unpacked(data: bytes, packing: Packing) -> Line:
-    """Make the line again.
-
-    Raises:
-        StoreDamaged: the bytes are not what was written.
-    """
-    try:
-        return msgspec.convert(packing.unpack(data, where="a mark of the gateway"), Line)
-    except msgspec.ValidationError:
-        raise StoreDamaged("a mark of the gateway is not what this version writes") from None
 
 
 async def record(store: Store, trail: Trail, line: Line) -> Line:

@@ -12,14 +12,12 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from kompakt.errors import InputError, StoreDamaged, StoreError
+from kompakt.errors import InputError, StoreError
 from kompakt.gateway.keeping import Keeping, Owner
 from kompakt.gateway.looks import decoded
+from kompakt.gateway.noting import packed, unpacked
 from kompakt.gateway.recalling.turns import Round, made_by, named_by
 from kompakt.gateway.trails import Trail
-from kompakt.store.packing import Packing
 
 MAX_ROUNDS = 6
 """Rounds that a prefix may have: five that are answered, and one that is told to go on."""
@@ -136,7 +134,11 @@ class Notes:
         try:
             notes = await self._keeping.notes(owner, wanted) if wanted else {}
             name = name or self._offered(key, notes, has_answer=bool(trail.answers))
-            read = {one: _round(data, self._keeping.packing) for one, data in notes.items() if one != offer_name(key)}
+            read = {
+                one: unpacked(data, self._keeping.packing, Round)
+                for one, data in notes.items()
+                if one != offer_name(key)
+            }
             for place, names in unknown.items():
                 self._remember(place, _kept(names, read))
         except StoreError as error:
@@ -184,9 +186,7 @@ class Notes:
         """Put a round down; where the store cannot be reached it is only remembered."""
         self._made.put(name, made)
         try:
-            await self._keeping.note(
-                owner, session, {name: self._keeping.packing.pack_whole(msgspec.to_builtins(made))}
-            )
+            await self._keeping.note(owner, session, {name: packed(made, self._keeping.packing)})
         except StoreError as error:
             self._keeping.failed(error)
 
@@ -205,10 +205,3 @@ def _kept(names: Sequence[str], read: Mapping[str, Round]) -> Kept:
             break
         rounds.append(read[name])
     return Kept(tuple(rounds), read.get(names[-1]) if len(names) > MAX_ROUNDS else None)
-
-
-def _round(data: bytes, packing: Packing) -> Round:
-    try:
-        return msgspec.convert(packing.unpack(data, where="a round of the gateway"), Round)
-    except msgspec.ValidationError:
-        raise StoreDamaged("a round of the gateway is not what this version writes") from None
