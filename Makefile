@@ -49,7 +49,7 @@ check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-25} $(BIN)/python -m pytest -n 2 -m "not slow"
+	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 -m "not slow"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -293,9 +293,12 @@ class TestTelling:
         assert (facts["kompakt.request"], facts["kompakt.status"]) == ("spanned", 200)
         assert "sk-secret" not in str(facts)
 
-    def test_an_error_nobody_foresaw_is_told_without_its_words(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_error_nobody_foresaw_is_told_without_its_words(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The client has an answer in its provider's shape; the log has where it was."""
         with served(settings(), failing) as gate:
+            monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # other servers here may have said no
             found = gate.post("/v1/messages", content=b"words of mine")
             assert found.status_code == 500 and found.json()["error"]["type"] == "api_error"
             assert found.headers["x-kompakt-request"] in found.json()["error"]["message"]

@@ -323,6 +323,14 @@ class Keeping:
 
         self._behind.put_other(tell)
 
+    async def catch_up(self, tenant: str, session: str) -> None:
+        """Write what waits of a session, so that who reads it now finds what was said a moment ago."""
+        await self._behind.write((tenant, session))
+        lock = self._locks.get(session)
+        if lock is not None:
+            async with lock:
+                return
+
     async def flush(self) -> None:
         """Wait until everything is written that was put off."""
         await self._behind.flush()

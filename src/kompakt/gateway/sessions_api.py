@@ -225,6 +225,7 @@ class Api:
             async for owner in self._owners(access):
                 store = self._store(owner.tenant)
                 session = await store.session(owner.session(id))
+                await self.gateway.keeping.catch_up(owner.tenant, session.id)
                 head = await store.records.head(session.key)
                 if head is not None:
                     return Place(head, store)
