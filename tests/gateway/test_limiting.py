@@ -298,7 +298,8 @@ class TestTelling:
     ) -> None:
         """The client has an answer in its provider's shape; the log has where it was."""
         with served(settings(), failing) as gate:
-            monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # other servers here may have said no
+            monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # other tests may have silenced it
+            caplog.set_level(logging.ERROR, logger="uvicorn.error")
             found = gate.post("/v1/messages", content=b"words of mine")
             assert found.status_code == 500 and found.json()["error"]["type"] == "api_error"
             assert found.headers["x-kompakt-request"] in found.json()["error"]["message"]

@@ -14,7 +14,7 @@ from tests.gateway.serving import gateway
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WINDOW = 1_024
-TURNS = 10
+TURNS = 13
 PASSAGE = (
     "The ferry leaves the northern quay at seven and again at nine; tickets are sold on the boat, and dogs ride free."
 )
