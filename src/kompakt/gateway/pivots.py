@@ -25,6 +25,9 @@ TRIES = 4
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of pivots remembered."""
 
+_AS_OBJECTS = 12
+"""Bytes that a pivot takes for each byte that is sent: items and view are kept as values beside the bytes."""
+
 MAX_TIPS = 100_000
 """Ends of requests for which it is remembered which pivot they stand on."""
 
@@ -85,7 +88,7 @@ class Known(msgspec.Struct, frozen=True):
     def of(cls, pivot: Pivot) -> Known:
         """Write a pivot's items."""
         sent = tuple(map(encode, pivot.items))
-        return cls(pivot, sent, 4 * sum(map(len, sent)) + len(pivot.state.ledger))
+        return cls(pivot, sent, _AS_OBJECTS * sum(map(len, sent)) + 2 * len(pivot.state.ledger))
 
 
 class Found(msgspec.Struct, frozen=True):
