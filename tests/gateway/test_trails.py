@@ -134,3 +134,11 @@ class TestKeys:
     def test_tenants_formats_and_policies_share_no_keys(self) -> None:
         roots = {root_of(*parts) for parts in [("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("b", "b", "c")]}
         assert len(roots) == 4
+
+    def test_a_message_of_reminders_only_is_still_a_message(self) -> None:
+        """Items are told by their number, so one that comes or goes is another prefix, and nothing is passed over."""
+        asked, answer = {"role": "user", "content": "go"}, {"role": "assistant", "content": "done"}
+        reminder = {"role": "user", "content": "<system-reminder>Monday</system-reminder>"}
+        other = {"role": "user", "content": "<system-reminder>Tuesday</system-reminder>"}
+        assert self.keys([asked, reminder, answer]) == self.keys([asked, other, answer])
+        assert self.keys([asked, reminder, answer])[-1] != self.keys([asked, answer])[-1]

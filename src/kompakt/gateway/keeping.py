@@ -183,17 +183,20 @@ class Keeping:
             StoreError: that cannot be done now.
         """
         lock = self._locks.setdefault(line.session, asyncio.Lock())
-        async with lock:
-            known = self._lines.get(trail.keys[trail.covered])
-            if known is None:
-                line = self._line(trail) or line
-                known = await self._reached(recording.record(self.store_of(owner), trail, line), WRITE_PATIENCE)
-                mark = {recording.mark_name(trail.keys[trail.covered]): packed(known, self.packing)}
-                note = self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark)
-                await self._reached(note, WRITE_PATIENCE)
-                self._remember(trail, known)
-        if not lock.locked():
-            self._locks.pop(line.session, None)
+        try:
+            async with lock:
+                known = self._lines.get(trail.keys[trail.covered])
+                return known if known is not None else await self._recorded(owner, trail, self._line(trail) or line)
+        finally:
+            if not lock.locked():
+                self._locks.pop(line.session, None)
+
+    async def _recorded(self, owner: Owner, trail: Trail, line: Line) -> Line:
+        known = await self._reached(recording.record(self.store_of(owner), trail, line), WRITE_PATIENCE)
+        mark = {recording.mark_name(trail.keys[trail.covered]): packed(known, self.packing)}
+        note = self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark)
+        await self._reached(note, WRITE_PATIENCE)
+        self._remember(trail, known)
         return known
 
     def _remember(self, trail: Trail, line: Line) -> None:

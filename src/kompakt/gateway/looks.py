@@ -31,7 +31,7 @@ class Look(NamedTuple):
     """One item, looked at."""
 
     digest: bytes
-    """Hash of what it says; empty when that is nothing but reminders."""
+    """Hash of what it says, reminders left out. One that says nothing else still counts: items are told by number."""
     tokens: int
     is_system: bool
     is_answer: bool
@@ -92,4 +92,4 @@ def _look(item: Json, format: str, counter: Counter) -> Look:
     hashed = digest(message if len(said) == len(message.parts) else msgspec.structs.replace(message, parts=tuple(said)))
     has_reasoning = any(type(part) is Reasoning for part in message.parts)
     role = message.role
-    return Look(hashed if said else b"", counter.message(message), role == "system", role == "assistant", has_reasoning)
+    return Look(hashed, counter.message(message), role == "system", role == "assistant", has_reasoning)

@@ -43,7 +43,7 @@ class Trail(msgspec.Struct):
     lead: int
     """How many system messages it begins with; they are not part of the chain."""
     keys: list[bytes]
-    """For each number of items, 0 included, the key of that prefix; equal where an item says nothing."""
+    """For each number of items, 0 included, the key of that prefix; equal for system messages at the head."""
     sums: list[int]
     """For each number of items, 0 included, what they cost together."""
     root: bytes
@@ -153,8 +153,9 @@ class Trails:
             sums, answers = earlier.sums[: items + 1], earlier.answers[: bisect_left(earlier.answers, items)]
             reasons = earlier.reasons[: bisect_left(earlier.reasons, items)]
         for index, look in enumerate(looks, items):
-            silent = index < lead or not look.digest
-            keys.append(keys[-1] if silent else hashlib.blake2b(keys[-1] + look.digest, digest_size=_HASH).digest())
+            keys.append(
+                keys[-1] if index < lead else hashlib.blake2b(keys[-1] + look.digest, digest_size=_HASH).digest()
+            )
         answers += [index for index, look in enumerate(looks, items) if look.is_answer]
         reasons += [index for index, look in enumerate(looks, items) if look.has_reasoning]
         sums += list(accumulate((look.tokens for look in looks), initial=sums[-1]))[1:]
