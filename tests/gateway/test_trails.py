@@ -142,3 +142,12 @@ class TestKeys:
         other = {"role": "user", "content": "<system-reminder>Tuesday</system-reminder>"}
         assert self.keys([asked, reminder, answer]) == self.keys([asked, other, answer])
         assert self.keys([asked, reminder, answer])[-1] != self.keys([asked, answer])[-1]
+
+
+def test_who_is_idle_is_let_go_and_read_anew() -> None:
+    """Memory follows those who are at work; who comes back is read as before."""
+    bodies = [written({}, [{"role": "user", "content": f"{number} {'x' * 40}"}], {}, (",", ":")) for number in range(9)]
+    held, idle = Trails(short=0), Trails(short=0, idle=0)
+    for body in [*bodies, *bodies]:
+        assert plain(held, body) == plain(idle, body)
+    assert (held.held, idle.held) == (9, 1)

@@ -63,7 +63,7 @@ class Compacting:
             DoesNotFit: what must stay is larger than the budget.
             InputError: a message is none.
         """
-        name = name_of(trail.keys[trail.covered], terms.attempt)
+        name = name_of(trail.key, terms.attempt)
         task = self._busy.get(name)
         if task is None:
             task = self._busy[name] = asyncio.create_task(self._made(owner, trail, standing, terms))
@@ -88,10 +88,10 @@ class Compacting:
         if degraded is None:
             try:
                 known = await self._keeping.publish(owner, trail, pivot)
-                self._keeping.tell_later(owner, line, known.pivot)
+                self._keeping.tell_later(owner, line, known)
             except StoreError as error:
                 degraded = self._keeping.failed(error)
-        return Standing(Found(trail.covered, known or self._keeping.hold(trail, pivot)), line, degraded)
+        return Standing(Found(trail.length, known or self._keeping.hold(trail, pivot)), line, degraded)
 
     # --- ahead of time --------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Compacting:
                 reason=pivot.reason,
                 tokens_before=pivot.tokens_before,
                 tokens_after=pivot.tokens_after,
-                messages_before=trail.covered - trail.lead,
+                messages_before=trail.length - trail.lead,
                 messages_after=len(pivot.items),
                 budget=terms.budget.trigger,
                 told=pivot.told,
@@ -168,4 +168,4 @@ class Compacting:
 
 
 def _ready_name(trail: Trail, terms: Terms) -> str:
-    return ready_name(trail.keys[trail.covered], terms.budget.trigger, terms.budget.target)
+    return ready_name(trail.key, terms.budget.trigger, terms.budget.target)

@@ -32,7 +32,7 @@ from kompakt.store.values import key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
-MAX_LINES = 50_000
+MAX_LINES = 20_000
 """Ends of requests for which it is remembered where they are recorded."""
 
 PATIENCE = 3.0
@@ -113,7 +113,7 @@ class Keeping:
         found, above = self._remembered.deepest(trail)
         line = self._line(trail)
         degraded = None
-        if above < trail.covered:
+        if above < trail.length:
             try:
                 found, line = await self._asked(owner, trail, found, line, above)
             except StoreError as error:
@@ -147,7 +147,7 @@ class Keeping:
     async def _asked(
         self, owner: Owner, trail: Trail, found: Found | None, line: Line | None, above: int
     ) -> tuple[Found | None, Line | None]:
-        keys = list(dict.fromkeys(trail.keys[above + 1 : trail.covered + 1]))
+        keys = trail.keys[above + 1 :]
         wanted = [*pivots.names(trail, above), *map(recording.mark_name, keys)]
         notes = await self._reached(self.records.notes(owner.tenant, wanted))
         if not notes:
@@ -163,7 +163,7 @@ class Keeping:
 
     def _line(self, trail: Trail) -> Line | None:
         """Return where the longest prefix is recorded that is remembered."""
-        for at in range(trail.covered, trail.lead, -1):
+        for at in range(trail.length, trail.lead, -1):
             line = self._lines.get(trail.keys[at])
             if line is not None:
                 return line
@@ -185,7 +185,7 @@ class Keeping:
         lock = self._locks.setdefault(line.session, asyncio.Lock())
         try:
             async with lock:
-                known = self._lines.get(trail.keys[trail.covered])
+                known = self._lines.get(trail.key)
                 return known if known is not None else await self._recorded(owner, trail, self._line(trail) or line)
         finally:
             if not lock.locked():
@@ -193,14 +193,14 @@ class Keeping:
 
     async def _recorded(self, owner: Owner, trail: Trail, line: Line) -> Line:
         known = await self._reached(recording.record(self.store_of(owner), trail, line), WRITE_PATIENCE)
-        mark = {recording.mark_name(trail.keys[trail.covered]): packed(known, self.packing)}
+        mark = {recording.mark_name(trail.key): packed(known, self.packing)}
         note = self.records.note(owner.tenant, key_of(owner.tenant, known.session), mark)
         await self._reached(note, WRITE_PATIENCE)
         self._remember(trail, known)
         return known
 
     def _remember(self, trail: Trail, line: Line) -> None:
-        self._lines[trail.keys[trail.covered]] = line
+        self._lines[trail.key] = line
         self._written.put(line.session, trail)
         while len(self._lines) > MAX_LINES:
             self._lines.popitem(last=False)
@@ -216,7 +216,7 @@ class Keeping:
         Raises:
             StoreError: that cannot be done now.
         """
-        name = pivots.name_of(trail.keys[trail.covered], pivot.attempt)
+        name = pivots.name_of(trail.key, pivot.attempt)
         data = packed(pivot, self.packing)
         note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
         await self._reached(note, WRITE_PATIENCE)
@@ -226,7 +226,7 @@ class Keeping:
     def hold(self, trail: Trail, pivot: Pivot) -> Known:
         """Remember a pivot here."""
         known = Known.of(pivot)
-        self._remembered.put(trail.keys[trail.covered], known)
+        self._remembered.put(trail.key, known)
         return known
 
     def settle(self, trail: Trail, standing: Standing) -> None:
@@ -239,12 +239,12 @@ class Keeping:
         Raises:
             StoreError: the store cannot be asked now.
         """
-        name = pivots.name_of(trail.keys[trail.covered], attempt)
+        name = pivots.name_of(trail.key, attempt)
         place = key_of(owner.tenant, name)
         for _ in range(_LOOKS):
             data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
             if data is not None:
-                return Found(trail.covered, self.hold(trail, unpacked(data, self.packing, Pivot)))
+                return Found(trail.length, self.hold(trail, unpacked(data, self.packing, Pivot)))
             if await self._reached(self.records.acquire(place, "pivot", lease=_LEASE)) is not None:
                 return None
             await asyncio.sleep(_PAUSE)
@@ -318,13 +318,17 @@ class Keeping:
         if not self._written.holds(line.session, trail):
             self._behind.put((owner.tenant, line.session), trail, lambda: self.record(owner, trail, line))
 
-    def tell_later(self, owner: Owner, line: Line, pivot: Pivot) -> None:
+    def tell_later(self, owner: Owner, line: Line, known: Known) -> None:
         """Say in the session that a pivot was made, when there is time."""
 
         async def tell() -> None:
-            await self._reached(recording.tell(await self.store_of(owner).session(line.session), line, pivot))
+            await self._reached(recording.tell(await self.store_of(owner).session(line.session), line, known.pivot))
 
-        self._behind.put_other(tell)
+        self._behind.put_other(tell, known.size)
+
+    async def room(self) -> None:
+        """Wait while more has to be written than may wait for it."""
+        await self._behind.room()
 
     async def catch_up(self, tenant: str, session: str) -> None:
         """Write what waits of a session, so that who reads it now finds what was said a moment ago."""

@@ -8,7 +8,7 @@ remembered here is only remembered: the store has it all.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,7 +28,7 @@ MAX_BYTES = 64 * 1024 * 1024
 _AS_OBJECTS = 12
 """Bytes that a pivot takes for each byte that is sent: items and view are kept as values beside the bytes."""
 
-MAX_TIPS = 100_000
+MAX_TIPS = 20_000
 """Ends of requests for which it is remembered which pivot they stand on."""
 
 Value = TypeVar("Value")
@@ -123,16 +123,12 @@ class Remembered:
 
     def stand(self, trail: Trail, found: Found | None) -> None:
         """Remember what a request stands on: prefixes up to its end need not be asked for again."""
-        self._tips.put(
-            trail.keys[trail.covered], None if found is None else (trail.keys[found.at], found.known.pivot.attempt)
-        )
+        self._tips.put(trail.key, None if found is None else (trail.keys[found.at], found.known.pivot.attempt))
 
     def deepest(self, trail: Trail) -> tuple[Found | None, int]:
         """Return the deepest pivot that is remembered, and the number of items from which others may know more."""
         keys = trail.keys
-        for at in range(trail.covered, trail.lead, -1):
-            if keys[at] == keys[at - 1]:
-                continue
+        for at in range(trail.length, trail.lead, -1):
             known = self._pivots.get(keys[at])
             if known is not None and is_for(known.pivot, trail):
                 return Found(at, known), at
@@ -149,9 +145,7 @@ class Remembered:
 
 def deepest(trail: Trail, notes: dict[str, bytes], packing: Packing, above: int) -> Found | None:
     """Find the deepest pivot among notes that stands for more items than so many."""
-    for at in range(trail.covered, above, -1):
-        if trail.keys[at] == trail.keys[at - 1]:
-            continue
+    for at in range(trail.length, above, -1):
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(name_of(trail.keys[at], attempt))
             pivot = None if data is None else unpacked(data, packing, Pivot)
@@ -165,13 +159,12 @@ def is_for(pivot: Pivot, trail: Trail) -> bool:
 
     A client that sends an earlier request again gets what it got then.
     """
-    return pivot.due <= trail.covered - trail.lead
+    return pivot.due <= trail.length - trail.lead
 
 
 def names(trail: Trail, above: int) -> Sequence[str]:
     """List the notes that may hold a pivot for more items than so many."""
-    keys: Collection[bytes] = dict.fromkeys(trail.keys[above + 1 : trail.covered + 1])
-    return [name_of(key, attempt) for key in keys for attempt in range(TRIES)]
+    return [name_of(key, attempt) for key in trail.keys[above + 1 :] for attempt in range(TRIES)]
 
 
 class _Recent(OrderedDict[bytes, Value]):

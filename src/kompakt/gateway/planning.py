@@ -189,7 +189,7 @@ def _read(wanted: Wanted) -> tuple[History, list[Message], list[Message]]:
     trail, asked = wanted.trail, wanted.trail.asked
     start = wanted.found.at if wanted.found is not None else trail.lead
     shown = wanted.found.known.pivot.view if wanted.found is not None else ()
-    raw = asked.items(start)[: trail.covered - start]
+    raw = asked.items(start)[: trail.length - start]
     items = [*(one.item for one in shown), *map(decoded, raw)]
     messages = parsed(items, asked.format)
     envelope = WIRES[asked.format].parse([], asked.envelope())
@@ -223,11 +223,11 @@ def _recorded(wanted: Wanted, history: History, context: Context, before: int) -
     shown = history.with_messages(context.project())
     items = _mended(shown)
     cost = sum(context.counter.message(message) for message in parsed(items, shown.format))
-    key = trail.keys[trail.covered]
+    key = trail.key
     return Pivot(
         id=f"c{hashlib.blake2b(key + bytes([wanted.attempt]), digest_size=6).hexdigest()}",
         session=wanted.session,
-        covers=trail.covered - trail.lead,
+        covers=trail.length - trail.lead,
         items=[unmarked(item) for item in items],
         tokens=cost,
         state=state,
@@ -303,5 +303,5 @@ def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> in
         if at > start and budget.trigger * RIPE <= size.sent - trail.cost(at):
             bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
             enough = trail.cost(at) + budget.target <= budget.trigger
-            return at if enough and not bound else trail.covered
-    return trail.covered
+            return at if enough and not bound else trail.length
+    return trail.length

@@ -90,6 +90,7 @@ class Proxy:
         if job is None:
             self._metrics.passes.inc()
             return forwarding.answer(await self._ask(request, route, body))
+        await self._keeping.room()
         standing = await self._stand(job)
         job = await self._joined(job, standing)
         plan = await self._plan(job, standing)
@@ -111,7 +112,7 @@ class Proxy:
             raise Refused(400, str(error), code="invalid_json") from None
         except InputError:
             return None  # a message that is none: the provider says it best
-        if trail is None or trail.asked.is_managed or trail.covered <= trail.lead:
+        if trail is None or trail.asked.is_managed or trail.length <= trail.lead:
             return None
         told_of(request).model = trail.asked.model
         return Job(request, route, Owner.of(tenant), trail, policy)
@@ -149,7 +150,7 @@ class Proxy:
         while planning.is_due(plan.budget, plan.size):
             at = self._end(job, plan)
             made = await self._compacted(job, plan, self._terms(job, plan), at)
-            if made is plan or at == job.trail.covered:
+            if made is plan or at == job.trail.length:
                 return made
             plan = made
         return plan
@@ -161,7 +162,7 @@ class Proxy:
         ends = {planning.ripe_at(job.trail, found, plan.size, plan.budget)}
         if job.aside is not None:
             ends.add(job.aside.unseen(start))
-        return min((end for end in ends if end > start), default=job.trail.covered)
+        return min((end for end in ends if end > start), default=job.trail.length)
 
     def _terms(self, job: Job, plan: Plan) -> Terms:
         found = plan.standing.found
@@ -171,7 +172,7 @@ class Proxy:
             reason=f"over {plan.budget.trigger} tokens",
             scale=found.known.pivot.scale if found else 1.0,
             limit=found.known.pivot.limit if found else None,
-            due=job.trail.covered - job.trail.lead,
+            due=job.trail.length - job.trail.lead,
         )
 
     def _planned(self, job: Job, standing: Standing) -> Plan:
@@ -186,15 +187,15 @@ class Proxy:
             body = (trail.asked if aside is None else aside.asked).with_items([*lead, *sent, *behind])
             size = size if aside is None else size._replace(sent=size.sent + aside.cost(start))
         plan = Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
-        if found is not None and found.known.pivot.due == trail.covered - trail.lead:
+        if found is not None and found.known.pivot.due == trail.length - trail.lead:
             plan.compaction = found.known.pivot.id
         return plan
 
     async def _compacted(self, job: Job, plan: Plan, terms: Terms, at: int) -> Plan:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
-            trail = job.trail if at == job.trail.covered else job.trail.cut(at)
-            terms = msgspec.structs.replace(terms, behind=job.trail.cost(at, job.trail.covered))
+            trail = job.trail if at == job.trail.length else job.trail.cut(at)
+            terms = msgspec.structs.replace(terms, behind=job.trail.cost(at, job.trail.length))
             standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
         except (DoesNotFit, InputError) as error:
             _log.warning("sent as it is: %s", error)
@@ -232,7 +233,7 @@ class Proxy:
         """Plan with less; ``None`` when there is nothing more to leave out."""
         standing = plan.standing
         before = standing.found.known.pivot if standing.found is not None else None
-        covers_all = standing.found is not None and standing.found.at == job.trail.covered
+        covers_all = standing.found is not None and standing.found.at == job.trail.length
         attempt = before.attempt + 1 if before is not None and covers_all else 0
         if attempt >= TRIES:
             return None
@@ -244,9 +245,9 @@ class Proxy:
             scale=max(scale, before.scale if before else 1.0),
             limit=limit or (before.limit if before else None),
             attempt=attempt,
-            due=job.trail.covered - job.trail.lead,
+            due=job.trail.length - job.trail.lead,
         )
-        made = await self._compacted(job, plan, terms, job.trail.covered)
+        made = await self._compacted(job, plan, terms, job.trail.length)
         return None if made is plan or made.size.sent >= plan.size.sent else made
 
     # --- back to the client ---------------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ class Proxy:
         self._keeping.record_later(job.owner, job.trail, plan.standing.line)
         if planning.is_ripe(plan.budget, plan.size) and plan.compaction is None and job.route.name != "count_tokens":
             found = plan.standing.found
-            if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.covered:
+            if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.length:
                 self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
 
     def _headers(self, plan: Plan) -> list[tuple[str, str]]:

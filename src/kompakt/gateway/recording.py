@@ -86,9 +86,9 @@ async def _append(session: Session, trail: Trail, line: Line) -> Line:
     start = trail.lead + line.items
     asked = trail.asked
     first = 0 if not line.rows else start
-    raw = [asked.item(index) for index in range(first, trail.covered)]
+    raw = [asked.item(index) for index in range(first, trail.length)]
     offset = line.offset if line.rows else trail.lead
-    grown = Line(session=line.session, items=trail.covered - trail.lead, offset=offset)
+    grown = Line(session=line.session, items=trail.length - trail.lead, offset=offset)
     if not raw:
         return line
     history = WIRES[asked.format].parse(list(map(decoded, raw)), asked.envelope())
@@ -127,12 +127,12 @@ async def _compared(session: Session, trail: Trail, line: Line, rows: int) -> Li
 
 def _forked(line: Line, trail: Trail, items: int) -> Line:
     """Name the session of a conversation that went on otherwise behind so many items: by how it goes on."""
-    key = trail.keys[min(trail.covered, trail.lead + items + 1)]
+    key = trail.keys[min(trail.length, trail.lead + items + 1)]
     return Line(session=f"{line.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
 
 
 def _own(trail: Trail, start: int, most: int) -> Sequence[Message]:
-    end = min(trail.covered, start + most)
+    end = min(trail.length, start + most)
     return parsed([decoded(trail.asked.item(index)) for index in range(start, end)], trail.asked.format)
 
 

@@ -8,9 +8,11 @@ costs. What is remembered here is not needed to be right, only to be quick.
 from __future__ import annotations
 
 import hashlib
+import time
 from bisect import bisect, bisect_left
 from collections import OrderedDict
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,8 +20,11 @@ from kompakt.gateway.looks import Looks
 from kompakt.gateway.requests import Asked, read, read_behind
 from kompakt.model.tokens import Counter, counter_for
 
-MAX_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
 """Bytes of requests kept to compare the next ones with."""
+
+IDLE = 90.0
+"""Seconds after which a request that nobody went on from is let go: memory then follows those who are at work."""
 
 MAX_RECENT = 512
 """Requests kept to compare the next ones with: each of them is looked at."""
@@ -59,17 +64,14 @@ class Trail(msgspec.Struct):
         return len(self.keys) - 1
 
     @property
-    def covered(self) -> int:
-        """How many items a pivot over all of this would cover: up to the last that says something."""
-        at = self.length
-        while at > self.lead and self.keys[at] == self.keys[at - 1]:
-            at -= 1
-        return at
+    def key(self) -> bytes:
+        """The key of all of it."""
+        return self.keys[-1]
 
     def tips(self) -> list[int]:
         """List the numbers of items with which earlier requests of the conversation ended, and this one."""
         said = set(self.answers)
-        return [*(at for at in self.answers if at > self.lead and at - 1 not in said), self.covered]
+        return [*(at for at in self.answers if at > self.lead and at - 1 not in said), self.length]
 
     def cut(self, items: int) -> Trail:
         """Return the trail of an earlier request: the first items of this one."""
@@ -98,15 +100,34 @@ def root_of(tenant: str, format: str, policy: str) -> bytes:
     return hasher.digest()
 
 
+class _Recent(NamedTuple):
+    """A trail, and when it was read."""
+
+    trail: Trail
+    at: float
+
+    @property
+    def size(self) -> int:
+        return len(self.trail.asked.body)
+
+
 class Trails:
     """Reads requests, each from where an earlier one of the same conversation leaves off."""
 
-    def __init__(self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES, short: int = SHORT) -> None:
+    def __init__(
+        self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES, short: int = SHORT, idle: float = IDLE
+    ) -> None:
         self._looks = looks or Looks()
         self._max_bytes = max_bytes
         self._short = short
+        self._idle = idle
         self._size = 0
-        self._recent: OrderedDict[bytes, Trail] = OrderedDict()
+        self._recent: OrderedDict[bytes, _Recent] = OrderedDict()
+
+    @property
+    def held(self) -> int:
+        """How many requests are kept to compare the next ones with."""
+        return len(self._recent)
 
     def read(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> Trail | None:
         """Read a request; ``None`` when it holds no history.
@@ -126,7 +147,7 @@ class Trails:
 
     def _continued(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
         """Find the newest trail that a body goes on from, and go on from there."""
-        for trail in reversed(self._recent.values()):
+        for trail, _ in reversed(self._recent.values()):
             earlier = trail.asked
             if trail.root != root or earlier.format != format or earlier.named != named:
                 continue
@@ -165,11 +186,16 @@ class Trails:
         """Keep a trail to compare with, in the place of the one it goes on from."""
         begun = trail.keys[min(trail.lead + 1, trail.length)] + trail.keys[min(trail.lead + 2, trail.length)]
         gone = self._recent.pop(begun, None)
-        self._size += len(trail.asked.body) - (len(gone.asked.body) if gone else 0)
-        self._recent[begun] = trail
-        while len(self._recent) > (1 if self._size > self._max_bytes else MAX_RECENT):
+        now = time.monotonic()
+        self._recent[begun] = _Recent(trail, now)
+        self._size += self._recent[begun].size - (gone.size if gone else 0)
+        while len(self._recent) > 1 and self._has_too_many(now):
             _, oldest = self._recent.popitem(last=False)
-            self._size -= len(oldest.asked.body)
+            self._size -= oldest.size
+
+    def _has_too_many(self, now: float) -> bool:
+        oldest = next(iter(self._recent.values()))
+        return self._size > self._max_bytes or len(self._recent) > MAX_RECENT or now - oldest.at > self._idle
 
 
 def _common(body: bytes, earlier: Asked) -> int:

@@ -25,18 +25,18 @@ class Written:
         if self.holds(session, trail):
             return
         self._keys.pop(session, None)
-        self._keys[session] = b"".join(trail.keys[trail.lead + 1 : trail.covered + 1])
+        self._keys[session] = b"".join(trail.keys[trail.lead + 1 :])
         if len(self._keys) > MAX_SESSIONS:
             self._keys.popitem(last=False)
 
     def holds(self, session: str, trail: Trail) -> bool:
         """Tell whether a session holds all of a request."""
-        own = trail.covered - trail.lead
-        return self._key(session, own) == trail.keys[trail.covered] if own else True
+        own = trail.length - trail.lead
+        return self._key(session, own) == trail.key if own else True
 
     def differs(self, session: str, trail: Trail) -> bool:
         """Tell whether a session holds something else than a request, as far as both go."""
-        both = min(trail.covered - trail.lead, len(self._keys.get(session, b"")) // _KEY)
+        both = min(trail.length - trail.lead, len(self._keys.get(session, b"")) // _KEY)
         return both > 0 and self._key(session, both) != trail.keys[trail.lead + both]
 
     def _key(self, session: str, items: int) -> bytes:

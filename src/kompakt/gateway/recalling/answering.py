@@ -170,7 +170,7 @@ class Answering:
             return False
         texts = [await self._text(exchange, call, len(calls), is_last=number >= MAX_ROUNDS - 1) for call in calls]
         made = Round(turn=turn.items, results=aside.dialect.results(calls, texts), shown=turn.shown)
-        prefix = exchange.trail.keys[exchange.trail.length]
+        prefix = exchange.trail.key
         name = mixed_name(prefix, turns.named_by(own)) if own else round_name(prefix, number)
         await self._notes.keep(exchange.owner, exchange.line.session, name, made)
         if not own:

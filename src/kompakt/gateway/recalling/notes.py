@@ -75,7 +75,7 @@ def places(trail: Trail, start: int) -> list[Place]:
             end += 1
         key = trail.keys[at]
         found.append(Place(at, end, key, key + trail.keys[at + 1]))
-    last = trail.keys[trail.length]
+    last = trail.key
     return [*found, Place(trail.length, trail.length, last, last)]
 
 

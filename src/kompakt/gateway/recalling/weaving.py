@@ -108,8 +108,8 @@ class Aside:
         last = self._patches[-1] if self._patches else None
         bound = WIRES[self.asked.format].contract.prefix_rule == "strip-all"
         if last is None or not last.is_mixed or last.at <= start or self.trail.answers[-1] >= last.end:
-            return self.trail.covered
-        return self.trail.covered if bound and self.trail.reasons and self.trail.reasons[-1] >= last.at else last.at
+            return self.trail.length
+        return self.trail.length if bound and self.trail.reasons and self.trail.reasons[-1] >= last.at else last.at
 
     def cost(self, start: int) -> int:
         """Count what is sent more than the client's own items from one on."""

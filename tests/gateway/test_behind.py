@@ -1,0 +1,105 @@
+"""What is written behind the answers: the newest for all that it goes on from, and never too much at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kompakt.errors import StoreUnavailable
+from kompakt.gateway.behind import Behind
+from kompakt.gateway.trails import Trail, Trails, root_of
+
+ROOT = root_of("somebody", "openai-chat", "1")
+PLACE = ("", "session")
+
+
+def trail_of(*words: str) -> Trail:
+    messages = [{"role": "user", "content": word} for word in words]
+    trail = Trails().read(json.dumps({"messages": messages}).encode(), "openai-chat", ROOT)
+    assert trail is not None
+    return trail
+
+
+class Book:
+    """Notes what is written, as slowly as is wanted."""
+
+    def __init__(self, seconds: float = 0) -> None:
+        self.written: list[str] = []
+        self._seconds = seconds
+
+    def writing(self, what: str) -> Callable[[], Awaitable[None]]:
+        async def write() -> None:
+            await asyncio.sleep(self._seconds)
+            self.written.append(what)
+
+        return write
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), max_size=12))
+def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
+    """Whatever comes: of each request that was put, one is written that begins with it."""
+
+    async def run() -> list[str]:
+        book, behind = Book(), Behind(failed=lambda error: None)
+        for words in given:
+            behind.put(PLACE, trail_of(*words), book.writing("".join(words)))
+        await behind.flush()
+        assert behind.load == 0
+        return book.written
+
+    written = asyncio.run(run())
+    assert all(any(one.startswith("".join(words)) for one in written) for words in given)
+    assert len(set(written)) == len(written)
+
+
+def test_who_comes_while_too_much_waits_waits_too() -> None:
+    async def run() -> tuple[float, int]:
+        book, behind = Book(0.002), Behind(failed=lambda error: None, most=10)
+        most = 0.0
+        for number in range(60):
+            await behind.room()
+            behind.put(("", f"session {number}"), trail_of(f"{number}"), book.writing(f"{number}"))
+            most = max(most, behind.load)
+        await behind.flush()
+        return most, len(book.written)
+
+    assert asyncio.run(run()) == (1, 60)
+
+
+def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
+    async def run() -> None:
+        book, behind = Book(0.001), Behind(failed=lambda error: None, max_bytes=10_000)
+        behind.put_other(book.writing("other"), 4_000)
+        behind.put(PLACE, trail_of("a" * 2_000), book.writing("short"))
+        behind.put(PLACE, trail_of("a" * 2_000, "b" * 3_500), book.writing("long"))
+        assert 0.9 < behind.load < 1  # the longer one took the place of the other
+        behind.put_other(book.writing("last"), 4_000)
+        assert behind.load > 1
+        await behind.room()
+        assert behind.load < 1
+        await behind.flush()
+        assert (behind.load, sorted(book.written)) == (0, ["last", "long", "other"])
+
+    asyncio.run(run())
+
+
+def test_a_write_that_fails_is_told_and_does_not_stay() -> None:
+    async def run() -> list[str]:
+        told: list[str] = []
+        behind, book = Behind(failed=lambda error: told.append(str(error)), most=2), Book()
+
+        async def fail() -> None:
+            raise StoreUnavailable("away")
+
+        for number in range(6):
+            await behind.room()
+            behind.put_other(fail if number % 2 else book.writing(f"{number}"), 1)
+        await behind.flush()
+        assert behind.load == 0
+        return [*book.written, *told]
+
+    assert asyncio.run(run()) == ["0", "2", "4", "away", "away", "away"]
