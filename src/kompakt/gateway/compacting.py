@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -27,9 +28,11 @@ from kompakt.model.budget import Budget
 
 _log = logging.getLogger("kompakt.gateway")
 
-
-MAX_READY = 8
+MAX_READY = 4
 """Pivots prepared at once: they take time from those who wait."""
+
+THREADS = 2
+"""Pivots worked out at once: more would take as long all together, and each thread keeps memory of its own."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +58,7 @@ class Compacting:
         self._metrics = metrics
         self._busy: dict[str, asyncio.Task[Standing]] = {}
         self._ready: dict[str, asyncio.Task[Pivot]] = {}
+        self._threads = ThreadPoolExecutor(THREADS, "kompakt-pivot")
 
     async def compact(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
         """Make the pivot of a request, or take the one that is being made.
@@ -146,7 +150,7 @@ class Compacting:
             limit=terms.limit,
             attempt=terms.attempt,
         )
-        return await asyncio.to_thread(planning.make, wanted)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, planning.make, wanted)
 
     def _start(self, trail: Trail, standing: Standing) -> int:
         return (standing.found.at if standing.found is not None else trail.lead) - trail.lead

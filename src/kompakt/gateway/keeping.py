@@ -32,7 +32,7 @@ from kompakt.store.values import key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
-MAX_LINES = 20_000
+MAX_LINES = 10_000
 """Ends of requests for which it is remembered where they are recorded."""
 
 PATIENCE = 3.0

@@ -20,8 +20,8 @@ from kompakt.model.tokens import Counter
 from kompakt.store.packing import decode
 from kompakt.wire.formats import WIRES
 
-MAX_LOOKS = 30_000
-"""Items remembered; the older half goes when there are more. About 10 MB."""
+MAX_LOOKS = 20_000
+"""Items remembered; the older half goes when there are more. About 7 MB."""
 
 _REMINDER = re.compile(r"\s*<(system[-_]reminder)>.*</\1>\s*", re.DOTALL)
 """A text that a client's runtime added and may word otherwise next time."""

@@ -28,7 +28,7 @@ MAX_BYTES = 64 * 1024 * 1024
 _AS_OBJECTS = 12
 """Bytes that a pivot takes for each byte that is sent: items and view are kept as values beside the bytes."""
 
-MAX_TIPS = 20_000
+MAX_TIPS = 10_000
 """Ends of requests for which it is remembered which pivot they stand on."""
 
 Value = TypeVar("Value")
