@@ -118,8 +118,8 @@ def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:
     """Find lines that have a sign in them, with where they begin; of very many the first and the last."""
     at, found = output.find(sign), 0
     while at >= 0:
-        line, end = _line_at(output, at)
-        yield output.rfind("\n", 0, at) + 1, line
+        start, line, end = _line_at(output, at)
+        yield start, line
         found += 1
         if found == MAX_SIGNS:
             end = max(end, len(output) - LAST)
@@ -133,23 +133,24 @@ LAST = 8_000
 """Characters at the end of an output that are always looked at; of a very long one the middle is not."""
 
 
+def speaks_of_tests(output: str) -> bool:
+    """Tell whether an output can name tests or say how they went; most have not a word of it."""
+    return _has(_TEST_WORDS, output)
+
+
 def test_totals(output: str) -> list[str]:
     """Take the lines in which a test run says how it ended."""
-    if not _has(_TEST_WORDS, output):
-        return []
     lines: dict[str, None] = {}
     end = -1
     for found in _TOTALS.finditer(output):
         if found.start() >= end:
-            line, end = _line_at(output, found.start())
+            _, line, end = _line_at(output, found.start())
             lines[line] = None
     return list(lines)[-MAX_LINES:]
 
 
 def tests_of(output: str) -> dict[str, str]:
     """Tell which tests a run names, and whether they passed; the last word on a test counts."""
-    if not _has(_TEST_WORDS, output):
-        return {}
     found: dict[str, str] = {}
     for match in _TESTS.finditer(output):
         groups = {key: value for key, value in match.groupdict().items() if value is not None}
@@ -167,9 +168,9 @@ def _has(words: Iterable[str], text: str) -> bool:
     return False
 
 
-def _line_at(text: str, at: int) -> tuple[str, int]:
-    """Return the line around a place, and where it ends."""
+def _line_at(text: str, at: int) -> tuple[int, str, int]:
+    """Return the line around a place, with where it begins and ends."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     end = len(text) if end < 0 else end
-    return text[start : min(end, start + MAX_LINE)].strip(), end
+    return start, text[start : min(end, start + MAX_LINE)].strip(), end

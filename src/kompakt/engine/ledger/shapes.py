@@ -22,6 +22,7 @@ _DIFFED = re.compile(r"^\+\+\+ (?:b/)?(\S+)", re.MULTILINE)
 
 _PATH_KEY = re.compile(r"(?:^|_)(?:path|file|file_?name|filepath|notebook)s?$")
 _COMMAND_KEYS = ("command", "cmd", "commands", "script", "bash", "shell_command")
+_COMMANDS = frozenset(_COMMAND_KEYS)
 _CHANGE_KEY = re.compile(r"^(?:old|new|replace|insert|edit|patch|diff|hunk|substitut|search_replace|code_edit)")
 _WHOLE_KEYS = frozenset({"content", "contents", "file_text", "text", "data", "body", "file_content", "code"})
 _SEARCH_KEYS = frozenset({"pattern", "query", "regex", "regexp", "search", "search_term", "glob", "keyword", "q"})
@@ -99,6 +100,8 @@ def fields_of(call: ToolCall) -> dict[str, Json]:
 
 
 def _command(fields: Mapping[str, Json]) -> str | None:
+    if _COMMANDS.isdisjoint(fields):
+        return None
     for key in _COMMAND_KEYS:
         value = fields.get(key)
         if isinstance(value, list):
