@@ -173,6 +173,13 @@ class Counter:
         found = self._cache.get(hash(text) << 32 | len(text))
         return self._keep(text, self._cold(text)) if found is None else found
 
+    def tokens(self, text: str) -> int:
+        """Count a text in tokens of the family."""
+        found = self._cache.get(hash(text) << 32 | len(text))
+        if found is None:
+            found = self._keep(text, self._cold(text))
+        return found if self.factor == 1.0 else round(found * self.factor)
+
     def longer(self, text: str, end: str) -> int:
         """Count a text with something behind it; where the text was counted, only its last word is counted again."""
         whole = f"{text}{end}"
@@ -231,7 +238,7 @@ class Counter:
         if kind is Text:
             return self.scaled(self.text(part.text))  # type: ignore[union-attr]
         if isinstance(part, ToolResult):
-            media = sum(media_tokens(item, self.family.media) for item in part.media)
+            media = sum(media_tokens(item, self.family.media) for item in part.media) if part.media else 0
             return self.scaled(self.text(part.output) + CALL_OVERHEAD) + media
         if isinstance(part, ToolCall):
             return self.scaled(self.text(part.name) + self.value(part.input) + CALL_OVERHEAD)

@@ -74,9 +74,10 @@ class Book:
         self._seen_to = len(events)
         left: list[Event] = []
         stay: list[tuple[int, Event]] = []
-        upto, is_hidden = order.upto, order.is_hidden
+        upto, is_hidden, shown = order.upto, order.is_hidden, order.shown_at or frozenset[int]()
         for number, event in self._pending:
-            hidden = [at for at in event.hidden_at() if at < upto and is_hidden(at)]
+            places = event.hidden_at()
+            hidden = [] if shown.issuperset(places) else [at for at in places if at < upto and is_hidden(at)]
             if hidden and event.at < upto and not _is_open(event, order):
                 if number < self._last:
                     return False
