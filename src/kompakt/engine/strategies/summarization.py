@@ -90,7 +90,7 @@ class Summarization:
         rest = context.tokens - (summary.tokens if summary else 0)
         taken: list[ContextGroup] = []
         for group in context.droppable():
-            if rest + min(most, _room(context, load + shown)) <= goal:
+            if rest <= goal and rest + min(most, _room(context, load + shown)) <= goal:
                 break
             taken.append(group)
             rest -= group.tokens
