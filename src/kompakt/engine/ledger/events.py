@@ -80,10 +80,12 @@ class Spoken(msgspec.Struct, gc=False):
         if self.role == "user":
             whole = request(self.text)
             lines = whole.split("\n") if whole else binding(self.text)
-            yield from (Fact("word", line, "", reference, at=self.at) for line in lines)
-            yield from _values(own_words(self.text), reference, self.at)
+            for line in lines:
+                yield Fact("word", line, "", reference, (), self.at)
+        for key, number in told_numbers(own_words(self.text) if self.role == "user" else self.text):
+            yield Fact("value", harmless(key), number, reference, (), self.at)
+        if self.role == "user":
             return
-        yield from _values(self.text, reference, self.at)
         if asked := question(self.text):
             yield Fact("question", harmless(one_line(asked, TOLD)), "", reference, at=self.at)
         if told := opening(self.text, TOLD):
@@ -178,11 +180,6 @@ def _plain(text: str) -> str:
 def _name(text: str) -> str:
     """Say a name that a tool printed; one of several words is quoted, since it could be a sentence."""
     return quoted(text, ERROR) if " " in text else harmless(text)
-
-
-def _values(text: str, reference: str, at: int) -> Iterator[Fact]:
-    for key, number in told_numbers(text):
-        yield Fact("value", harmless(key), number, reference, at=at)
 
 
 Event = Spoken | Called

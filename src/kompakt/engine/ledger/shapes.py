@@ -121,8 +121,9 @@ def _is_verb(value: str, fields: Mapping[str, Json]) -> bool:
 def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
     for key, value in fields.items():
         if _is_path(key[-_LONGEST_END:]):
-            listed: list[Json] = value if isinstance(value, list) else [value]
-            yield from (one for one in listed if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one:
+                    yield one
 
 
 @lru_cache(maxsize=_WORDS)
@@ -149,7 +150,8 @@ def _files(name: str, fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         return
     how = _operation(name, fields)
     if how is not None:
-        yield from ((how, path) for path in _paths(fields))
+        for path in _paths(fields):
+            yield how, path
 
 
 def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
