@@ -53,7 +53,7 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
         count=counter.tokens,
         fits=counter.fits,
         is_hidden=lambda index: index not in as_they_were,
-        reference=context.reference,
+        reference=context.archive.reference,
         upto=upto,
         shown_at=as_they_were,
         shown=lambda: [words_of(part) for index in shown for part in context.shown(index).parts],

@@ -114,7 +114,7 @@ class View:
 
     def _adjust(self, group: ContextGroup, sign: int) -> None:
         self.tokens += sign * group.tokens
-        self.bytes += sign * sum(self.sizes[index] for index in group.indices)
+        self.bytes += sign * sum([self.sizes[index] for index in group.indices])
         self.messages += sign * len(group.indices)
         self.touch()
 

@@ -142,13 +142,15 @@ class Called(msgspec.Struct, gc=False):
     def _ran(self, deed: Deed, command: str, result: ToolResult, reference: str) -> Iterator[Fact]:
         """Say what is so after a command; one of several may have failed though the last did not."""
         output, is_quoted, at = result.output, quotes(command), self.at
-        how, failures = outcome(result), failure_lines(output)
+        how = outcome(result)
+        is_news = how != "success" or not (is_quoted or deed.reads)
+        failures = failure_lines(output) if is_news or deed.files else []
         if how == "success":
             for done, path in deed.files:
                 if not any(path in line for line in failures):
                     yield Fact("file", keyed(path), done, reference, (), at)
         is_tested = speaks_of_tests(output)
-        notes = [] if how == "success" and (is_quoted or deed.reads) else failures
+        notes = failures if is_news else []
         if is_tested:
             notes = [*notes, *[line for line in test_totals(output) if line not in notes]]
         yield Fact("command", self.command or "", how, reference, tuple([quoted(line, ERROR) for line in notes]), at)

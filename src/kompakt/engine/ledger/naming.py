@@ -144,8 +144,9 @@ def _word(name: str, seen: Sighting) -> str:
     """Say what a name is where it stands; asked only of those that are told alone."""
     if seen.offset < 0:
         return ""
-    text = seen.place.text
-    return id_words(name, text) if "_" not in name and IDS.fullmatch(name) else definition(text, seen.offset)
+    if "_" not in name and IDS.fullmatch(name):
+        return id_words(name, seen.place.text)
+    return "" if seen.line.startswith(name) else definition(seen.place.text, seen.offset)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -212,9 +213,10 @@ def _phrases(chosen: Iterable[Choice]) -> Iterator[str]:
     for choice in chosen:
         by_place.setdefault(id(choice.place), []).append(choice)
     for here in by_place.values():
-        quotations = sorted({(choice.sighting.offset, choice.text) for choice in here if choice.is_line})
-        yield from (quoted(line, LINE) for _, line in quotations)
         listed = [choice for choice in here if not choice.is_line]
+        if len(listed) < len(here):
+            quotations = sorted({(choice.sighting.offset, choice.text) for choice in here if choice.is_line})
+            yield from [quoted(line, LINE) for _, line in quotations]
         if listed:
             yield told_as(listed)
 

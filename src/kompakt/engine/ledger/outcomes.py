@@ -102,7 +102,7 @@ def _reporting(output: str) -> Iterator[str]:
     starts: dict[int, str] = {}
     for sign in _SIGNS:
         if sign in output:
-            starts |= dict(_lines_with(sign, output))
+            starts.update(_lines_with(sign, output))
     for start in sorted(starts):
         line = starts[start]
         if (_SHOUTS.search(line) or _REPORTS.search(line)) and not _is_clean(line):

@@ -94,9 +94,10 @@ class Summarization:
                 break
             taken.append(group)
             rest -= group.tokens
-            load += _load_of(context, group)
+            own = _load_of(context, group)
+            load += own
             if group.number in cut:
-                shown -= _load_of(context, group)
+                shown -= own
         room = min(max(most, min(goal - rest, MAX_LEDGER)), _room(context, load + shown))
         return taken, room, load
 
