@@ -358,8 +358,8 @@ class Context:
         live = self.live
         return Snapshot(
             messages=len(self.messages),
-            live=tuple(group.number for group in live),
-            pinned=frozenset(group.number for group in live if group.pinned),
+            live=tuple([group.number for group in live]),
+            pinned=frozenset([group.number for group in live if group.pinned]),
             shown=dict(self.view.instead),
             summary=self.summary_text,
             inherited=self.inherited,

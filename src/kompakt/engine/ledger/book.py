@@ -87,8 +87,7 @@ class Book:
             else:
                 stay.append((number, event))
         self._pending = stay
-        for event in left:
-            self.facts.add(event.facts(order.reference(event.at), self._tasks))
+        self.facts.add(fact for event in left for fact in event.facts(order.reference(event.at), self._tasks))
         self._taken += left
         self._name_ids(left, order)
         self.names.gather(places_of(left), order.room)
