@@ -194,7 +194,7 @@ class Context:
     def note_pins(self) -> None:
         """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
         pins = self.pinned_texts
-        shown = [words_of(part) for index in self.shown_indices() for part in self.shown(index).parts] if pins else []
+        shown = [words_of(part) for one in self.view.shown_messages() for part in one.parts] if pins else []
         missing = [pin for pin in pins if not any(pin in text for text in (*self._system, *shown))]
         if missing != self.missing_pins:
             self.missing_pins = missing

@@ -105,6 +105,11 @@ class View:
             self._found = state, live, sorted([index for group in live for index in group.indices])
         return self._found[1:]
 
+    def shown_messages(self) -> list[Message]:
+        """List the messages that are shown as they are shown, in order."""
+        messages, instead = self.archive.messages, self.instead
+        return [instead.get(index, messages[index]) for index in self._listed()[1]]
+
     def shown(self, index: int) -> Message:
         """Return a message as it is shown."""
         return self.instead.get(index, self.archive.messages[index])
