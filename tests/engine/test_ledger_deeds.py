@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.ledgers import did, facts, files, ran, tell
 
-from kompakt.engine.ledger.outcomes import exit_code, failure_lines
+from kompakt.engine.ledger.outcomes import exit_code, failure_lines, speaks_of_tests
 from kompakt.engine.ledger.shell import file_operations
 from kompakt.model.messages import ToolCall
 
@@ -182,6 +182,13 @@ class TestOutcomes:
         for messages in (did({"path": "a.log"}, output), ran("cat a.log", output), ran("grep -n FAIL a.log", output)):
             found = facts(messages)
             assert not [fact for fact in found if fact.notes or fact.kind in ("failure", "test")]
+
+    @pytest.mark.parametrize(
+        "line", ["3 passed", "2 failing, 1 passing", "--- FAIL: TestA", "ok  \tpkg/a", "\u2713 adds up", "Ran 3 tests"]
+    )
+    def test_what_names_tests_is_known_by_a_word(self, line: str) -> None:
+        """And nothing else is searched for tests."""
+        assert speaks_of_tests(f"building\n{line}\n") and not speaks_of_tests("building\nall done\n")
 
     def test_tests_with_their_last_result(self) -> None:
         """The frameworks' own lines name tests and results; a later run has the last word."""

@@ -13,7 +13,7 @@ from tests.histories.messages import user
 from kompakt.engine.ledger import names
 from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.names import MAX_NAME, Found, ending, found_in
+from kompakt.engine.ledger.names import MAX_NAME, Found, definition, ending, found_in
 from kompakt.engine.ledger.roots import Roots
 from kompakt.engine.state import speaks
 from kompakt.model.messages import Message, ToolResult
@@ -57,6 +57,12 @@ class TestReading:
         """A number that merely stood in an output is no name; a path is one."""
         found = found_in("tenant 861168, port_8080, /123456")
         assert found.names == ["port_8080", "123456"] and found.all == ["port_8080", "123456", "861168"]
+
+    @pytest.mark.parametrize("lead", ["", "    ", "\t", "  12\t    ", "3: ", "7\u2192", " 12 |", " " * 90])
+    def test_a_name_at_the_beginning_of_its_line_is_defined_as_nothing(self, lead: str) -> None:
+        """Whatever its indentation and its number, and whatever the line before ends with."""
+        text = f"the next line is a class\n{lead}parse_row = 1"
+        assert definition(text, text.index("parse_row")) == ""
 
 
 def test_a_text_that_was_shown_is_not_read_again_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,7 @@ class TestVocabulary:
         expected = other.scaled(other.text(text)) <= most
         assert [counter.fits(text, most), other.fits(text, most)] == [expected, expected]
         assert counter.text(text) == other.text(text)
+        assert counter.tokens(text) == counter.scaled(counter.text(text))
 
     @pytest.mark.parametrize("text", ["\ud800", "a\udc00b", "ok \ud83d not \ude00 ok", "\ud83d" * 100])
     def test_lone_surrogates_are_counted(self, text: str) -> None:

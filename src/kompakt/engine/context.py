@@ -193,8 +193,9 @@ class Context:
 
     def note_pins(self) -> None:
         """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
-        shown = [words_of(part) for index in self.shown_indices() for part in self.shown(index).parts]
-        missing = [pin for pin in self.pinned_texts if not any(pin in text for text in (*self._system, *shown))]
+        pins = self.pinned_texts
+        shown = [words_of(part) for one in self.view.shown_messages() for part in one.parts] if pins else []
+        missing = [pin for pin in pins if not any(pin in text for text in (*self._system, *shown))]
         if missing != self.missing_pins:
             self.missing_pins = missing
             self.view.touch()
@@ -357,8 +358,8 @@ class Context:
         live = self.live
         return Snapshot(
             messages=len(self.messages),
-            live=tuple(group.number for group in live),
-            pinned=frozenset(group.number for group in live if group.pinned),
+            live=tuple([group.number for group in live]),
+            pinned=frozenset([group.number for group in live if group.pinned]),
             shown=dict(self.view.instead),
             summary=self.summary_text,
             inherited=self.inherited,

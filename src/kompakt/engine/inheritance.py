@@ -22,11 +22,11 @@ def adopt_pivots(context: Context) -> str | None:
 
 
 def _adopt_one(context: Context) -> bool:
-    indices = context.shown_indices()
-    found = pivot.earlier([context.shown(index) for index in indices])
+    found = pivot.earlier(context.view.shown_messages())
     if found is None:
         return False
     position, text = found
+    indices = context.shown_indices()
     context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
     question, answer = indices[position - 1], indices[position]
     context.view.hide(context.group_at(answer), _REASON)
@@ -40,8 +40,7 @@ def _adopt_one(context: Context) -> bool:
 
 def release_notes(context: Context) -> None:
     """Take transcripts of open rounds out of the user's messages again."""
-    for index in context.shown_indices():
-        message = context.shown(index)
+    for index, message in zip(context.shown_indices(), context.view.shown_messages(), strict=True):
         if message.role != "user":
             continue
         told = [part for part in message.parts if type(part) is Text and is_transcript(part.text)]

@@ -52,10 +52,11 @@ class Projection:
             self.tokens = context.fixed_tokens + sum(entry.tokens for entry in placed)
             self._version = context.view.version
         else:
-            for index in range(self._built_to, len(context.messages)):
-                if context.group_at(index).excluded is None:
-                    self.messages.append(context.shown(index))
-                    self.tokens += context.message_tokens(index)
+            view, archive = context.view, context.archive
+            for index in range(self._built_to, len(archive.messages)):
+                if archive.group_at(index).excluded is None:
+                    self.messages.append(view.shown(index))
+                    self.tokens += view.counts[index]
         self._built_to = len(context.messages)
         return self.messages
 
@@ -76,8 +77,7 @@ def _chosen(context: Context) -> Iterator[Placed]:
     first, _ = context.archive.requests()
     note = _pinned_note(context)
     summary = context.summary_text
-    indices = sorted(index for group in context.live for index in group.indices)
-    for index in indices:
+    for index in context.shown_indices():
         if summary is not None and index > summary.covers_to:
             yield from _pivot(context)
             summary = None

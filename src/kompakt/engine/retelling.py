@@ -50,10 +50,10 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
     narrates = context.summary_text is not None and bool(context.summary_text.text)
     order = Order(
         room=room,
-        count=lambda text: counter.scaled(counter.text(text)),
+        count=counter.tokens,
         fits=counter.fits,
         is_hidden=lambda index: index not in as_they_were,
-        reference=context.reference,
+        reference=context.archive.reference,
         upto=upto,
         shown_at=as_they_were,
         shown=lambda: [words_of(part) for index in shown for part in context.shown(index).parts],

@@ -124,7 +124,7 @@ def byte_size(message: Message) -> int:
         if type(part) is Text:
             total += _bytes(part.text)
         elif type(part) is ToolResult:
-            total += _bytes(part.output) + sum(len(item.data or "") for item in part.media)
+            total += _bytes(part.output) + (sum(len(item.data or "") for item in part.media) if part.media else 0)
         elif type(part) is ToolCall:
             total += _bytes(part.input) if type(part.input) is str else 0
         elif type(part) is Reasoning:

@@ -16,6 +16,7 @@ class View:
     """Which groups of an archive are shown, and as what."""
 
     __slots__ = (
+        "_found",
         "_live",
         "admitted",
         "archive",
@@ -47,6 +48,8 @@ class View:
         self.rewritten_to = 0
         """How many messages there were when something was last rewritten; later ones stand as they came."""
         self._live: list[int] = []
+        self._found: tuple[tuple[int, int], list[ContextGroup], list[int]] = (0, 0), [], []
+        """The version and the number of messages for which shown groups and messages were last listed, and these."""
 
     def add(self, message: Message, tokens: int) -> None:
         """Show a new message, unless it joins a group that is hidden."""
@@ -86,13 +89,26 @@ class View:
     @property
     def live(self) -> list[ContextGroup]:
         """The groups that are shown, in order; costs time in these only."""
-        groups = self.archive.groups
-        self._live = [number for number in self._live if groups[number].excluded is None]
-        return [groups[number] for number in self._live]
+        return self._listed()[0].copy()
 
     def indices(self) -> list[int]:
         """List the messages that are shown, in order."""
-        return sorted(index for group in self.live for index in group.indices)
+        return self._listed()[1].copy()
+
+    def _listed(self) -> tuple[list[ContextGroup], list[int]]:
+        """List what is shown, anew only when something has changed."""
+        state = (self.version, len(self.archive.messages))
+        if self._found[0] != state:
+            groups = self.archive.groups
+            self._live = [number for number in self._live if groups[number].excluded is None]
+            live = [groups[number] for number in self._live]
+            self._found = state, live, sorted([index for group in live for index in group.indices])
+        return self._found[1:]
+
+    def shown_messages(self) -> list[Message]:
+        """List the messages that are shown as they are shown, in order."""
+        messages, instead = self.archive.messages, self.instead
+        return [instead.get(index, messages[index]) for index in self._listed()[1]]
 
     def shown(self, index: int) -> Message:
         """Return a message as it is shown."""
@@ -114,7 +130,7 @@ class View:
 
     def _adjust(self, group: ContextGroup, sign: int) -> None:
         self.tokens += sign * group.tokens
-        self.bytes += sign * sum(self.sizes[index] for index in group.indices)
+        self.bytes += sign * sum([self.sizes[index] for index in group.indices])
         self.messages += sign * len(group.indices)
         self.touch()
 

@@ -170,8 +170,17 @@ class Counter:
     def text(self, text: str) -> int:
         """Count a text in tokens of the vocabulary, without the family's factor."""
         # A 64-bit keyed hash and the length stand for the content: holding the text would keep it alive.
-        found = self._cache.get(hash(text) << 32 | len(text))
-        return self._keep(text, self._cold(text)) if found is None else found
+        key = hash(text) << 32 | len(text)
+        found = self._cache.get(key)
+        return self._keep(key, self._cold(text)) if found is None else found
+
+    def tokens(self, text: str) -> int:
+        """Count a text in tokens of the family."""
+        key = hash(text) << 32 | len(text)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._keep(key, self._cold(text))
+        return found if self.factor == 1.0 else round(found * self.factor)
 
     def longer(self, text: str, end: str) -> int:
         """Count a text with something behind it; where the text was counted, only its last word is counted again."""
@@ -179,7 +188,8 @@ class Counter:
         cut = _last_cut(text, 0, len(text))
         if cut <= 0 or not self._adds_up:
             return self.text(whole)
-        return self._keep(whole, self.text(text) - self.text(text[cut:]) + self.text(whole[cut:]))
+        tokens = self.text(text) - self.text(text[cut:]) + self.text(whole[cut:])
+        return self._keep(hash(whole) << 32 | len(whole), tokens)
 
     def fits(self, text: str, most: int) -> bool:
         """Tell whether a text has at most so many tokens of the family; one that has more is not counted to its end."""
@@ -198,12 +208,12 @@ class Counter:
             found = _bounded(self.family.vocabulary)(text, most)
         except UnicodeEncodeError:
             return self.text(text)
-        return None if found is None else self._keep(text, found)
+        return None if found is None else self._keep(hash(text) << 32 | len(text), found)
 
-    def _keep(self, text: str, tokens: int) -> int:
+    def _keep(self, key: int, tokens: int) -> int:
         if len(self._cache) >= _CACHE_ENTRIES:
             self._cache = dict(list(self._cache.items())[_CACHE_ENTRIES // 2 :])
-        self._cache[hash(text) << 32 | len(text)] = tokens
+        self._cache[key] = tokens
         return tokens
 
     def _cold(self, text: str) -> int:
@@ -229,9 +239,9 @@ class Counter:
         """Count one part for this family."""
         kind = type(part)
         if kind is Text:
-            return self.scaled(self.text(part.text))  # type: ignore[union-attr]
+            return self.tokens(part.text)  # type: ignore[union-attr]
         if isinstance(part, ToolResult):
-            media = sum(media_tokens(item, self.family.media) for item in part.media)
+            media = sum(media_tokens(item, self.family.media) for item in part.media) if part.media else 0
             return self.scaled(self.text(part.output) + CALL_OVERHEAD) + media
         if isinstance(part, ToolCall):
             return self.scaled(self.text(part.name) + self.value(part.input) + CALL_OVERHEAD)

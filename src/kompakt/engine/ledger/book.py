@@ -74,9 +74,10 @@ class Book:
         self._seen_to = len(events)
         left: list[Event] = []
         stay: list[tuple[int, Event]] = []
-        upto, is_hidden = order.upto, order.is_hidden
+        upto, is_hidden, shown = order.upto, order.is_hidden, order.shown_at or frozenset[int]()
         for number, event in self._pending:
-            hidden = [at for at in event.hidden_at() if at < upto and is_hidden(at)]
+            places = event.hidden_at()
+            hidden = [] if shown.issuperset(places) else [at for at in places if at < upto and is_hidden(at)]
             if hidden and event.at < upto and not _is_open(event, order):
                 if number < self._last:
                     return False
@@ -86,8 +87,7 @@ class Book:
             else:
                 stay.append((number, event))
         self._pending = stay
-        for event in left:
-            self.facts.add(event.facts(order.reference(event.at), self._tasks))
+        self.facts.add(fact for event in left for fact in event.facts(order.reference(event.at), self._tasks))
         self._taken += left
         self._name_ids(left, order)
         self.names.gather(places_of(left), order.room)

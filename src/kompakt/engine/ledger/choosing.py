@@ -58,16 +58,17 @@ class Facts:
 
     def add(self, facts: Iterable[Fact]) -> None:
         """Join facts to what is known."""
+        weights, by_weight, numbers = self._weights, self._by_weight, self._numbers
         for fact in facts:
             place = (fact.kind, fact.key)
-            weight = self._weights.get(place)
+            weight = weights.get(place)
             if weight is not None:
-                fact = joined(self._by_weight[weight].pop(place), fact)
+                fact = joined(by_weight[weight].pop(place), fact)
             elif fact.kind == "file":
                 self.roots.add(fact.key)
-            weight = self._weights[place] = weight_of(fact)
-            self._by_weight[weight][place] = fact
-            self._numbers[place] = self._news
+            weight = weights[place] = weight_of(fact)
+            by_weight[weight][place] = fact
+            numbers[place] = self._news
             self._news += 1
 
     def chosen(

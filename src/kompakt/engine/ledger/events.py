@@ -7,12 +7,12 @@ longer shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.outcomes import failure_lines, outcome, test_totals, tests_of
+from kompakt.engine.ledger.outcomes import failure_lines, outcome, speaks_of_tests, test_totals, tests_of
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
 from kompakt.engine.ledger.shapes import Deed, deed_of
 from kompakt.engine.ledger.shell import quotes
@@ -80,10 +80,12 @@ class Spoken(msgspec.Struct, gc=False):
         if self.role == "user":
             whole = request(self.text)
             lines = whole.split("\n") if whole else binding(self.text)
-            yield from (Fact("word", line, "", reference, at=self.at) for line in lines)
-            yield from _values(own_words(self.text), reference, self.at)
+            for line in lines:
+                yield Fact("word", line, "", reference, (), self.at)
+        for key, number in told_numbers(own_words(self.text) if self.role == "user" else self.text):
+            yield Fact("value", harmless(key), number, reference, (), self.at)
+        if self.role == "user":
             return
-        yield from _values(self.text, reference, self.at)
         if asked := question(self.text):
             yield Fact("question", harmless(one_line(asked, TOLD)), "", reference, at=self.at)
         if told := opening(self.text, TOLD):
@@ -122,41 +124,41 @@ class Called(msgspec.Struct, gc=False):
         yield from tasks.facts(deed.fields, result, reference, self.at)
         if result is None:
             return
-        how = outcome(result, is_data=deed.command is None and deed.reads)
-        failures = failure_lines(result.output) if how != "success" or deed.command is not None else []
+        if deed.command is not None:
+            yield from self._ran(deed, deed.command, result, reference)
+            return
+        how = outcome(result, is_data=deed.reads)
         if how == "success":
-            yield from (Fact("file", keyed(path), done, reference, at=self.at) for done, path in self._done(failures))
-        yield from self._outcome(how, failures, reference)
-        if deed.command is not None:
-            tests = tests_of(result.output) if not self.quotes else {}
-            yield from (Fact("test", _name(name), how, reference, at=self.at) for name, how in tests.items())
-            numbers = printed_numbers(result.output)
-            yield from (Fact("value", _name(key), number, reference, at=self.at) for key, number in numbers)
+            for done, path in deed.files:
+                yield Fact("file", keyed(path), done, reference, (), self.at)
+            if not deed.files and not is_task(deed.fields):
+                said = quoted(one_line(result.output, ERROR), ERROR)
+                yield Fact("call", self.asked, "called", reference, (said,), self.at)
+        else:
+            notes = failure_lines(result.output) or [one_line(_TAGS.sub("", result.output), ERROR)]
+            said = tuple([quoted(line, ERROR) for line in notes])
+            yield Fact("failure", self.origin, "failed", reference, said, self.at)
 
-    def _done(self, failures: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Go through what was done to files; one of many commands may have failed though the last did not."""
-        for done, path in self.deed.files:
-            if self.deed.command is None or not any(path in line for line in failures):
-                yield done, path
-
-    def _outcome(self, how: str, failures: Sequence[str], reference: str) -> Iterator[Fact]:
-        deed, output = self.deed, self.result.output if self.result is not None else ""
-        news = [] if (deed.reads or self.quotes) and how == "success" else failures
-        notes = [*news, *(line for line in (test_totals(output) if deed.command else ()) if line not in news)]
-        if deed.command is not None:
-            said = tuple(quoted(line, ERROR) for line in notes)
-            yield Fact("command", self.command or "", how, reference, said, at=self.at)
-        elif how != "success":
-            lines = notes or [_TAGS.sub("", output)]
-            said = tuple(quoted(one_line(line, ERROR) if not notes else line, ERROR) for line in lines)
-            yield Fact("failure", self.origin, "failed", reference, said, at=self.at)
-        elif not deed.files and not is_task(deed.fields):
-            yield Fact("call", self.asked, "called", reference, (quoted(one_line(output, ERROR), ERROR),), at=self.at)
-
-    @property
-    def quotes(self) -> bool:
-        """Tell whether the answer shows what somebody wrote rather than how something went."""
-        return self.deed.command is not None and quotes(self.deed.command)
+    def _ran(self, deed: Deed, command: str, result: ToolResult, reference: str) -> Iterator[Fact]:
+        """Say what is so after a command; one of several may have failed though the last did not."""
+        output, is_quoted, at = result.output, quotes(command), self.at
+        how = outcome(result)
+        is_news = how != "success" or not (is_quoted or deed.reads)
+        failures = failure_lines(output) if is_news or deed.files else []
+        if how == "success":
+            for done, path in deed.files:
+                if not any(path in line for line in failures):
+                    yield Fact("file", keyed(path), done, reference, (), at)
+        is_tested = speaks_of_tests(output)
+        notes = failures if is_news else []
+        if is_tested:
+            notes = [*notes, *[line for line in test_totals(output) if line not in notes]]
+        yield Fact("command", self.command or "", how, reference, tuple([quoted(line, ERROR) for line in notes]), at)
+        if is_tested and not is_quoted:
+            for name, went in tests_of(output).items():
+                yield Fact("test", _name(name), went, reference, (), at)
+        for key, number in printed_numbers(output):
+            yield Fact("value", _name(key), number, reference, (), at)
 
     @property
     def asked(self) -> str:
@@ -180,11 +182,6 @@ def _plain(text: str) -> str:
 def _name(text: str) -> str:
     """Say a name that a tool printed; one of several words is quoted, since it could be a sentence."""
     return quoted(text, ERROR) if " " in text else harmless(text)
-
-
-def _values(text: str, reference: str, at: int) -> Iterator[Fact]:
-    for key, number in told_numbers(text):
-        yield Fact("value", harmless(key), number, reference, at=at)
 
 
 Event = Spoken | Called

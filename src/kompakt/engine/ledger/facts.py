@@ -35,18 +35,18 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 
 def joined(earlier: Fact, later: Fact) -> Fact:
     """Say the later fact with what the earlier one still tells."""
-    notes = tuple(dict.fromkeys([*earlier.notes, *later.notes]))[-MAX_NOTES:]
     relation = later.relation
     if later.kind == "file":
         relation = _operation(earlier.relation, later.relation)
         if relation == earlier.relation:
-            return msgspec.structs.replace(earlier, at=later.at)
+            return Fact("file", earlier.key, relation, earlier.reference, earlier.notes, later.at)
     elif later.kind == "command":
         relation = _outcome(earlier.relation, later.relation)
     elif later.kind == "value":
         values = dict.fromkeys([*relation.split(BEFORE), *earlier.relation.split(BEFORE)])
         relation = BEFORE.join(list(values)[:MAX_VALUES])
-    return msgspec.structs.replace(later, relation=relation, notes=notes)
+    notes = tuple(dict.fromkeys([*earlier.notes, *later.notes]))[-MAX_NOTES:]
+    return Fact(later.kind, later.key, relation, later.reference, notes, later.at)
 
 
 BEFORE = ", before that "

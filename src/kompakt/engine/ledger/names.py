@@ -27,7 +27,7 @@ MAX_NAME = 160
 ENDING = 2
 """Components kept of a path that is only mentioned."""
 
-_NEVER = 6.0
+_NEVER = 0.14 * 6.0
 """Stands for how long ago a name was used that no call used."""
 
 _TOKEN = re.compile(r"[\w.~@/-]{6,}")
@@ -189,10 +189,11 @@ class Names:
         for name, seen in self.sightings.items():
             if name in known:
                 continue
-            if seen.base is None:
-                seen.base = _base(name, seen)
-            since = log1p(now - seen.called_at) if seen.called_at >= 0 else _NEVER
-            scored.append((0.61 * log1p(now - seen.at) + 0.14 * since - seen.base, name))
+            base, called_at = seen.base, seen.called_at
+            if base is None:
+                base = seen.base = _base(name, seen)
+            since = 0.14 * log1p(now - called_at) if called_at >= 0 else _NEVER
+            scored.append((0.61 * log1p(now - seen.at) + since - base, name))
         scored.sort()
         return [name for _, name in scored]
 
@@ -205,7 +206,8 @@ def _base(name: str, sighting: Sighting) -> float:
 
 def definition(text: str, at: int) -> str:
     """Say what a name is defined as where it first stands, if it is defined there."""
-    before = text[max(0, at - 80) : max(0, at)].rpartition("\n")[2]
+    start = max(0, at - 80)
+    before = text[max(start, text.rfind("\n", start, at) + 1) : at]
     if before.endswith((") ", ")")):
         before = _RECEIVER.sub("", before)
     return _DEFINING.get(before.rstrip().rpartition(" ")[2], "")

@@ -97,44 +97,56 @@ def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choi
         seen = sightings[name]
         if seen.offset == -2:
             _look(name, seen, order)
-        if seen.line_price:
-            here = [other for other in seen.beside if other in left]
-            if seen.line_price <= EXTRA * sum([sightings[other].price or len(other) // 3 for other in here]):
-                left.difference_update(here)
-                yield Choice(seen.place, seen.line, seen, True, seen.line_price)
-                continue
+        if seen.line_price and seen.line_price <= EXTRA * _worth(seen.beside, left, sightings):
+            left.difference_update(seen.beside)
+            yield Choice(seen.place, seen.line, seen, True, seen.line_price)
+            continue
         left.discard(name)
         if seen.word is None:
             seen.word = _word(name, seen)
         yield Choice(seen.place, name, seen, False, seen.price + (2 if seen.word else 0))
 
 
+def _worth(beside: Iterable[str], left: set[str], sightings: dict[str, Sighting]) -> int:
+    """Add up what those names of a line cost that are still to be told."""
+    total = 0
+    for other in beside:
+        if other in left:
+            total += sightings[other].price or len(other) // 3
+    return total
+
+
 def _look(name: str, seen: Sighting, order: Order) -> None:
     """Find out how a name stands at its place: the line, what else is in it; and what that costs."""
-    text = seen.place.text
-    at = seen.offset = text.find(name)
+    place = seen.place
+    at = seen.offset = place.text.find(name)
     seen.price = seen.price or order.count(name) + 1
-    seen.line, seen.beside, seen.word, seen.line_price = "", (), None, 0
-    if at < 0:
-        return
+    seen.word = None
+    seen.line = line = "" if at < 0 or place.at < 0 else _line_around(place.text, at)
+    seen.beside = beside = _names_in(line) if line else ()
+    seen.line_price = order.count(line) + 3 if name in beside else 0
+
+
+def _line_around(text: str, at: int) -> str:
+    """Return the line around a place, without its number; nothing when it is too long to be quoted."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at, start + 2 * LINE + 1)
-    if seen.place.at < 0 or (end < 0 and len(text) - start > 2 * LINE):
-        return
-    line = text[start : len(text) if end < 0 else end]
-    numbered = _NUMBERED.match(line)
-    line = (line if numbered is None else line[numbered.end() :]).strip()
-    if len(line) <= LINE:
-        seen.line, seen.beside = line, _names_in(line)
-        seen.line_price = order.count(line) + 3 if name in seen.beside else 0
+    if end < 0:
+        end = len(text)
+        if end - start > 2 * LINE:
+            return ""
+    numbered = _NUMBERED.match(text, start, end)
+    line = text[start if numbered is None else numbered.end() : end].strip()
+    return line if len(line) <= LINE else ""
 
 
 def _word(name: str, seen: Sighting) -> str:
     """Say what a name is where it stands; asked only of those that are told alone."""
     if seen.offset < 0:
         return ""
-    text = seen.place.text
-    return id_words(name, text) if IDS.fullmatch(name) else definition(text, seen.offset)
+    if "_" not in name and IDS.fullmatch(name):
+        return id_words(name, seen.place.text)
+    return "" if seen.line.startswith(name) else definition(seen.place.text, seen.offset)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -201,9 +213,10 @@ def _phrases(chosen: Iterable[Choice]) -> Iterator[str]:
     for choice in chosen:
         by_place.setdefault(id(choice.place), []).append(choice)
     for here in by_place.values():
-        quotations = sorted({(choice.sighting.offset, choice.text) for choice in here if choice.is_line})
-        yield from (quoted(line, LINE) for _, line in quotations)
         listed = [choice for choice in here if not choice.is_line]
+        if len(listed) < len(here):
+            quotations = sorted({(choice.sighting.offset, choice.text) for choice in here if choice.is_line})
+            yield from [quoted(line, LINE) for _, line in quotations]
         if listed:
             yield told_as(listed)
 
@@ -215,6 +228,8 @@ def told_as(listed: Sequence[Choice]) -> str:
     for offset, name, word in sorted([(one.sighting.offset, one.text, one.sighting.word or "") for one in listed]):
         label = f"{word} {name}" if word else name
         (defined if word and not IDS.fullmatch(name) else others).append((offset, label))
+    if not defined:
+        return _using([label for _, label in others]).strip()
     starts = [offset for offset, _ in defined]
     used: list[list[str]] = [[] for _ in range(len(defined) + 1)]
     for offset, label in others:

@@ -27,10 +27,19 @@ _EXIT = re.compile(
 _EXIT_ZONE = 400
 """Characters at either end of an output where an exit code is looked for."""
 
-_EXIT_WORDS = ("exit", "return")
+_COMMON = "zqjxkvbywgpfmucdlhr:sinaote "
+"""What most texts are made of, the rarest first; capitals and signs that are not here are rarer still."""
+
+
+def _with_rarest(*words: str) -> tuple[tuple[str, str], ...]:
+    """Put before each word the rarest sign in it: one that a text has not is found missing far sooner than a word."""
+    return tuple((min(word, key=_COMMON.find), word) for word in words)
+
+
+_EXIT_WORDS = _with_rarest("exit", "return")
 """What an exit code cannot be stated without."""
 
-_SIGNS = (
+_SIGNS = _with_rarest(
     "rror", "ERROR", "ERR!", "FAIL", "ailed", "panic", "atal", "FATAL", "xception", "nterrupt", "xit code",
     "xit status", "xited with", "command not found", "No such file", "ermission denied", "annot find", "ndefined:",
 )  # fmt: skip
@@ -62,7 +71,7 @@ _TESTS = re.compile(
     re.MULTILINE,
 )
 _GOOD = frozenset(["PASS", "ok", "PASSED", "\u2713", "\u2714"])
-_TEST_WORDS = (
+_TEST_WORDS = _with_rarest(
     "passed", "failed", "PASS", "FAIL", "passing", "test ", "Ran ", "ok  \t", "ok \t", "ok\t",
     "\u2713", "\u2714", "\u2717", "\u2718", "\u2715", "\u00d7",
 )  # fmt: skip
@@ -100,9 +109,9 @@ def _reporting(output: str) -> Iterator[str]:
     if len(output) > 4 * LAST:
         output = f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     starts: dict[int, str] = {}
-    for sign in _SIGNS:
-        if sign in output:
-            starts |= dict(_lines_with(sign, output))
+    for rarest, sign in _SIGNS:
+        if rarest in output and sign in output:
+            starts.update(_lines_with(sign, output))
     for start in sorted(starts):
         line = starts[start]
         if (_SHOUTS.search(line) or _REPORTS.search(line)) and not _is_clean(line):
@@ -118,8 +127,8 @@ def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:
     """Find lines that have a sign in them, with where they begin; of very many the first and the last."""
     at, found = output.find(sign), 0
     while at >= 0:
-        line, end = _line_at(output, at)
-        yield output.rfind("\n", 0, at) + 1, line
+        start, line, end = _line_at(output, at)
+        yield start, line
         found += 1
         if found == MAX_SIGNS:
             end = max(end, len(output) - LAST)
@@ -133,23 +142,24 @@ LAST = 8_000
 """Characters at the end of an output that are always looked at; of a very long one the middle is not."""
 
 
+def speaks_of_tests(output: str) -> bool:
+    """Tell whether an output can name tests or say how they went; most have not a word of it."""
+    return _has(_TEST_WORDS, output)
+
+
 def test_totals(output: str) -> list[str]:
     """Take the lines in which a test run says how it ended."""
-    if not _has(_TEST_WORDS, output):
-        return []
     lines: dict[str, None] = {}
     end = -1
     for found in _TOTALS.finditer(output):
         if found.start() >= end:
-            line, end = _line_at(output, found.start())
+            _, line, end = _line_at(output, found.start())
             lines[line] = None
     return list(lines)[-MAX_LINES:]
 
 
 def tests_of(output: str) -> dict[str, str]:
     """Tell which tests a run names, and whether they passed; the last word on a test counts."""
-    if not _has(_TEST_WORDS, output):
-        return {}
     found: dict[str, str] = {}
     for match in _TESTS.finditer(output):
         groups = {key: value for key, value in match.groupdict().items() if value is not None}
@@ -159,17 +169,17 @@ def tests_of(output: str) -> dict[str, str]:
     return found
 
 
-def _has(words: Iterable[str], text: str) -> bool:
+def _has(words: Iterable[tuple[str, str]], text: str) -> bool:
     """Tell whether one of the words stands in a text; one by one is far cheaper than together."""
-    for word in words:  # noqa: SIM110 — a generator for each text costs more than the search
-        if word in text:
+    for rarest, word in words:  # noqa: SIM110 — a generator for each text costs more than the search
+        if rarest in text and word in text:
             return True
     return False
 
 
-def _line_at(text: str, at: int) -> tuple[str, int]:
-    """Return the line around a place, and where it ends."""
+def _line_at(text: str, at: int) -> tuple[int, str, int]:
+    """Return the line around a place, with where it begins and ends."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     end = len(text) if end < 0 else end
-    return text[start : min(end, start + MAX_LINE)].strip(), end
+    return start, text[start : min(end, start + MAX_LINE)].strip(), end

@@ -22,12 +22,13 @@ def harmless(text: str) -> str:
     """Take out of a line what could break it, hide in it or imitate a marker."""
     if not text.isprintable():
         text = _CONTROL.sub(" ", text)
-    return _OWN.sub("[ ", text) if "kompakt" in text.lower() else text
+    return _OWN.sub("[ ", text) if "[" in text and "kompakt" in text.lower() else text
 
 
 def keyed(text: str) -> str:
     """Make a text the key of a line: harmless, and without what ends a key there."""
-    return _FRAME.sub("'", harmless(text))
+    text = harmless(text)
+    return _FRAME.sub("'", text) if "`" in text or ";" in text else text
 
 
 def quoted(line: str, limit: int) -> str:

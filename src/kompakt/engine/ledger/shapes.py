@@ -22,6 +22,7 @@ _DIFFED = re.compile(r"^\+\+\+ (?:b/)?(\S+)", re.MULTILINE)
 
 _PATH_KEY = re.compile(r"(?:^|_)(?:path|file|file_?name|filepath|notebook)s?$")
 _COMMAND_KEYS = ("command", "cmd", "commands", "script", "bash", "shell_command")
+_COMMANDS = frozenset(_COMMAND_KEYS)
 _CHANGE_KEY = re.compile(r"^(?:old|new|replace|insert|edit|patch|diff|hunk|substitut|search_replace|code_edit)")
 _WHOLE_KEYS = frozenset({"content", "contents", "file_text", "text", "data", "body", "file_content", "code"})
 _SEARCH_KEYS = frozenset({"pattern", "query", "regex", "regexp", "search", "search_term", "glob", "keyword", "q"})
@@ -99,6 +100,8 @@ def fields_of(call: ToolCall) -> dict[str, Json]:
 
 
 def _command(fields: Mapping[str, Json]) -> str | None:
+    if _COMMANDS.isdisjoint(fields):
+        return None
     for key in _COMMAND_KEYS:
         value = fields.get(key)
         if isinstance(value, list):
@@ -118,8 +121,9 @@ def _is_verb(value: str, fields: Mapping[str, Json]) -> bool:
 def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
     for key, value in fields.items():
         if _is_path(key[-_LONGEST_END:]):
-            listed: list[Json] = value if isinstance(value, list) else [value]
-            yield from (one for one in listed if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and 0 < len(one) < 500 and "\n" not in one:
+                    yield one
 
 
 @lru_cache(maxsize=_WORDS)
@@ -146,7 +150,8 @@ def _files(name: str, fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         return
     how = _operation(name, fields)
     if how is not None:
-        yield from ((how, path) for path in _paths(fields))
+        for path in _paths(fields):
+            yield how, path
 
 
 def _operation(name: str, fields: Mapping[str, Json]) -> str | None:

@@ -54,6 +54,8 @@ class _Simple(msgspec.Struct, gc=False):
 
 def file_operations(command: str) -> Operations:
     """Tell what a command does to which files, as (operation, path)."""
+    if ">" not in command and not any(name in command for name in _KNOWN):
+        return
     for one in _chain(_without_documents(command[:MAX_COMMAND])):
         if (
             one.doubtful

@@ -20,7 +20,7 @@ _PRINTED = re.compile(r"^[ \t]*([A-Za-z_][\w .-]{2,40}?)\s*[:=]\s*(\d[\d.,]*\d%?
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _CLOCK = re.compile(r"(?:time|lines?|date)$|\.\w{1,5}$", re.IGNORECASE)
 IDS = re.compile(
-    r"(?<![\w./-])(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"(?=[0-9a-fA-Z])(?<![\w./-])(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}|[A-Z]{2,8}-\d{1,6})(?![\w-])"
 )
 _WORDS = re.compile(r"[A-Za-z]{4,}")

@@ -30,11 +30,12 @@ class SourceAttribution(Deterministic):
     def apply(self, context: Context) -> bool:
         """Exclude ephemeral groups until the goal is reached."""
         changed = False
-        for group in context.droppable():
+        for group in context.live:
+            if group.source_id is None or not self._is_ephemeral(group.source_id) or context.is_protected(group):
+                continue
             if self.excess(context) <= 0:
                 break
-            if group.source_id is not None and self._is_ephemeral(group.source_id):
-                changed |= context.exclude(group, reason=f"ephemeral source {group.source_id}")
+            changed |= context.exclude(group, reason=f"ephemeral source {group.source_id}")
         return changed
 
     def _is_ephemeral(self, source: str) -> bool:

@@ -90,13 +90,14 @@ class Summarization:
         rest = context.tokens - (summary.tokens if summary else 0)
         taken: list[ContextGroup] = []
         for group in context.droppable():
-            if rest + min(most, _room(context, load + shown)) <= goal:
+            if rest <= goal and rest + min(most, _room(context, load + shown)) <= goal:
                 break
             taken.append(group)
             rest -= group.tokens
-            load += _load_of(context, group)
+            own = _load_of(context, group)
+            load += own
             if group.number in cut:
-                shown -= _load_of(context, group)
+                shown -= own
         room = min(max(most, min(goal - rest, MAX_LEDGER)), _room(context, load + shown))
         return taken, room, load
 
