@@ -18,7 +18,7 @@ from kompakt.model.messages import Text
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
 
-LEDGER_PART = 0.7
+LEDGER_PART = 0.8
 """Share of what is left that the ledger may take before the newest results have their own."""
 
 LEAST_LEDGER = 120
@@ -134,13 +134,13 @@ def _shorten(context: Context, limit: int) -> bool:
 
 def _cap(sizes: list[int], room: int) -> int:
     """Find the largest cap under which the sizes together fit into the room."""
-    left = max(0, room)
+    left = room = max(0, room)
     for number, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - number)
         if size > share:
             return share
         left -= size
-    return left
+    return room
 
 
 def _without_summary(context: Context, limit: int) -> bool:
