@@ -24,8 +24,11 @@ from kompakt.engine.ledger.values import IDS, id_words
 LINE = 110
 """Longest line that is quoted for its names."""
 
-EXTRA = 2.0
-"""How many times the price of its names a line may cost."""
+EXTRA = 3.0
+"""How many times the price of its names a line may cost that says something of them in words."""
+
+EXTRA_CODE = 1.25
+"""The same for a line of code: it tells little more than its names."""
 
 _NUMBERED = re.compile(r"\s*\d+\s*[\u2192|:\t]\s?")
 
@@ -99,7 +102,8 @@ def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choi
             _look(name, seen, order)
         if seen.line_price:
             here = [other for other in seen.beside if other in left]
-            if seen.line_price <= EXTRA * sum([sightings[other].price or len(other) // 3 for other in here]):
+            names_price = sum([sightings[other].price or len(other) // 3 for other in here])
+            if seen.line_price <= names_price * (EXTRA if _in_words(seen.line) else EXTRA_CODE):
                 left.difference_update(here)
                 yield Choice(seen.place, seen.line, seen, True, seen.line_price)
                 continue
@@ -135,6 +139,16 @@ def _word(name: str, seen: Sighting) -> str:
         return ""
     text = seen.place.text
     return id_words(name, text) if IDS.fullmatch(name) else definition(text, seen.offset)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _in_words(line: str) -> bool:
+    """Tell whether a line says something in ordinary words, and is not code alone."""
+    return len(_ORDINARY.findall(line)) >= _FEWEST_WORDS
+
+
+_ORDINARY = re.compile(r"(?<![\w./\\-])[a-z]{2,}(?![\w/\\(=]|[.:-]\w)")
+_FEWEST_WORDS = 2
 
 
 @lru_cache(maxsize=_REMEMBERED)
