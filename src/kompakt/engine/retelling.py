@@ -57,7 +57,11 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
         reference=context.reference,
         upto=upto,
         shown_at=as_they_were,
-        shown=lambda: [input_text(part) if type(part) is ToolCall else words_of(part) for index in shown for part in context.shown(index).parts],
+        shown=lambda: [
+            input_text(part) if type(part) is ToolCall else words_of(part)
+            for index in shown
+            for part in context.shown(index).parts
+        ],
         earlier=_told_by_code(context.inherited) if narrates else context.inherited,
     )
     return context.ledger.write(order)

@@ -21,7 +21,7 @@ from kompakt.engine.ledger.weighing import weight
 from kompakt.engine.state import is_own_line
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 
-NAMES_SHARE = 0.3
+NAMES_SHARE = 0.15
 """Share of the room that is kept for names when there are more facts than fit."""
 
 _FRAME = 34

@@ -186,17 +186,23 @@ def _patched(text: str) -> Iterator[tuple[str, str]]:
 
 
 def input_text(call: ToolCall) -> str:
-    """Return the words and numbers of a call's input, without its keys."""
-    if isinstance(call.input, str):
-        return call.input.replace("\\n", "\n").replace("\\t", "\t")
+    """Return the words and numbers of a call's input, those of inner tables with their keys.
+
+    The outer keys are the tool's own, and its definition says them.
+    """
+    given = call.input
+    if isinstance(given, str):
+        return given.replace("\\n", "\n").replace("\\t", "\t")
     found: list[str] = []
-    stack = [call.input]
+    stack: list[tuple[str, Json]] = (
+        [("", value) for value in given.values()] if isinstance(given, dict) else [("", given)]
+    )
     while stack:
-        value = stack.pop()
+        key, value = stack.pop()
         if isinstance(value, dict):
-            stack += value.values()
+            stack += value.items()
         elif isinstance(value, list):
-            stack += value
+            stack += [(key, item) for item in value]
         elif value is not None:
-            found.append(str(value))
+            found.append(f"{key}: {value}" if key else str(value))
     return "\n".join(found)
