@@ -64,6 +64,10 @@ class Order(msgspec.Struct, frozen=True):
     """Whether a text has at most so many tokens; may say yes where only counting tells."""
 
 
+THOUGHT = "thought"
+"""The role of what the assistant only thought: names and values are taken from it, nothing it promised or asked."""
+
+
 class Spoken(msgspec.Struct, gc=False):
     """Words of the user's or of the assistant's."""
 
@@ -84,6 +88,8 @@ class Spoken(msgspec.Struct, gc=False):
             yield from _values(own_words(self.text), reference, self.at)
             return
         yield from _values(self.text, reference, self.at)
+        if self.role == THOUGHT:
+            return
         if asked := question(self.text):
             yield Fact("question", harmless(one_line(asked, TOLD)), "", reference, at=self.at)
         if told := opening(self.text, TOLD):

@@ -55,7 +55,7 @@ BEFORE = ", before that "
 MAX_NOTES = 24
 """Quotations kept of all runs of one command, the newest."""
 
-MAX_VALUES = 4
+MAX_VALUES = 8
 """Values of one key that are told, newest first."""
 
 

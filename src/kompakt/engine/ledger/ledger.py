@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from kompakt.engine import pivot
 from kompakt.engine.ledger import lines, parsing
 from kompakt.engine.ledger.book import Book
-from kompakt.engine.ledger.events import Called, Event, Order, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.naming import named
 from kompakt.engine.ledger.tasks import Tasks
 from kompakt.engine.ledger.weighing import weight
 from kompakt.engine.state import is_own_line
-from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 
 NAMES_SHARE = 0.15
 """Share of the room that is kept for names when there are more facts than fit."""
@@ -70,6 +70,8 @@ class Ledger:
                 self.events.append(Spoken(at, message.role, part.text))
                 if message.role == "user":
                     self._spoken_at.append(at)
+            elif type(part) is Reasoning and part.text.strip():
+                self.events.append(Spoken(at, THOUGHT, part.text))
             elif type(part) is ToolCall:
                 called = Called(at, part)
                 self._open[part.id] = called
