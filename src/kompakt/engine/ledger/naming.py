@@ -16,7 +16,7 @@ import msgspec
 from kompakt.engine.ledger import lines
 from kompakt.engine.ledger.events import Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.names import Names, Place, Sighting, definition, found_in
+from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.values import IDS, id_words
@@ -167,7 +167,7 @@ def _afforded(
     for choice in choices:
         place = choice.place
         owner = (place.kind, place.key)
-        if owner not in lined or "/" in choice.text:  # a path never shares a line with what was done to another
+        if owner not in lined or (place.kind == "file" and "/" in choice.text):  # what is done to one is said of no other
             spot = (place.at, place.speaker, place.key)
             owner = ("", labels.get(spot) or labels.setdefault(spot, _label(place, order)))
         price = choice.price
@@ -194,7 +194,12 @@ def _label(place: Place, order: Order) -> str:
     if place.at < 0:
         return f"{place.reference} {lines.SEEN if place.kind else ''}{place.key}"
     where = place.key or {"user": "the user's words", "answer": "the answer"}.get(place.speaker, "a call")
+    where = ending(where) if place.kind == "file" else one_line(where, LABEL)
     return f"{order.reference(place.at)} {lines.SEEN}{harmless(where).replace(': ', ' ')}"
+
+
+LABEL = 20
+"""Characters of a command or a call that say where names were seen; the reference says the rest."""
 
 
 def _lay_out(taken: dict[Owner, list[Choice]]) -> tuple[Told, list[str]]:
