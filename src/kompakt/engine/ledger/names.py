@@ -130,6 +130,18 @@ def ending(path: str) -> str:
     return "/".join(parts[-ENDING:]) if len(parts) > ENDING else path.lstrip("/")
 
 
+@lru_cache(maxsize=16_384)
+def ends_of(name: str) -> tuple[str, ...]:
+    """List the names that a longer one ends in: who reads it has read them."""
+    found: list[str] = []
+    for mark in "/.":
+        _, _, end = name.partition(mark)
+        while end:
+            found.append(end)
+            _, _, end = end.partition(mark)
+    return tuple(found)
+
+
 class Names:
     """The names of all that left the view."""
 
@@ -185,6 +197,7 @@ class Names:
         """Order the names that are not said anyway by what they are worth for what they cost."""
         self._read = {text: self._read.get(text) or found_in(text) for text in said}
         known = set[str]().union(*[found.all for found in self._read.values()])
+        known.update(*map(ends_of, known))
         scored: list[tuple[float, str]] = []
         for name, seen in self.sightings.items():
             if name in known:

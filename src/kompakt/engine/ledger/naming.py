@@ -16,7 +16,7 @@ import msgspec
 from kompakt.engine.ledger import lines
 from kompakt.engine.ledger.events import Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, found_in
+from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.values import IDS, id_words
@@ -104,10 +104,11 @@ def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choi
             here = [other for other in seen.beside if other in left]
             names_price = sum([sightings[other].price or len(other) // 3 for other in here])
             if seen.line_price <= names_price * (EXTRA if _in_words(seen.line) else EXTRA_CODE):
-                left.difference_update(here)
+                left.difference_update(here, *map(ends_of, here))
                 yield Choice(seen.place, seen.line, seen, True, seen.line_price)
                 continue
         left.discard(name)
+        left.difference_update(ends_of(name))
         if seen.word is None:
             seen.word = _word(name, seen)
         yield Choice(seen.place, name, seen, False, seen.price + (2 if seen.word else 0))
