@@ -69,7 +69,7 @@ def _fact_of(event: Called) -> Owner:
         return "command", event.command
     for _, path in event.deed.files:
         return "file", keyed(path)
-    return "", one_line(f"{event.origin} {input_text(event.call)}", 50)
+    return "", one_line(f"{event.origin} {event.deed.sought or input_text(event.call)}", 50)
 
 
 def named(facts: Sequence[Fact], known: Names, room: int, order: Order) -> tuple[Told, list[str], bool]:
@@ -199,7 +199,7 @@ def _label(place: Place, order: Order) -> str:
     return f"{order.reference(place.at)} {lines.SEEN}{harmless(where).replace(': ', ' ')}"
 
 
-LABEL = 20
+LABEL = 28
 """Characters of a command or a call that say where names were seen; the reference says the rest."""
 
 

@@ -63,6 +63,11 @@ class Deed(msgspec.Struct, frozen=True, gc=False):
     fields: Mapping[str, Json] = {}
 
     @property
+    def sought(self) -> str | None:
+        """What a search looks for."""
+        return next((value for key, value in self.fields.items() if key in _SEARCH_KEYS and type(value) is str), None)
+
+    @property
     def reads(self) -> bool:
         """Tell whether the answer is the text of a file or what a search found in files: data, not news."""
         return self.searches or (bool(self.files) and all(how == "read" for how, _ in self.files))
