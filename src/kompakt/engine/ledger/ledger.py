@@ -87,11 +87,13 @@ class Ledger:
         if book.is_empty:
             return ""
         room, share, spare, fitting = order.room, 1 - NAMES_SHARE, 0, ""
-        for _ in range(_ATTEMPTS):
+        attempts = 0
+        while attempts < _ATTEMPTS or (not fitting and room > _FRAME):
+            attempts += 1
             text, all_facts, all_names = self._written(book, room, int(room * share), spare, order)
             left = order.room - order.count(text)
             if left < 0:
-                room += left - 5
+                room += left - 5 * attempts * attempts  # prices are estimates: each step is larger than the one before
                 continue
             fitting = text
             if all_facts or left <= order.room * _SLACK:
