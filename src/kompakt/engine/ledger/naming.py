@@ -244,4 +244,6 @@ def told_as(listed: Sequence[Choice]) -> str:
 
 
 def _using(found: Sequence[str]) -> str:
-    return f" uses {' and '.join(found)}" if found else ""
+    """List names in the order in which they stand, two by two."""
+    pairs = [" and ".join(found[at : at + 2]) for at in range(0, len(found), 2)]
+    return f" uses {' then '.join(pairs)}" if found else ""
