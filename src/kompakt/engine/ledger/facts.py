@@ -43,6 +43,8 @@ def joined(earlier: Fact, later: Fact) -> Fact:
             return msgspec.structs.replace(earlier, at=later.at)
     elif later.kind == "command":
         relation = _outcome(earlier.relation, later.relation)
+    elif later.kind == "id":
+        relation = earlier.relation  # the words that it first came with say what it is
     elif later.kind == "value":
         values = dict.fromkeys([*relation.split(BEFORE), *earlier.relation.split(BEFORE)])
         relation = BEFORE.join(list(values)[:MAX_VALUES])
