@@ -31,8 +31,8 @@ LEAST_WORDS = 160
 SAME_REFERENCE = 3
 """Tokens that a line saves whose reference stands in the line before."""
 
-SAME_LINE = 7
-"""Tokens that a test saves that stands behind another in one line."""
+SAVED: dict[str, int] = {"test": 7}
+"""The same where lines are joined to one."""
 
 HEADING = 6
 """Tokens of the heading of a section."""
@@ -102,7 +102,7 @@ class Facts:
                 if not is_told(fact):
                     continue
                 same = (fact.kind, fact.reference, fact.relation if fact.kind == "test" else "")
-                saved = 0 if same not in named else SAME_LINE if fact.kind == "test" else SAME_REFERENCE
+                saved = SAVED.get(fact.kind, SAME_REFERENCE) if same in named else 0
                 frame = 1 - saved + (HEADING if fact.kind not in kinds else 0)
                 kind = fact.kind if fact.reference else ""
                 most = min(room - spent, shares.get(kind, room - spent)) - frame
@@ -110,13 +110,12 @@ class Facts:
                 if not fits(line, most) or (tokens := count(line)) > most:
                     misses += 1
                     continue
-                cost = frame + tokens
-                spent += cost
+                spent += frame + tokens
                 named.add(same)
                 kinds.add(fact.kind)
                 taken.append(fact)
                 if kind in shares:
-                    shares[kind] -= cost
+                    shares[kind] -= frame + tokens
         taken.sort(key=lambda fact: self._numbers[fact.kind, fact.key])
         return taken, spent
 

@@ -93,7 +93,7 @@ class Ledger:
             text, all_facts, all_names = self._written(book, room, int(room * share), spare, order)
             left = order.room - order.count(text)
             if left < 0:
-                room += left - 5 * attempts * attempts  # prices are estimates: each step is larger than the one before
+                room += left - 5 * max(1, attempts - _ATTEMPTS) ** 2  # prices are estimates: in the end larger steps
                 continue
             fitting = text
             if all_facts or left <= order.room * _SLACK:
