@@ -10,6 +10,7 @@ import msgspec
 
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import release_notes
+from kompakt.engine.ledger.speech import binding
 from kompakt.engine.retelling import resize, retell
 from kompakt.engine.strategies.shortening import shorten_results, shortened
 from kompakt.engine.strategies.strategy import results_of
@@ -172,7 +173,29 @@ def _cut_first_request(context: Context, limit: int) -> None:
     index = first.indices[0]
     texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
     for j, part in texts:
-        text = shortened(part.text, limit // max(1, len(texts)), context.counter, reference=context.reference(index, j))
+        text = _with_rules(part.text, limit // max(1, len(texts)), context, context.reference(index, j))
         short = msgspec.structs.replace(part, text=text, edited=True)
         if context.counter.part(short) < context.counter.part(part):
             context.show(index, j, short, what="shortened", why="the first request alone is too large")
+
+
+def _with_rules(text: str, limit: int, context: Context, reference: str) -> str:
+    """Shorten a request to its head and tail, and to what it demands or forbids as far as half of the room goes."""
+    counter = context.counter
+    rules: list[str] = []
+    left = limit // 2
+    for rule in binding(text):
+        left -= counter.scaled(counter.text(rule)) + 1
+        if left < 0:
+            break
+        rules.append(rule)
+    short = shortened(text, limit, counter, reference=reference)
+    kept: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        missing = {rule for rule in rules if rule not in short}
+        if not missing:
+            break
+        kept |= missing
+        middle = "".join(f"{rule}\n" for rule in rules if rule in kept)
+        short = shortened(text, limit, counter, reference=reference, middle=middle)
+    return short

@@ -168,7 +168,7 @@ def _afforded(
     for choice in choices:
         place = choice.place
         owner = (place.kind, place.key)
-        if owner not in lined or (place.kind == "file" and "/" in choice.text):  # what is done to one is said of no other
+        if owner not in lined or (place.kind == "file" and "/" in choice.text):  # done to one, said of no other
             spot = (place.at, place.speaker, place.key)
             owner = ("", labels.get(spot) or labels.setdefault(spot, _label(place, order)))
         price = choice.price
