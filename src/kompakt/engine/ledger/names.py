@@ -40,6 +40,9 @@ _DEFINING = {
     "interface": "interface", "struct": "struct", "enum": "enum", "trait": "trait", "const": "constant",
     "let": "variable", "var": "variable", "val": "variable", "module": "module", "package": "package",
 }  # fmt: skip
+_ALTERNATIVES = re.compile(r"[A-Za-z]+/[A-Za-z]+")
+"""Two words that somebody could not choose between; a path has more to it."""
+
 _RECEIVER = re.compile(r"\([^()\n]{0,60}\)\s*$")
 
 Speaker = str
@@ -159,7 +162,10 @@ class Names:
             if left <= 0 and place.speaker == "output":
                 continue
             found = self._read.get(place.text) or found_in(place.text)
-            left -= self._note(found.names if place.speaker == "output" else found.all, place)
+            names = found.names if place.speaker == "output" else found.all
+            if place.speaker in ("answer", "user"):
+                names = [name for name in names if not _ALTERNATIVES.fullmatch(name)]
+            left -= self._note(names, place)
         if len(self.sightings) > MAX_NAMES:
             kept = sorted(self.sightings.items(), key=lambda item: (-item[1].at, item[0]))[: MAX_NAMES * 2 // 3]
             self.sightings = dict(kept)

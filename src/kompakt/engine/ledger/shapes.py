@@ -195,7 +195,7 @@ def input_text(call: ToolCall) -> str:
 
     The outer keys are the tool's own, and its definition says them.
     """
-    given = call.input
+    given = fields_of(call) or call.input
     if isinstance(given, str):
         return given.replace("\\n", "\n").replace("\\t", "\t")
     found: list[str] = []
