@@ -10,6 +10,7 @@ import msgspec
 
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import release_notes
+from kompakt.engine.ledger.speech import binding
 from kompakt.engine.retelling import resize, retell
 from kompakt.engine.strategies.shortening import shorten_results, shortened
 from kompakt.engine.strategies.strategy import results_of
@@ -18,7 +19,7 @@ from kompakt.model.messages import Text
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
 
-LEDGER_PART = 0.7
+LEDGER_PART = 0.8
 """Share of what is left that the ledger may take before the newest results have their own."""
 
 LEAST_LEDGER = 120
@@ -134,13 +135,13 @@ def _shorten(context: Context, limit: int) -> bool:
 
 def _cap(sizes: list[int], room: int) -> int:
     """Find the largest cap under which the sizes together fit into the room."""
-    left = max(0, room)
+    left = room = max(0, room)
     for number, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - number)
         if size > share:
             return share
         left -= size
-    return left
+    return room
 
 
 def _without_summary(context: Context, limit: int) -> bool:
@@ -172,7 +173,29 @@ def _cut_first_request(context: Context, limit: int) -> None:
     index = first.indices[0]
     texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
     for j, part in texts:
-        text = shortened(part.text, limit // max(1, len(texts)), context.counter, reference=context.reference(index, j))
+        text = _with_rules(part.text, limit // max(1, len(texts)), context, context.reference(index, j))
         short = msgspec.structs.replace(part, text=text, edited=True)
         if context.counter.part(short) < context.counter.part(part):
             context.show(index, j, short, what="shortened", why="the first request alone is too large")
+
+
+def _with_rules(text: str, limit: int, context: Context, reference: str) -> str:
+    """Shorten a request to its head and tail, and to what it demands or forbids as far as half of the room goes."""
+    counter = context.counter
+    rules: list[str] = []
+    left = limit // 2
+    for rule in binding(text):
+        left -= counter.scaled(counter.text(rule)) + 1
+        if left < 0:
+            break
+        rules.append(rule)
+    short = shortened(text, limit, counter, reference=reference)
+    kept: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        missing = {rule for rule in rules if rule not in short}
+        if not missing:
+            break
+        kept |= missing
+        middle = "".join(f"{rule}\n" for rule in rules if rule in kept)
+        short = shortened(text, limit, counter, reference=reference, middle=middle)
+    return short

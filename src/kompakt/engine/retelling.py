@@ -13,9 +13,10 @@ import msgspec
 from kompakt.engine import pivot
 from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.lines import HEADING
+from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.state import speaks, words_of
 from kompakt.engine.wording import RUNTIME_LINE
-from kompakt.model.messages import Message, Text
+from kompakt.model.messages import Message, Text, ToolCall
 
 if TYPE_CHECKING:
     from kompakt.engine.context import Context
@@ -56,7 +57,11 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
         reference=context.archive.reference,
         upto=upto,
         shown_at=as_they_were,
-        shown=lambda: [words_of(part) for index in shown for part in context.shown(index).parts],
+        shown=lambda: [
+            input_text(part) if type(part) is ToolCall else words_of(part)
+            for index in shown
+            for part in context.shown(index).parts
+        ],
         earlier=_told_by_code(context.inherited) if narrates else context.inherited,
     )
     return context.ledger.write(order)

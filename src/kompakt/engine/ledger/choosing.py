@@ -31,6 +31,9 @@ LEAST_WORDS = 160
 SAME_REFERENCE = 3
 """Tokens that a line saves whose reference stands in the line before."""
 
+SAVED: dict[str, int] = {"test": 7}
+"""The same where lines are joined to one."""
+
 HEADING = 6
 """Tokens of the heading of a section."""
 
@@ -89,7 +92,7 @@ class Facts:
         """
         shares = _shares(whole, spare)
         taken: list[Fact] = []
-        named: set[tuple[str, str]] = set()
+        named: set[tuple[str, str, str]] = set()
         kinds: set[str] = set()
         spent = 0
         for bucket in self._by_weight:
@@ -99,21 +102,21 @@ class Facts:
                     break
                 if not is_told(fact):
                     continue
-                same = (fact.kind, fact.reference)
-                frame = 1 - (SAME_REFERENCE if same in named else 0) + (HEADING if fact.kind not in kinds else 0)
+                same = (fact.kind, fact.reference, fact.relation if fact.kind == "test" else "")
+                saved = SAVED.get(fact.kind, SAME_REFERENCE) if same in named else 0
+                frame = 1 - saved + (HEADING if fact.kind not in kinds else 0)
                 kind = fact.kind if fact.reference else ""
                 most = min(room - spent, shares.get(kind, room - spent)) - frame
                 line = lines.line_of(fact, root)
                 if not fits(line, most) or (tokens := count(line)) > most:
                     misses += 1
                     continue
-                cost = frame + tokens
-                spent += cost
+                spent += frame + tokens
                 named.add(same)
                 kinds.add(fact.kind)
                 taken.append(fact)
                 if kind in shares:
-                    shares[kind] -= cost
+                    shares[kind] -= frame + tokens
         taken.sort(key=lambda fact: self._numbers[fact.kind, fact.key])
         return taken, spent
 
@@ -156,4 +159,6 @@ def weight_of(fact: Fact) -> int:
         return 6 if fact.reference else 3
     if fact.kind == "test":
         return 4 if fact.relation == "failed" else 5
+    if fact.kind == "command":
+        return 5  # a line each, and as dear as three files that were read
     return 6 if fact.kind in ("question", "call") else 4

@@ -64,6 +64,10 @@ class Order(msgspec.Struct, frozen=True):
     """Whether a text has at most so many tokens; may say yes where only counting tells."""
 
 
+THOUGHT = "thought"
+"""The role of what the assistant only thought: names and values are taken from it, nothing it promised or asked."""
+
+
 class Spoken(msgspec.Struct, gc=False):
     """Words of the user's or of the assistant's."""
 
@@ -84,7 +88,7 @@ class Spoken(msgspec.Struct, gc=False):
                 yield Fact("word", line, "", reference, (), self.at)
         for key, number in told_numbers(own_words(self.text) if self.role == "user" else self.text):
             yield Fact("value", harmless(key), number, reference, (), self.at)
-        if self.role == "user":
+        if self.role in ("user", THOUGHT):
             return
         if asked := question(self.text):
             yield Fact("question", harmless(one_line(asked, TOLD)), "", reference, at=self.at)

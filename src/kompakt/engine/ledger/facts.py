@@ -42,6 +42,8 @@ def joined(earlier: Fact, later: Fact) -> Fact:
             return Fact("file", earlier.key, relation, earlier.reference, earlier.notes, later.at)
     elif later.kind == "command":
         relation = _outcome(earlier.relation, later.relation)
+    elif later.kind == "id":
+        relation = earlier.relation  # the words that it first came with say what it is
     elif later.kind == "value":
         values = dict.fromkeys([*relation.split(BEFORE), *earlier.relation.split(BEFORE)])
         relation = BEFORE.join(list(values)[:MAX_VALUES])
@@ -55,7 +57,7 @@ BEFORE = ", before that "
 MAX_NOTES = 24
 """Quotations kept of all runs of one command, the newest."""
 
-MAX_VALUES = 4
+MAX_VALUES = 8
 """Values of one key that are told, newest first."""
 
 

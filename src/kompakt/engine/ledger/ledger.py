@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from kompakt.engine import pivot
 from kompakt.engine.ledger import lines, parsing
 from kompakt.engine.ledger.book import Book
-from kompakt.engine.ledger.events import Called, Event, Order, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.naming import named
 from kompakt.engine.ledger.tasks import Tasks
 from kompakt.engine.ledger.weighing import weight
 from kompakt.engine.state import is_own_line
-from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 
-NAMES_SHARE = 0.3
+NAMES_SHARE = 0.15
 """Share of the room that is kept for names when there are more facts than fit."""
 
 _FRAME = 34
@@ -70,6 +70,8 @@ class Ledger:
                 self.events.append(Spoken(at, message.role, part.text))
                 if message.role == "user":
                     self._spoken_at.append(at)
+            elif type(part) is Reasoning and part.text.strip():
+                self.events.append(Spoken(at, THOUGHT, part.text))
             elif type(part) is ToolCall:
                 called = Called(at, part)
                 self._open[part.id] = called
@@ -85,11 +87,13 @@ class Ledger:
         if book.is_empty:
             return ""
         room, share, spare, fitting = order.room, 1 - NAMES_SHARE, 0, ""
-        for _ in range(_ATTEMPTS):
+        attempts = 0
+        while attempts < _ATTEMPTS or (not fitting and room > _FRAME):
+            attempts += 1
             text, all_facts, all_names = self._written(book, room, int(room * share), spare, order)
             left = order.room - order.count(text)
             if left < 0:
-                room += left - 5
+                room += left - 5 * max(1, attempts - _ATTEMPTS) ** 2  # prices are estimates: in the end larger steps
                 continue
             fitting = text
             if all_facts or left <= order.room * _SLACK:

@@ -97,7 +97,7 @@ def _told(fact: Fact) -> str:
     return "".join(out)
 
 
-_REACH = 130
+_REACH = 170
 """Characters of quotations behind one naming of their origin."""
 
 ORIGIN = 40

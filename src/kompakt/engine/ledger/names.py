@@ -40,6 +40,9 @@ _DEFINING = {
     "interface": "interface", "struct": "struct", "enum": "enum", "trait": "trait", "const": "constant",
     "let": "variable", "var": "variable", "val": "variable", "module": "module", "package": "package",
 }  # fmt: skip
+_ALTERNATIVES = re.compile(r"[A-Za-z]+/[A-Za-z]+")
+"""Two words that somebody could not choose between; a path has more to it."""
+
 _RECEIVER = re.compile(r"\([^()\n]{0,60}\)\s*$")
 
 Speaker = str
@@ -130,6 +133,18 @@ def ending(path: str) -> str:
     return "/".join(parts[-ENDING:]) if len(parts) > ENDING else path.lstrip("/")
 
 
+@lru_cache(maxsize=16_384)
+def ends_of(name: str) -> tuple[str, ...]:
+    """List the names that a longer one ends in: who reads it has read them."""
+    found: list[str] = []
+    for mark in "/.":
+        _, _, end = name.partition(mark)
+        while end:
+            found.append(end)
+            _, _, end = end.partition(mark)
+    return tuple(found)
+
+
 class Names:
     """The names of all that left the view."""
 
@@ -147,7 +162,10 @@ class Names:
             if left <= 0 and place.speaker == "output":
                 continue
             found = self._read.get(place.text) or found_in(place.text)
-            left -= self._note(found.names if place.speaker == "output" else found.all, place)
+            names = found.names if place.speaker == "output" else found.all
+            if place.speaker in ("answer", "user"):
+                names = [name for name in names if not _ALTERNATIVES.fullmatch(name)]
+            left -= self._note(names, place)
         if len(self.sightings) > MAX_NAMES:
             kept = sorted(self.sightings.items(), key=lambda item: (-item[1].at, item[0]))[: MAX_NAMES * 2 // 3]
             self.sightings = dict(kept)
@@ -185,6 +203,7 @@ class Names:
         """Order the names that are not said anyway by what they are worth for what they cost."""
         self._read = {text: self._read.get(text) or found_in(text) for text in said}
         known = set[str]().union(*[found.all for found in self._read.values()])
+        known.update(*map(ends_of, known))
         scored: list[tuple[float, str]] = []
         for name, seen in self.sightings.items():
             if name in known:

@@ -16,7 +16,7 @@ import msgspec
 from kompakt.engine.ledger import lines
 from kompakt.engine.ledger.events import Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.names import Names, Place, Sighting, definition, found_in
+from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.values import IDS, id_words
@@ -24,8 +24,11 @@ from kompakt.engine.ledger.values import IDS, id_words
 LINE = 110
 """Longest line that is quoted for its names."""
 
-EXTRA = 2.0
-"""How many times the price of its names a line may cost."""
+EXTRA = 3.0
+"""How many times the price of its names a line may cost that says something of them in words."""
+
+EXTRA_CODE = 1.25
+"""The same for a line of code: it tells little more than its names."""
 
 _NUMBERED = re.compile(r"\s*\d+\s*[\u2192|:\t]\s?")
 
@@ -66,7 +69,7 @@ def _fact_of(event: Called) -> Owner:
         return "command", event.command
     for _, path in event.deed.files:
         return "file", keyed(path)
-    return "", one_line(f"{event.origin} {input_text(event.call)}", 50)
+    return "", one_line(f"{event.origin} {event.deed.sought or input_text(event.call)}", 50)
 
 
 def named(facts: Sequence[Fact], known: Names, room: int, order: Order) -> tuple[Told, list[str], bool]:
@@ -97,11 +100,14 @@ def _choices(wanted: Sequence[str], known: Names, order: Order) -> Iterator[Choi
         seen = sightings[name]
         if seen.offset == -2:
             _look(name, seen, order)
-        if seen.line_price and seen.line_price <= EXTRA * _worth(seen.beside, left, sightings):
-            left.difference_update(seen.beside)
+        most = EXTRA if _in_words(seen.line) else EXTRA_CODE
+        if seen.line_price and seen.line_price <= most * _worth(seen.beside, left, sightings):
+            here = [other for other in seen.beside if other in left]
+            left.difference_update(here, *map(ends_of, here))
             yield Choice(seen.place, seen.line, seen, True, seen.line_price)
             continue
         left.discard(name)
+        left.difference_update(ends_of(name))
         if seen.word is None:
             seen.word = _word(name, seen)
         yield Choice(seen.place, name, seen, False, seen.price + (2 if seen.word else 0))
@@ -150,6 +156,16 @@ def _word(name: str, seen: Sighting) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
+def _in_words(line: str) -> bool:
+    """Tell whether a line says something in ordinary words, and is not code alone."""
+    return len(_ORDINARY.findall(line)) >= _FEWEST_WORDS
+
+
+_ORDINARY = re.compile(r"(?<![\w./\\-])[a-z]{2,}(?![\w/\\(=]|[.:-]\w)")
+_FEWEST_WORDS = 2
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _names_in(line: str) -> tuple[str, ...]:
     """Find the names of a line; what is read once is often read again."""
     return tuple(found_in(line).all)
@@ -165,7 +181,7 @@ def _afforded(
     for choice in choices:
         place = choice.place
         owner = (place.kind, place.key)
-        if owner not in lined or "/" in choice.text:  # a path never shares a line with what was done to another
+        if owner not in lined or (place.kind == "file" and "/" in choice.text):  # done to one, said of no other
             spot = (place.at, place.speaker, place.key)
             owner = ("", labels.get(spot) or labels.setdefault(spot, _label(place, order)))
         price = choice.price
@@ -192,7 +208,12 @@ def _label(place: Place, order: Order) -> str:
     if place.at < 0:
         return f"{place.reference} {lines.SEEN if place.kind else ''}{place.key}"
     where = place.key or {"user": "the user's words", "answer": "the answer"}.get(place.speaker, "a call")
+    where = ending(where) if place.kind == "file" else one_line(where, LABEL)
     return f"{order.reference(place.at)} {lines.SEEN}{harmless(where).replace(': ', ' ')}"
+
+
+LABEL = 28
+"""Characters of a command or a call that say where names were seen; the reference says the rest."""
 
 
 def _lay_out(taken: dict[Owner, list[Choice]]) -> tuple[Told, list[str]]:
@@ -239,4 +260,6 @@ def told_as(listed: Sequence[Choice]) -> str:
 
 
 def _using(found: Sequence[str]) -> str:
-    return f" uses {' and '.join(found)}" if found else ""
+    """List names in the order in which they stand, two by two."""
+    pairs = [" and ".join(found[at : at + 2]) for at in range(0, len(found), 2)]
+    return f" uses {' then '.join(pairs)}" if found else ""

@@ -64,6 +64,11 @@ class Deed(msgspec.Struct, frozen=True, gc=False):
     fields: Mapping[str, Json] = {}
 
     @property
+    def sought(self) -> str | None:
+        """What a search looks for."""
+        return next((value for key, value in self.fields.items() if key in _SEARCH_KEYS and type(value) is str), None)
+
+    @property
     def reads(self) -> bool:
         """Tell whether the answer is the text of a file or what a search found in files: data, not news."""
         return self.searches or (bool(self.files) and all(how == "read" for how, _ in self.files))
@@ -191,17 +196,23 @@ def _patched(text: str) -> Iterator[tuple[str, str]]:
 
 
 def input_text(call: ToolCall) -> str:
-    """Return the words and numbers of a call's input, without its keys."""
-    if isinstance(call.input, str):
-        return call.input.replace("\\n", "\n").replace("\\t", "\t")
+    """Return the words and numbers of a call's input, those of inner tables with their keys.
+
+    The outer keys are the tool's own, and its definition says them.
+    """
+    given = fields_of(call) or call.input
+    if isinstance(given, str):
+        return given.replace("\\n", "\n").replace("\\t", "\t")
     found: list[str] = []
-    stack = [call.input]
+    stack: list[tuple[str, Json]] = (
+        [("", value) for value in given.values()] if isinstance(given, dict) else [("", given)]
+    )
     while stack:
-        value = stack.pop()
+        key, value = stack.pop()
         if isinstance(value, dict):
-            stack += value.values()
+            stack += value.items()
         elif isinstance(value, list):
-            stack += value
+            stack += [(key, item) for item in value]
         elif value is not None:
-            found.append(str(value))
+            found.append(f"{key}: {value}" if key else str(value))
     return "\n".join(found)

@@ -15,10 +15,10 @@ PRINTOUT = 4_000
 AROUND = 48
 """Characters kept on either side of an id: the words that say what it is."""
 
-_SAID = re.compile(r"(?<![\w./-])([A-Za-z_][\w.-]{3,40})([`*\"]*(?: ?[=:] ?| is | of )[`*\"]*)(\d[\d.,]*\d%?)(?![\w-])")
+_SAID = re.compile(r"(?<![\w./-])([A-Za-z_][\w.-]{3,40})([`*\"]*(?: ?[=:] ?| is )[`*\"]*)(\d[\d.,]*\d%?)(?![\w-])")
 _PRINTED = re.compile(r"^[ \t]*([A-Za-z_][\w .-]{2,40}?)\s*[:=]\s*(\d[\d.,]*\d%?)[ \t]*(\w{0,10})$", re.MULTILINE)
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_CLOCK = re.compile(r"(?:time|lines?|date)$|\.\w{1,5}$", re.IGNORECASE)
+_CLOCK = re.compile(r"\b(?:time|lines?|date)$|\.\w{1,5}$", re.IGNORECASE)
 IDS = re.compile(
     r"(?=[0-9a-fA-Z])(?<![\w./-])(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}|[A-Z]{2,8}-\d{1,6})(?![\w-])"

@@ -62,12 +62,15 @@ def shorten_results(context: Context, index: int, limit: int, *, keep_media: boo
     return changed
 
 
-def shortened(text: str, limit: int, counter: Counter, *, reference: str) -> str:
-    """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least."""
+def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle: str = "") -> str:
+    """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least.
+
+    ``middle`` is what of the rest must not be missing; it stands behind the note.
+    """
     total = counter.scaled(counter.text(text))
     if total <= limit:
         return f"{text}{hidden_media_note(reference)}"
-    note = cut_note(reference, total - max(0, limit))
+    note = cut_note(reference, total - max(0, limit)) + middle
     room = limit - counter.scaled(counter.text(note)) - 8
     while room > 0:
         keep = int(len(text) * room / max(1, total))
