@@ -114,7 +114,7 @@ def _shorten(context: Context, limit: int) -> bool:
     """Shorten what results are left, all to one cap, as large a cap as fits."""
     places = _places(context)
     sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
-    cap = _cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
     shown = {index: context.shown(index) for index in places}
     for _ in range(_ATTEMPTS):
         for index in places:
@@ -133,7 +133,7 @@ def _shorten(context: Context, limit: int) -> bool:
     return context.projected_tokens <= limit
 
 
-def _cap(sizes: list[int], room: int) -> int:
+def largest_cap(sizes: list[int], room: int) -> int:
     """Find the largest cap under which the sizes together fit into the room."""
     left = room = max(0, room)
     for number, size in enumerate(sorted(sizes)):
