@@ -98,13 +98,18 @@ class TestTelling:
 
     def test_a_place_is_said_in_few_words(self) -> None:
         """The reference says the rest."""
-        text = tell(did({"path": "/home/somebody/work/a/long/way/down/src/notes.md"}, "see docs/other_notes.md"))
+        text = tell(did({"path": "/srv/work/a/long/way/down/src/notes.md"}, "see docs/other_notes.md"))
         assert "seen in src/notes.md: uses docs/other_notes.md" in text
 
     def test_a_path_may_stand_at_a_command(self) -> None:
         """A command says of no file what became of it."""
         text = tell(ran("make report", "written for the first time: build/report_1.html"))
         assert "success: `make report`; there: " in text and "\nNames:" not in text
+
+    def test_long_numbers_are_known_to_the_next_pass(self) -> None:
+        """They stand among the names of a call."""
+        earlier = tell(ran("sleep 1 && wait_for 300000"))
+        assert "300000" in tell(did({"limit": 300_000}), earlier=tell(did({"limit": 300_000}))) and "300000" in earlier
 
     def test_names_are_listed_in_the_order_in_which_they_stand(self) -> None:
         """Two by two, so that it can be read."""
@@ -121,6 +126,21 @@ class TestThoughts:
         found = facts(messages, "value")
         assert [(fact.key, fact.relation) for fact in found] == [("retry_limit", "45")]
         assert "seen in the answer: uses load_rows" in tell(messages)
+
+    @pytest.mark.parametrize("strips", [False, True])
+    def test_those_of_shown_messages_are_told_where_they_are_taken_out(self, strips: bool) -> None:
+        """A message may be shown and what the assistant thought be gone."""
+        thought = "The retry_limit is 45, not what retry_limit: 30 says."
+        messages = [user("Go."), *ran("cat x", "retry_limit: 20"), assistant(Reasoning(thought), "Well."), *ran("ls")]
+        ledger = Ledger()
+        ledger.read(messages, len(messages), speaks)
+        for hidden in (2, 3, len(messages)):
+            wanted = Order(
+                4_000, len, lambda i, n=hidden: i < n, lambda i: f"m{i:04x}", len(messages), list, strips=strips
+            )
+            text = ledger.write(wanted)
+            assert ("retry_limit: 30, before that 45" in text) is (strips or hidden == len(messages))
+        assert "retry_limit: 30, before that 45, before that 20" in text
 
     def test_nothing_else_is(self) -> None:
         """Nobody was asked and nobody was told."""

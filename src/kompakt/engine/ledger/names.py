@@ -195,7 +195,7 @@ class Names:
 
     def remember(self, words: str, place: Place) -> None:
         """Take over names that an earlier pass told."""
-        for name in found_in(words).names:
+        for name in found_in(words).all:
             if name not in self.sightings:
                 self.sightings[name] = Sighting(-1, place, calls=1)
 
