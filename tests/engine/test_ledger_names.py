@@ -125,7 +125,7 @@ class TestThoughts:
         messages = [user("Go."), assistant(Reasoning("The retry_limit is 45 since load_rows is slow.")), *ran("ls")]
         found = facts(messages, "value")
         assert [(fact.key, fact.relation) for fact in found] == [("retry_limit", "45")]
-        assert "seen in the answer: uses load_rows" in tell(messages)
+        assert "seen in thoughts: uses load_rows" in tell(messages)
 
     @pytest.mark.parametrize("strips", [False, True])
     def test_those_of_shown_messages_are_told_where_they_are_taken_out(self, strips: bool) -> None:

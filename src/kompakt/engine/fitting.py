@@ -172,8 +172,9 @@ def _cut_first_request(context: Context, limit: int) -> None:
         return
     index = first.indices[0]
     texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
+    cap = largest_cap([context.counter.part(part) for _, part in texts], limit)
     for j, part in texts:
-        text = _with_rules(part.text, limit // max(1, len(texts)), context, context.reference(index, j))
+        text = _with_rules(part.text, cap, context, context.reference(index, j))
         short = msgspec.structs.replace(part, text=text, edited=True)
         if context.counter.part(short) < context.counter.part(part):
             context.show(index, j, short, what="shortened", why="the first request alone is too large")
