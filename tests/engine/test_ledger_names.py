@@ -22,7 +22,7 @@ from kompakt.model.messages import Message, Reasoning, ToolResult
 PIECES = st.sampled_from([
     "parse_row", "parseRow", "ParseRow", "HTTPServer", "import", "Import", "src/", "/", "//", ".", "./", "-", "~", "@",
     "_", "a", "7", "123456", "2026-11-15", "v1.2.3", " ", "\n", "=", "(", "\u00e9", "\u0661" * 6, "\u5148\u751f",
-    "x" * 150, "9" * 170, "/123456", "..foo_bar.", "a1b2c3d",
+    "x" * 150, ".py-12", "rows.go-7-", "9" * 170, "/123456", "..foo_bar.", "a1b2c3d",
 ])  # fmt: skip
 texts = st.one_of(st.lists(PIECES, max_size=12).map("".join), st.text(max_size=60))
 
@@ -33,6 +33,7 @@ def plainly(text: str) -> tuple[list[str], list[str]]:
     numbers: list[str] = []
     for token in dict.fromkeys(re.findall(r"[\w.~@/-]{6,}", text)):
         name = token.rstrip("./-~@") if "/" in token else token.strip("./-~@")
+        name = re.sub(r"(\w\.[A-Za-z]\w{0,4})-[0-9]+\Z", r"\1", name)
         if not 6 <= len(name) <= MAX_NAME:
             continue
         if "/" in name:
@@ -53,6 +54,11 @@ class TestReading:
         found, numbers = plainly(text)
         for _ in range(2):
             assert found_in(text) == Found(found, found + numbers)
+
+    def test_a_line_number_is_no_part_of_a_name(self) -> None:
+        """A search puts one behind the name of a file for each line that it shows beside those it found."""
+        found = found_in("src/rows.py-156-  x\nsrc/rows.py-157-  y\nsrc/rows.py:158: z, v1.2.3-4 and a_b-2")
+        assert found.names == ["src/rows.py", "src/rows.py", "src/rows.py", "v1.2.3-4"]
 
     def test_numbers_are_apart(self) -> None:
         """A number that merely stood in an output is no name; a path is one."""
