@@ -33,7 +33,7 @@ def plainly(text: str) -> tuple[list[str], list[str]]:
     numbers: list[str] = []
     for token in dict.fromkeys(re.findall(r"[\w.~@/-]{6,}", text)):
         name = token.rstrip("./-~@") if "/" in token else token.strip("./-~@")
-        name = re.sub(r"(\w\.[A-Za-z]\w{0,4})-[0-9]+\Z", r"\1", name)
+        name = re.sub(r"(\w\.[A-Za-z]\w{0,4})-[0-9]+(?:-.*)?\Z", r"\1", name)
         if not 6 <= len(name) <= MAX_NAME:
             continue
         if "/" in name:
@@ -57,7 +57,7 @@ class TestReading:
 
     def test_a_line_number_is_no_part_of_a_name(self) -> None:
         """A search puts one behind the name of a file for each line that it shows beside those it found."""
-        found = found_in("src/rows.py-156-  x\nsrc/rows.py-157-  y\nsrc/rows.py:158: z, v1.2.3-4 and a_b-2")
+        found = found_in("src/rows.py-156-  x\nsrc/rows.py-157-def\nsrc/rows.py:158: z, v1.2.3-4 and a_b-2")
         assert found.names == ["src/rows.py", "src/rows.py", "src/rows.py", "v1.2.3-4"]
 
     def test_numbers_are_apart(self) -> None:

@@ -113,7 +113,7 @@ def found_in(text: str) -> Found:
 def _name(token: str) -> str:
     """Tell which name or number a token is; nothing when it is none."""
     name = token.strip(_TRIMMED) if "/" not in token else token.rstrip(_TRIMMED)
-    if name[-1:].isdigit() and "-" in name:
+    if "-" in name and "." in name:
         name = _LINE_NUMBER.sub(r"\1", name)
     if not 6 <= len(name) <= MAX_NAME:
         return ""
@@ -125,7 +125,7 @@ def _name(token: str) -> str:
 
 
 _TRIMMED = "./-~@"
-_LINE_NUMBER = re.compile(r"(?<=\w\.[A-Za-z])(\w{0,4})-[0-9]+\Z")
+_LINE_NUMBER = re.compile(r"(?<=\w\.[A-Za-z])(\w{0,4})-[0-9]+(?:-.*)?\Z")
 """What a search puts behind the name of a file for a line beside one that it found."""
 
 _known_name = lru_cache(maxsize=16_384)(_name)
