@@ -89,6 +89,23 @@ class TestIds:
         said = [user("Look at ticket PROJ-17 first."), assistant("PROJ-17 it is.")]
         assert [(fact.key, fact.relation) for fact in facts(said, "id")] == [("PROJ-17", "Look ticket")]
 
+    def test_an_id_keeps_the_words_that_it_first_came_with(self) -> None:
+        """Later ones may say less of it."""
+        [fact] = merge([Fact("id", "a1b2c3d", "agent of tests", "m0001"), Fact("id", "a1b2c3d", "task", "m0002")])
+        assert fact.relation == "agent of tests" and fact.reference == "m0002"
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("It has agent_lines: 4617 now.", ["agent_lines"]),
+            ("The error is at line: 4617.", []),
+            ("We now see 38 instead of 50 rows.", []),
+        ],
+    )
+    def test_what_is_a_value(self, text: str, told: list[str]) -> None:
+        """A count of lines is one; a place and a comparison are none."""
+        assert keys([assistant(text)], "value") == told
+
     def test_an_id_that_nobody_used(self) -> None:
         """Those that only stand in an output are not worth a line."""
         assert facts(ran("git log", "commit abc1234 repairs the import"), "id") == []
@@ -159,6 +176,11 @@ class TestWeights:
     def test_no_room_no_ledger(self, room: int) -> None:
         """What does not fit is not written, not even its heading."""
         assert tell(self.history(3), room) == ""
+
+    def test_what_was_read_is_told_before_commands(self) -> None:
+        """A command costs as much as three files."""
+        text = tell([user("Go."), *did(READ), *many(100)], 400)
+        assert "read src/a.py" in text and 0 < text.count("success: ") < 100
 
     def test_more_room_tells_more(self) -> None:
         """Room is used, and facts never go when it grows."""

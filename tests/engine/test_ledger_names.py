@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.ledgers import did
-from tests.histories.messages import user
+from tests.engine.ledgers import did, facts, keys, ran, tell
+from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger import names
 from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.names import MAX_NAME, Found, definition, ending, found_in
+from kompakt.engine.ledger.names import MAX_NAME, Found, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.roots import Roots
 from kompakt.engine.state import speaks
-from kompakt.model.messages import Message, ToolResult
+from kompakt.model.messages import Message, Reasoning, ToolResult
 
 PIECES = st.sampled_from([
     "parse_row", "parseRow", "ParseRow", "HTTPServer", "import", "Import", "src/", "/", "//", ".", "./", "-", "~", "@",
     "_", "a", "7", "123456", "2026-11-15", "v1.2.3", " ", "\n", "=", "(", "\u00e9", "\u0661" * 6, "\u5148\u751f",
-    "x" * 150, "9" * 170, "/123456", "..foo_bar.", "a1b2c3d",
+    "x" * 150, ".py-12", "rows.go-7-", "9" * 170, "/123456", "..foo_bar.", "a1b2c3d",
 ])  # fmt: skip
 texts = st.one_of(st.lists(PIECES, max_size=12).map("".join), st.text(max_size=60))
 
@@ -32,6 +33,7 @@ def plainly(text: str) -> tuple[list[str], list[str]]:
     numbers: list[str] = []
     for token in dict.fromkeys(re.findall(r"[\w.~@/-]{6,}", text)):
         name = token.rstrip("./-~@") if "/" in token else token.strip("./-~@")
+        name = re.sub(r"(\w\.[A-Za-z]\w{0,4})-[0-9]+(?:-.*)?\Z", r"\1", name)
         if not 6 <= len(name) <= MAX_NAME:
             continue
         if "/" in name:
@@ -53,6 +55,11 @@ class TestReading:
         for _ in range(2):
             assert found_in(text) == Found(found, found + numbers)
 
+    def test_a_line_number_is_no_part_of_a_name(self) -> None:
+        """A search puts one behind the name of a file for each line that it shows beside those it found."""
+        found = found_in("src/rows.py-156-  x\nsrc/rows.py-157-def\nsrc/rows.py:158: z, v1.2.3-4 and a_b-2")
+        assert found.names == ["src/rows.py", "src/rows.py", "src/rows.py", "v1.2.3-4"]
+
     def test_numbers_are_apart(self) -> None:
         """A number that merely stood in an output is no name; a path is one."""
         found = found_in("tenant 861168, port_8080, /123456")
@@ -63,6 +70,109 @@ class TestReading:
         """Whatever its indentation and its number, and whatever the line before ends with."""
         text = f"the next line is a class\n{lead}parse_row = 1"
         assert definition(text, text.index("parse_row")) == ""
+
+
+class TestTelling:
+    """What is told of names, and where."""
+
+    @pytest.mark.parametrize("is_text", [False, True])
+    def test_inner_keys_of_a_call_are_names_and_outer_ones_are_not(self, is_text: bool) -> None:
+        """The definition of a tool says its own keys; nobody else says those of the data."""
+        given = {"path": "a.py", "due_date_of_all": "soon", "stops": [{"shipToOffice": "harbour"}]}
+        text = tell(did(json.dumps(given) if is_text else given, "noted"))
+        assert "shipToOffice" in text and "due_date_of_all" not in text
+
+    def test_words_are_quoted_and_code_is_listed(self) -> None:
+        """A line of code costs more than its names and says little more."""
+        output = "# parse_all_table_rows gives up early\nvalue = self.table[parse_cell(row, -1)] or (None, None, 0)"
+        text = tell(did({"path": "src/a.py"}, output))
+        assert '"# parse_all_table_rows gives up early"' in text
+        assert "parse_cell" in text and "None, None" not in text
+
+    def test_a_name_that_a_told_one_ends_in_is_not_told_again(self) -> None:
+        """Who reads the longer one has read it."""
+        messages = [*did({"path": "src/parsing/rows.py"}), *did({"id": 1}, "see rows.py, table.load_rows or load_rows")]
+        told = tell(messages).replace("src/parsing/rows.py", "").replace("table.load_rows", "")
+        assert "rows.py" not in told.partition("\nNames:")[2] and "load_rows" not in told.partition("\nNames:")[2]
+        assert ends_of("src/parsing/rows.py") == ("parsing/rows.py", "rows.py", "py")
+
+    def test_two_words_with_a_stroke_between_are_no_path(self) -> None:
+        """They are where somebody could not choose; a file is one."""
+        long = "Nothing of this is new. " * 20
+        text = tell([user("Go."), assistant(f"{long}We may merge/rebase, see tests/rows.py.")])
+        assert "tests/rows.py" in text and "merge/rebase" not in text
+
+    def test_a_search_is_named_by_what_it_sought(self) -> None:
+        """And not by its flags."""
+        output = f"{'-' * 100}\nsrc/rows.py"
+        text = tell(did({"pattern": "load_rows", "mode": "content", "n": True}, output, name="Grep"))
+        assert "seen in Grep load_rows: uses src/rows.py" in text
+
+    def test_a_place_is_said_in_few_words(self) -> None:
+        """The reference says the rest."""
+        text = tell(did({"path": "/srv/work/a/long/way/down/src/notes.md"}, "see docs/other_notes.md"))
+        assert "seen in src/notes.md: uses docs/other_notes.md" in text
+
+    def test_a_path_may_stand_at_a_command(self) -> None:
+        """A command says of no file what became of it."""
+        text = tell(ran("make report", "written for the first time: build/report_1.html"))
+        assert "success: `make report`; there: " in text and "\nNames:" not in text
+
+    def test_long_numbers_are_known_to_the_next_pass(self) -> None:
+        """They stand among the names of a call."""
+        earlier = tell(ran("sleep 1 && wait_for 300000"))
+        assert "300000" in tell(did({"limit": 300_000}), earlier=tell(did({"limit": 300_000}))) and "300000" in earlier
+
+    def test_names_are_listed_in_the_order_in_which_they_stand(self) -> None:
+        """Two by two, so that it can be read."""
+        text = tell(did({"path": "a.py"}, "".join(f"x = [row_{n}, -1, 0, 0, None, {{}}]\n" for n in range(11, 16))))
+        assert "uses row_11 and row_12 then row_13 and row_14 then row_15" in text
+
+
+class TestThoughts:
+    """What the assistant only thought."""
+
+    def test_names_and_values_are_taken(self) -> None:
+        """They are as good as any."""
+        messages = [user("Go."), assistant(Reasoning("The retry_limit is 45 since load_rows is slow.")), *ran("ls")]
+        found = facts(messages, "value")
+        assert [(fact.key, fact.relation) for fact in found] == [("retry_limit", "45")]
+        assert "seen in thoughts: uses load_rows" in tell(messages)
+
+    @pytest.mark.parametrize("strips", [False, True])
+    def test_those_of_shown_messages_are_told_where_they_are_taken_out(self, strips: bool) -> None:
+        """A message may be shown and what the assistant thought be gone."""
+        thought = "The retry_limit is 45, not what retry_limit: 30 says."
+        messages = [user("Go."), *ran("cat x", "retry_limit: 20"), assistant(Reasoning(thought), "Well."), *ran("ls")]
+        ledger = Ledger()
+        ledger.read(messages, len(messages), speaks)
+        for hidden in (2, 3, len(messages)):
+            wanted = Order(
+                4_000, len, lambda i, n=hidden: i < n, lambda i: f"m{i:04x}", len(messages), list, strips=strips
+            )
+            text = ledger.write(wanted)
+            assert ("retry_limit: 30, before that 45" in text) is (strips or hidden == len(messages))
+        assert "retry_limit: 30, before that 45, before that 20" in text
+
+    def test_nothing_else_is(self) -> None:
+        """Nobody was asked and nobody was told."""
+        messages = [user("Go."), assistant(Reasoning("Shall I go on?")), *ran("ls")]
+        assert keys(messages, "question") == keys(messages, "remark") == []
+
+
+def test_a_ledger_that_is_a_little_too_long_is_written_again_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are estimates; a ledger that is a token over must not be given up."""
+
+    def written(self: Ledger, book: object, room: int, for_facts: int, spare: int, order: Order) -> tuple[object, ...]:
+        del self, book, for_facts, spare, order
+        return ("x" * (201 if room > 120 else 100), False, True)
+
+    monkeypatch.setattr(Ledger, "_written", written)
+    messages = [user("Go."), *did({"path": "a.py"})]
+    ledger = Ledger()
+    ledger.read(messages, len(messages), speaks)
+    wanted = Order(200, len, lambda index: True, lambda index: f"m{index:04x}", len(messages), list)
+    assert ledger.write(wanted) == "x" * 100
 
 
 def test_a_text_that_was_shown_is_not_read_again_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

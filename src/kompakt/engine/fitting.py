@@ -114,7 +114,7 @@ def _shorten(context: Context, limit: int) -> bool:
     """Shorten what results are left, all to one cap, as large a cap as fits."""
     places = _places(context)
     sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
-    cap = _cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
     shown = {index: context.shown(index) for index in places}
     for _ in range(_ATTEMPTS):
         for index in places:
@@ -133,7 +133,7 @@ def _shorten(context: Context, limit: int) -> bool:
     return context.projected_tokens <= limit
 
 
-def _cap(sizes: list[int], room: int) -> int:
+def largest_cap(sizes: list[int], room: int) -> int:
     """Find the largest cap under which the sizes together fit into the room."""
     left = room = max(0, room)
     for number, size in enumerate(sorted(sizes)):
@@ -172,8 +172,9 @@ def _cut_first_request(context: Context, limit: int) -> None:
         return
     index = first.indices[0]
     texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
+    cap = largest_cap([context.counter.part(part) for _, part in texts], limit)
     for j, part in texts:
-        text = _with_rules(part.text, limit // max(1, len(texts)), context, context.reference(index, j))
+        text = _with_rules(part.text, cap, context, context.reference(index, j))
         short = msgspec.structs.replace(part, text=text, edited=True)
         if context.counter.part(short) < context.counter.part(part):
             context.show(index, j, short, what="shortened", why="the first request alone is too large")

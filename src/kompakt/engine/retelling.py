@@ -57,6 +57,7 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
         reference=context.archive.reference,
         upto=upto,
         shown_at=as_they_were,
+        strips=context.contract is not None and context.contract.prefix_rule == "strip-all",
         shown=lambda: [
             input_text(part) if type(part) is ToolCall else words_of(part)
             for index in shown

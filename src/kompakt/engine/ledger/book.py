@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kompakt.engine.ledger.choosing import Facts
-from kompakt.engine.ledger.events import Called, Event, Order, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.names import Names, Place
 from kompakt.engine.ledger.naming import places_of
@@ -84,6 +84,8 @@ class Book:
                 self._last = number
                 self._hidden.update(hidden)
                 left.append(event)
+            elif order.strips and event.at < upto and type(event) is Spoken and event.role == THOUGHT:
+                left.append(event)  # gone though its message is shown; its order among the others does not matter
             else:
                 stay.append((number, event))
         self._pending = stay

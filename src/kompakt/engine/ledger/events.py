@@ -60,6 +60,8 @@ class Order(msgspec.Struct, frozen=True):
     """What an earlier pass wrote."""
     shown_at: frozenset[int] | None = None
     """The messages that are shown as they were, where that is at hand."""
+    strips: bool = False
+    """Whether what the assistant thought goes from every message, also from those that are shown."""
     fits: Callable[[str, int], bool] = perhaps
     """Whether a text has at most so many tokens; may say yes where only counting tells."""
 

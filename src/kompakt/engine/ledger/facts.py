@@ -45,7 +45,9 @@ def joined(earlier: Fact, later: Fact) -> Fact:
     elif later.kind == "id":
         relation = earlier.relation  # the words that it first came with say what it is
     elif later.kind == "value":
-        values = dict.fromkeys([*relation.split(BEFORE), *earlier.relation.split(BEFORE)])
+        if later.at < earlier.at:  # it was only read later
+            earlier, later = later, earlier
+        values = dict.fromkeys([*later.relation.split(BEFORE), *earlier.relation.split(BEFORE)])
         relation = BEFORE.join(list(values)[:MAX_VALUES])
     notes = tuple(dict.fromkeys([*earlier.notes, *later.notes]))[-MAX_NOTES:]
     return Fact(later.kind, later.key, relation, later.reference, notes, later.at)

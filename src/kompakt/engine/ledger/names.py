@@ -113,6 +113,8 @@ def found_in(text: str) -> Found:
 def _name(token: str) -> str:
     """Tell which name or number a token is; nothing when it is none."""
     name = token.strip(_TRIMMED) if "/" not in token else token.rstrip(_TRIMMED)
+    if "-" in name and "." in name:
+        name = _LINE_NUMBER.sub(r"\1", name)
     if not 6 <= len(name) <= MAX_NAME:
         return ""
     if "/" in name:
@@ -123,6 +125,9 @@ def _name(token: str) -> str:
 
 
 _TRIMMED = "./-~@"
+_LINE_NUMBER = re.compile(r"(?<=\w\.[A-Za-z])(\w{0,4})-[0-9]+(?:-.*)?\Z")
+"""What a search puts behind the name of a file for a line beside one that it found."""
+
 _known_name = lru_cache(maxsize=16_384)(_name)
 """Tokens come again and again; the newest are remembered, about 3 MB of them."""
 
@@ -195,7 +200,7 @@ class Names:
 
     def remember(self, words: str, place: Place) -> None:
         """Take over names that an earlier pass told."""
-        for name in found_in(words).names:
+        for name in found_in(words).all:
             if name not in self.sightings:
                 self.sightings[name] = Sighting(-1, place, calls=1)
 

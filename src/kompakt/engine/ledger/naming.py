@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from kompakt.engine.ledger import lines
-from kompakt.engine.ledger.events import Called, Event, Order, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
@@ -51,11 +51,16 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     price: int
 
 
+THOUGHTS = "thoughts"
+"""Where names were seen that the assistant only thought of."""
+
+
 def places_of(events: Sequence[Event]) -> Iterator[Place]:
     """Go through the texts of events, newest first."""
     for event in reversed(events):
         if type(event) is Spoken:
-            yield Place(event.at, "user" if event.role == "user" else "answer", event.text)
+            where = THOUGHTS if event.role == THOUGHT else ""
+            yield Place(event.at, "user" if event.role == "user" else "answer", event.text, key=where)
         elif type(event) is Called:
             kind, key = _fact_of(event)
             if event.result is not None:
