@@ -13,6 +13,8 @@ from itertools import accumulate
 
 import msgspec
 
+from kompakt.engine.ledger.values import printed_numbers
+
 _TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
 """What may stand between a word such as "error" and its colon: a code, the name of a check."""
 
@@ -89,6 +91,15 @@ def failures(text: str, lines: Sequence[str]) -> set[int]:
         for place, column in index.hits(word):
             if place not in found and _holds(pattern, lines[place], column, before):
                 found.add(place)
+    return found
+
+
+def telling(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines of what a command printed that stay word for word: failures, and numbers with their keys."""
+    found = failures(text, lines)
+    index = _Index(text, lines)
+    for key, number in dict.fromkeys(printed_numbers(text)):
+        found.update(place for place, _ in index.hits(key) if number in lines[place])
     return found
 
 

@@ -6,7 +6,7 @@ Two lines are alike when they differ in digits only. Cost: one look at each line
 from __future__ import annotations
 
 from kompakt.engine.admission import json_values
-from kompakt.engine.admission.lines import Shrunk, around, failures, summaries, warnings
+from kompakt.engine.admission.lines import Shrunk, around, failures, summaries, telling, warnings
 from kompakt.engine.admission.long_lines import MAX_LINE, cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.admission.traces import folded_frames
@@ -63,9 +63,9 @@ def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()
     failed = failures(text, lines)
     alike, counts = _alike(text, lines)
     frames = folded_frames(text, lines, settings.max_frames)
-    gone = (alike | frames) - failed
+    must = telling(text, lines) | extra
+    gone = (alike | frames) - must
     rest = [place for place in range(len(lines)) if place not in gone]
-    must = failed | extra
     if len(rest) > settings.max_log_lines:
         head = settings.max_log_lines // 3
         rest = [*rest[:head], *rest[len(rest) - 2 * head :]]

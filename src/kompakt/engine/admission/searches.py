@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import FOLD
@@ -59,9 +59,9 @@ def _is_path(path: str, line: str | None) -> bool:
 def shrink(text: str, settings: Settings) -> Shrunk | None:
     """Write search results by path."""
     lines = text.split("\n")
-    must = failures(text, lines)
-    if len(must) > len(lines) * _MAX_FAILURES:
+    if len(failures(text, lines)) > len(lines) * _MAX_FAILURES:
         return None
+    must = telling(text, lines)
     files: dict[str, list[tuple[int, str, str]]] = {}
     path = ""
     for place, line in enumerate(lines):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.page import Page, write, written_lines
 from kompakt.engine.admission.seen import Run, Seen
 from kompakt.engine.admission.settings import Settings
@@ -69,7 +69,7 @@ def _around(page: Page) -> set[int]:
 
 def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, fold: bool = True) -> Shrunk | None:
     """Write a page shorter; with ``fold`` it is source, and its bodies may go. ``None`` when there is nothing to do."""
-    must = failures("\n".join(page.lines), page.lines)
+    must = (failures if page.is_numbered else telling)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
     covered = {place for start, (end, _) in marks.items() for place in range(start, end)}
     left = [place for place in range(len(page.lines)) if place not in covered]
