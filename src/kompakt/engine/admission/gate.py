@@ -7,6 +7,8 @@ wrote itself need not be shown to it again. Cost: what the message costs.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from kompakt.engine.admission.calls import texts_of
@@ -58,13 +60,18 @@ def admit_message(context: Context, index: int, seen: Seen, settings: Settings =
             seen.add_text(reference, result.output)
             continue
         count = context.counter.text
-        given = call.input if call is not None else None
+        given, above = (None, None) if call is None else (call.input, partial(heading, call, result))
         admitted = admit(
-            result.output, reference=reference, settings=settings, seen=seen, call_input=given, count=count
+            result.output,
+            reference=reference,
+            settings=settings,
+            seen=seen,
+            call_input=given,
+            count=count,
+            above=above,
         )
         if admitted is not None:
-            above = heading(call, result) if call is not None else ""
-            instead = msgspec.structs.replace(result, output=above + admitted.text, edited=True)
+            instead = msgspec.structs.replace(result, output=admitted.text, edited=True)
             context.show(index, place, instead, what="admitted", why=f"as {admitted.kind}")
             changed = True
     return changed

@@ -107,6 +107,7 @@ def _written(lines: list[str], keep: list[int], counts: dict[int, int], settings
         if place == len(lines):
             break
         line = _shortened(lines[place], settings)
+        folded += line is not lines[place]
         if not line.strip() and out and not out[-1].strip():
             continue
         out.append(f"{line} {FOLD}{counts[place]} alike" if place in counts and line.strip() else line)

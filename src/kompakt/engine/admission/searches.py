@@ -7,6 +7,7 @@ Cost: one look at each line.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.long_lines import cut
@@ -62,12 +63,14 @@ def shrink(text: str, settings: Settings) -> Shrunk | None:
     if len(failures(text, lines)) > len(lines) * _MAX_FAILURES:
         return None
     must = telling(text, lines)
+    entries = [None if place in must else _entry(line) for place, line in enumerate(lines)]
+    names = _full_names(dict.fromkeys(entry[0] for entry in entries if entry is not None))
     files: dict[str, list[tuple[int, str, str]]] = {}
     path = ""
-    for place, line in enumerate(lines):
-        entry = None if place in must else _entry(line)
+    for place, (line, entry) in enumerate(zip(lines, entries, strict=True)):
         if entry is not None:
             path, number, sign, match = entry
+            path = names.get(path, path)
             told = f"{number}{sign}{match.strip()}" if number else match.strip()
             files.setdefault(path, []).append((place, sign, told))
         elif line.strip() and line != "--":
@@ -79,6 +82,16 @@ def shrink(text: str, settings: Settings) -> Shrunk | None:
         shown += _write(out, path, entries, limit, settings.max_line)
     gone = sum(bool(line.strip()) and line != "--" for line in lines) - shown
     return Shrunk("\n".join(out), gone, len(lines), tuple(lines) if not gone else ())
+
+
+def _full_names(paths: Collection[str]) -> dict[str, str]:
+    """Find the paths that end another one: a tool may write the same file with its root and without."""
+    by_name: dict[str, str] = {}
+    for path in paths:
+        name = path.rpartition("/")[2]
+        by_name[name] = max(by_name.get(name, ""), path, key=len)
+    full = ((path, by_name[path.rpartition("/")[2]]) for path in paths)
+    return {path: longest for path, longest in full if path and longest.endswith(f"/{path}")}
 
 
 def _write(out: list[str], path: str, entries: list[tuple[int, str, str]], limit: int, width: int) -> int:

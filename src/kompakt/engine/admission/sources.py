@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.page import Page, write, written_lines
 from kompakt.engine.admission.seen import Run, Seen
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import seen_mark
+
+Outline: TypeAlias = Callable[[Page, Sequence[int]], set[int]]
+"""Chooses, of the lines of a page that were not shown before, those that stay when it is folded."""
 
 _DECLARES = re.compile(
     r"[ \t]{1,8}(?:@?(?:export|default|pub(?:\([^)]*\))?|public|private|protected|internal|static|async|abstract|final"
@@ -67,18 +72,18 @@ def _around(page: Page) -> set[int]:
     return {place for place, number in enumerate(page.numbers) if not number}
 
 
-def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, fold: bool = True) -> Shrunk | None:
-    """Write a page shorter; with ``fold`` it is source, and its bodies may go. ``None`` when there is nothing to do."""
+def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, outline: Outline | None) -> Shrunk | None:
+    """Write a page shorter; ``outline`` says what stays of a large one. ``None`` when there is nothing to do."""
     must = (failures if page.is_numbered else telling)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
     covered = {place for start, (end, _) in marks.items() for place in range(start, end)}
     left = [place for place in range(len(page.lines)) if place not in covered]
     limit = settings.max_range_tokens if is_range else settings.max_body_tokens
     keep = left
-    if fold and sum(len(page.lines[place]) + 1 for place in left) > limit * 4:
-        outlined = _outline(page, left) | must
+    if outline is not None and sum(len(page.lines[place]) + 1 for place in left) > limit * 4:
+        outlined = outline(page, left) | must
         gone = [page.lines[place] for place in left if place not in outlined]
-        if not seen.was_folded(gone):
+        if gone and not seen.was_folded(gone):
             seen.add_folded(gone)
             keep = [place for place in left if place in outlined]
     if not page.is_numbered and not marks and keep is left:
@@ -107,7 +112,7 @@ def split_runs(runs: list[Run], must: set[int]) -> list[Run]:
     return found
 
 
-def _outline(page: Page, left: list[int]) -> set[int]:
+def signatures(page: Page, left: Sequence[int]) -> set[int]:
     """Choose the lines of signatures; of imports, the first of a run."""
     keep: set[int] = set()
     after_import = False
