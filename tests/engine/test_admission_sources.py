@@ -80,6 +80,18 @@ class TestSources:
         shown = "\n".join(body(admitted(numbered(words), HARD).text))
         assert all(word in shown for word in words)
 
+    def test_code_that_words_quote_is_folded_when_firm(self) -> None:
+        """Down to its signatures and ids; sentences stay, and what is no code."""
+        said = [f"The sentence with {'abcdef'[n % 6] * (n + 1)} says what is to be done." for n in range(60)]
+        code = ["```python", *module(12), "    commit = '7f3a9c1'  # the first one", "```"]
+        data = ["```json", "{", *(f'  "key_{n}": "value of it",' for n in range(20)), "}", "```"]
+        text = "\n".join([*said[:30], *code, *data, "```", *module(2), *said[30:]])
+        shown = body(admitted(text, HARD).text)
+        assert all(line in shown for line in [*said, *data, *module(2)])
+        assert "def work_10(first, second): ⋯ 111" in shown
+        assert "    commit = '7f3a9c1'  # the first one" in shown
+        assert admit(text, reference=REFERENCE, settings=LOW) is None
+
     def test_an_echo_of_an_edit_is_folded_when_firm(self) -> None:
         """The call itself holds what was changed."""
         lines = module(8)

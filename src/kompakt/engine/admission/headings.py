@@ -34,7 +34,7 @@ def heading(call: ToolCall, result: ToolResult) -> str:
     how = outcome(result)
     failed = [] if quotes(command) else list(_told(failure_lines(result.output)))
     if failed:
-        ended = "completed and reports" if how == "success" else how
+        ended = "success, yet its output reports" if how == "success" else how
         return f"[kompakt] {name}: {ended}: {f' {FOLD}'.join(failed)}\n"
     return f"[kompakt] {name}: {how}\n"
 
