@@ -38,6 +38,29 @@ class TestSources:
         ]
         assert not any("total" in line for line in shown)
 
+    def test_types_keep_their_members(self) -> None:
+        """Without comments, and only so many; what a function holds goes."""
+        lines = [
+            "package shop",
+            "type Order struct {",
+            *(line for n in range(30) for line in (f"\t// Field{n} is one of many.", f"\tField{n} string")),
+            "}",
+            "const (",
+            "\tOpen = 1",
+            "\tDone = 2",
+            ")",
+            "func (o *Order) Total() int {",
+            *(f"\tsum += o.part({n})" for n in range(40)),
+            "}",
+            "const add = (first) => {",
+            *(f"\tpush(first, {n})" for n in range(40)),
+            "}",
+        ]
+        shown = body(admitted(numbered(lines), HARD).text)
+        assert [line.split(" ")[0].strip() for line in shown if "string" in line] == [f"Field{n}" for n in range(20)]
+        assert "\tOpen = 1" in shown
+        assert not any("is one of many" in line or "o.part" in line or "push" in line for line in shown)
+
     def test_what_was_folded_is_shown_when_asked_for(self) -> None:
         """A part read again is meant."""
         seen = Seen()

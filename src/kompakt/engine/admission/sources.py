@@ -1,4 +1,4 @@
-"""Source files and parts of them: what was shown before is pointed to, bodies are folded to signatures.
+"""Source files and parts of them: what was shown before is pointed to, bodies are folded to signatures and members.
 
 Knows no language: a definition is a line that nothing is indented under less, or that begins with a word which
 declares something in one of the usual languages. Cost: one look at each line.
@@ -43,6 +43,12 @@ _OPENING = re.compile(r"[(,\[]\s*$")
 
 _MAX_SIGNATURE = 8
 """Lines of one signature that are shown."""
+
+_HOLDS = re.compile(r"[^)]*\b(?:struct|interface|enum|type|const|var|trait|record|union|protocol)\b[^)]*$")
+"""The first line of a type that has members; no function, which has its parameters in parentheses."""
+
+_MAX_HEAD, _MAX_MEMBERS, _MAX_SCANNED = 200, 20, 80
+"""Characters of such a line, members that are shown, and lines in which they are looked for."""
 
 _MIN_CODE = 0.5
 """Share of indented or closing lines from which a text without line numbers is taken for code."""
@@ -126,6 +132,7 @@ def signatures(page: Page, left: Sequence[int]) -> set[int]:
             is_import = _IMPORT.match(line) is not None
             if not is_import:
                 keep.update(_signature(page.lines, place))
+                keep.update(_members(page.lines, place))
             elif not after_import:
                 keep.add(place)
             after_import = is_import
@@ -138,6 +145,21 @@ def _signature(lines: list[str], place: int) -> range:
     while end < len(lines) and end - place < _MAX_SIGNATURE and _OPENING.search(lines[end - 1]):
         end += 1
     return range(place, end)
+
+
+def _members(lines: list[str], place: int) -> list[int]:
+    """Find the members of a type, and the values of a group of constants: code elsewhere is written by their names."""
+    line = lines[place].rstrip()
+    if line[-1:] not in ("{", "(") or len(line) > _MAX_HEAD or not _HOLDS.match(line):
+        return []
+    found: list[int] = []
+    for inner in range(place + 1, min(len(lines), place + 1 + _MAX_SCANNED)):
+        bare = lines[inner].lstrip()
+        if bare and len(lines[inner]) - len(bare) <= len(line) - len(line.lstrip()):
+            break
+        if bare and _DULL.match(bare) is None:
+            found.append(inner)
+    return found[:_MAX_MEMBERS]
 
 
 def is_signature(line: str) -> bool:
