@@ -356,11 +356,17 @@ class TestSearches:
         assert [line for line in shown if "src/" in line] == [f"/home/me/work/src/part_{n}.py" for n in range(6)]
         assert shown[1:4] == ["1-use(0)", "2:use(1)", "3-use(2)"]
 
-    def test_files_of_one_name_are_not_one(self) -> None:
-        """Only a path that ends another one is the same file."""
-        lines = [f"{'first' if n % 2 else 'second'}/part.py:{n + 1}:    use({n})" for n in range(60)]
+    @pytest.mark.parametrize(
+        "paths",
+        [["second/part.py", "first/part.py"], ["src/part.py", "old/src/part.py"], ["/a/part.py", "/b/c.py", "part.py"]],
+        ids=["beside", "below", "another root"],
+    )
+    def test_files_of_one_name_are_not_one(self, paths: list[str]) -> None:
+        """Only a path that one root completes is the same file."""
+        more = ["/b/more.py", "more.py"] if len(paths) > 2 else []
+        lines = [f"{path}:{n + 1}:    use({n})" for n in range(30) for path in [*paths, *more]]
         shown = body(admitted("\n".join(lines)).text)
-        assert [line.split(" ")[0] for line in shown if "part.py" in line] == ["second/part.py", "first/part.py"]
+        assert [line.split(" ")[0] for line in shown if line.startswith(tuple(paths))] == paths
 
     def test_every_path_stays(self) -> None:
         """Whatever the limits are."""

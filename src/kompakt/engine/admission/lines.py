@@ -94,13 +94,16 @@ def failures(text: str, lines: Sequence[str]) -> set[int]:
     return found
 
 
-def telling(text: str, lines: Sequence[str]) -> set[int]:
-    """Find the lines of what a command printed that stay word for word: failures, and numbers with their keys."""
-    found = failures(text, lines)
+def keyed(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines of what a command printed that give a number its key."""
     index = _Index(text, lines)
-    for key, number in dict.fromkeys(printed_numbers(text)):
-        found.update(place for place, _ in index.hits(key) if number in lines[place])
-    return found
+    pairs = dict.fromkeys(printed_numbers(text))
+    return {place for key, number in pairs for place, _ in index.hits(key) if number in lines[place]}
+
+
+def telling(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that stay word for word: failures, and numbers with their keys."""
+    return failures(text, lines) | keyed(text, lines)
 
 
 def _holds(pattern: re.Pattern[str], line: str, column: int, before: int) -> bool:

@@ -6,7 +6,7 @@ Two lines are alike when they differ in digits only. Cost: one look at each line
 from __future__ import annotations
 
 from kompakt.engine.admission import json_values
-from kompakt.engine.admission.lines import Shrunk, around, failures, summaries, telling, warnings
+from kompakt.engine.admission.lines import Shrunk, around, failures, keyed, summaries, warnings
 from kompakt.engine.admission.long_lines import MAX_LINE, cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.admission.traces import folded_frames
@@ -61,7 +61,7 @@ def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()
     """Write a log shorter; ``extra`` are lines that stay whatever they say."""
     lines = text.split("\n")
     failed = failures(text, lines)
-    must = telling(text, lines) | extra
+    must = failed | keyed(text, lines) | extra
     alike = _alike(text, lines, must)
     frames = folded_frames(text, lines, settings.max_frames)
     gone = frames.union(*alike.values()) - must

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from kompakt.engine.admission.lines import Shrunk, failures, telling
+from kompakt.engine.admission.lines import Shrunk, failures, keyed
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import FOLD
@@ -60,9 +60,10 @@ def _is_path(path: str, line: str | None) -> bool:
 def shrink(text: str, settings: Settings) -> Shrunk | None:
     """Write search results by path."""
     lines = text.split("\n")
-    if len(failures(text, lines)) > len(lines) * _MAX_FAILURES:
+    failed = failures(text, lines)
+    if len(failed) > len(lines) * _MAX_FAILURES:
         return None
-    must = telling(text, lines)
+    must = failed | keyed(text, lines)
     entries = [None if place in must else _entry(line) for place, line in enumerate(lines)]
     names = _full_names(dict.fromkeys(entry[0] for entry in entries if entry is not None))
     files: dict[str, list[tuple[int, str, str]]] = {}
@@ -85,13 +86,17 @@ def shrink(text: str, settings: Settings) -> Shrunk | None:
 
 
 def _full_names(paths: Collection[str]) -> dict[str, str]:
-    """Find the paths that end another one: a tool may write the same file with its root and without."""
-    by_name: dict[str, str] = {}
-    for path in paths:
-        name = path.rpartition("/")[2]
-        by_name[name] = max(by_name.get(name, ""), path, key=len)
-    full = ((path, by_name[path.rpartition("/")[2]]) for path in paths)
-    return {path: longest for path, longest in full if path and longest.endswith(f"/{path}")}
+    """Find the paths that are also written with their root; none when more than one root would do."""
+    full = {path.rpartition("/")[2]: path for path in paths if path.startswith("/")}
+    roots = {
+        longer.removesuffix(path)
+        for path in paths
+        if path and (longer := full.get(path.rpartition("/")[2], "")).endswith(f"/{path}")
+    }
+    if len(roots) != 1:
+        return {}
+    (root,) = roots
+    return {path: f"{root}{path}" for path in paths if f"{root}{path}" in paths}
 
 
 def _write(out: list[str], path: str, entries: list[tuple[int, str, str]], limit: int, width: int) -> int:
