@@ -345,6 +345,13 @@ class TestSearches:
         assert found.text.count("src/package/module_3.py") == 1
         assert "nothing left out" in found.text
 
+    def test_a_comment_is_a_match_and_an_address_is_none(self) -> None:
+        """Two slashes behind a line number begin a comment; behind a word alone, an address."""
+        lines = [f"src/part_{n // 10}.go:{n + 1}:// word {'abcdef'[n % 6]} of it" for n in range(60)]
+        shown = body(admitted("\n".join([*lines, "see https://example.com/a"])).text)
+        assert shown[:2] == ["src/part_0.go", "1:// word a of it"]
+        assert shown[-1] == "see https://example.com/a"
+
     def test_a_file_with_and_without_its_root_is_one(self) -> None:
         """Some tools write the lines around a match with another path than the match; the longer one stays."""
         lines = [

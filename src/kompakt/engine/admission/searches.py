@@ -44,7 +44,8 @@ def _entry(line: str) -> tuple[str, str, str, str] | None:
     if found is not None:
         return "", found["line"], found["sign"], found["text"]
     found = _MATCH.match(line)
-    if found is not None and _is_path(found["path"], found["line"]) and not found["text"].startswith("//"):
+    is_address = found is not None and not found["line"] and found["text"].startswith("//")
+    if found is not None and _is_path(found["path"], found["line"]) and not is_address:
         return found["path"], found["line"] or "", ":", found["text"]
     found = _CONTEXT.match(line)
     if found is not None and _is_path(found["path"], found["line"]):
