@@ -180,6 +180,17 @@ class TestLogs:
         assert "error: no space left" in found.text
         assert "the end" in found.text
 
+    def test_what_is_cut_is_not_called_complete(self) -> None:
+        """A line without its middle counts as folded."""
+        found = admitted(f"one\n{'word ' * 2_000}\ntwo", HARD)
+        assert "1 of 3 lines folded" in found.text
+
+    def test_numbers_with_their_keys_stay(self) -> None:
+        """Of a short printout, though other lines are alike."""
+        told = [f"total of part: {number}" for number in (17, 18, 19, 20)]
+        found = admitted("\n".join([*told, *("waiting for it" for _ in range(90))]))
+        assert body(found.text)[:4] == told
+
 
 def deep_trace(frames: int) -> str:
     """Write a traceback."""
@@ -334,6 +345,36 @@ class TestSearches:
         assert found.text.count("src/package/module_3.py") == 1
         assert "nothing left out" in found.text
 
+    def test_a_comment_is_a_match_and_an_address_is_none(self) -> None:
+        """Two slashes behind a line number begin a comment; behind a word alone, an address."""
+        lines = [f"src/part_{n // 10}.go:{n + 1}:// word {'abcdef'[n % 6]} of it" for n in range(60)]
+        shown = body(admitted("\n".join([*lines, "see https://example.com/a"])).text)
+        assert shown[:2] == ["src/part_0.go", "1:// word a of it"]
+        assert shown[-1] == "see https://example.com/a"
+
+    def test_a_file_with_and_without_its_root_is_one(self) -> None:
+        """Some tools write the lines around a match with another path than the match; the longer one stays."""
+        lines = [
+            f"{'' if n % 3 == 1 else '/home/me/work/'}src/part_{n // 9}.py{':-'[n % 3 != 1]}{n + 1}"
+            f"{':-'[n % 3 != 1]}    use({n})"
+            for n in range(54)
+        ]
+        shown = body(admitted("\n".join(lines)).text)
+        assert [line for line in shown if "src/" in line] == [f"/home/me/work/src/part_{n}.py" for n in range(6)]
+        assert shown[1:4] == ["1-use(0)", "2:use(1)", "3-use(2)"]
+
+    @pytest.mark.parametrize(
+        "paths",
+        [["second/part.py", "first/part.py"], ["src/part.py", "old/src/part.py"], ["/a/part.py", "/b/c.py", "part.py"]],
+        ids=["beside", "below", "another root"],
+    )
+    def test_files_of_one_name_are_not_one(self, paths: list[str]) -> None:
+        """Only a path that one root completes is the same file."""
+        more = ["/b/more.py", "more.py"] if len(paths) > 2 else []
+        lines = [f"{path}:{n + 1}:    use({n})" for n in range(30) for path in [*paths, *more]]
+        shown = body(admitted("\n".join(lines)).text)
+        assert [line.split(" ")[0] for line in shown if line.startswith(tuple(paths))] == paths
+
     def test_every_path_stays(self) -> None:
         """Whatever the limits are."""
         few = msgspec.structs.replace(LOW, max_matches=2, max_matching_files=2)
@@ -381,7 +422,7 @@ class TestListings:
 
     def test_a_long_listing_keeps_names_and_sizes(self) -> None:
         """Rights, owners and dates go."""
-        rows = [f"-rw-r--r--  1 me  staff  {n * 10} Jan  8 12:0{n % 10} file_{n}.txt" for n in range(40)]
-        found = admitted("\n".join(["total 40", *rows, "drwxr-xr-x  2 me  staff  64 Jan  8 12:00 inner"]))
+        rows = [f"-rw-r--r--  1 me  staff  {n * 10} Jan  8 12:0{n % 10} file_{n}.txt" for n in range(90)]
+        found = admitted("\n".join(["total 90", *rows, "drwxr-xr-x  2 me  staff  64 Jan  8 12:00 inner"]))
         assert "file_7.txt 70" in body(found.text)
         assert "inner/" in body(found.text)

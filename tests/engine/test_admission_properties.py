@@ -15,6 +15,7 @@ from kompakt.engine.admission.json_values import minify
 from kompakt.engine.admission.lines import failures
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.page import page_of
+from kompakt.engine.ledger.values import printed_numbers
 from kompakt.engine.wording import is_admitted
 
 LEVELS = [
@@ -63,6 +64,8 @@ _shapes = st.sampled_from(
         "[kompakt] {}",
         "dir/{}",
         '"{}": 3,',
+        "size of {}: 17",
+        "total = 2048 bytes",
     ]
 )
 _line = st.one_of(_failed, st.builds(lambda shape, said: shape.replace("{}", said), _shapes, _said))
@@ -102,6 +105,16 @@ class TestEveryOutput:
             shown = found.text
             for place in failures("\n".join(lines), lines):
                 assert cut(lines[place].strip(), level.max_line) in shown
+
+    @given(text=outputs)
+    def test_printed_numbers_stay_with_their_keys(self, level: Settings, text: str) -> None:
+        """Those that the ledger takes of what a command prints."""
+        found = admit(text, reference="m0000.0", settings=level)
+        if found is None or page_of(text).is_numbered:
+            return
+        lines = found.text.split("\n")
+        for key, number in printed_numbers(text):
+            assert any(key in line and number in line for line in lines)
 
     @given(texts=st.lists(st.one_of(outputs, st.text(max_size=400)), min_size=1, max_size=3))
     def test_it_is_smaller_and_says_where_the_rest_is(self, level: Settings, texts: list[str]) -> None:

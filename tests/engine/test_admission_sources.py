@@ -38,6 +38,29 @@ class TestSources:
         ]
         assert not any("total" in line for line in shown)
 
+    def test_types_keep_their_members(self) -> None:
+        """Without comments, and only so many; what a function holds goes."""
+        lines = [
+            "package shop",
+            "type Order struct {",
+            *(line for n in range(30) for line in (f"\t// Field{n} is one of many.", f"\tField{n} string")),
+            "}",
+            "const (",
+            "\tOpen = 1",
+            "\tDone = 2",
+            ")",
+            "func (o *Order) Total() int {",
+            *(f"\tsum += o.part({n})" for n in range(40)),
+            "}",
+            "const add = (first) => {",
+            *(f"\tpush(first, {n})" for n in range(40)),
+            "}",
+        ]
+        shown = body(admitted(numbered(lines), HARD).text)
+        assert [line.split(" ")[0].strip() for line in shown if "string" in line] == [f"Field{n}" for n in range(20)]
+        assert "\tOpen = 1" in shown
+        assert not any("is one of many" in line or "o.part" in line or "push" in line for line in shown)
+
     def test_what_was_folded_is_shown_when_asked_for(self) -> None:
         """A part read again is meant."""
         seen = Seen()
@@ -79,6 +102,18 @@ class TestSources:
         ]
         shown = "\n".join(body(admitted(numbered(words), HARD).text))
         assert all(word in shown for word in words)
+
+    def test_code_that_words_quote_is_folded_when_firm(self) -> None:
+        """Down to its signatures and ids; sentences stay, and what is no code."""
+        said = [f"The sentence with {'abcdef'[n % 6] * (n + 1)} says what is to be done." for n in range(60)]
+        code = ["```python", *module(12), "    commit = '7f3a9c1'  # the first one", "```"]
+        data = ["```json", "{", *(f'  "key_{n}": "value of it",' for n in range(20)), "}", "```"]
+        text = "\n".join([*said[:30], *code, *data, "```", *module(2), *said[30:]])
+        shown = body(admitted(text, HARD).text)
+        assert all(line in shown for line in [*said, *data, *module(2)])
+        assert "def work_10(first, second): ⋯ 111" in shown
+        assert "    commit = '7f3a9c1'  # the first one" in shown
+        assert admit(text, reference=REFERENCE, settings=LOW) is None
 
     def test_an_echo_of_an_edit_is_folded_when_firm(self) -> None:
         """The call itself holds what was changed."""

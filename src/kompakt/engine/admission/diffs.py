@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kompakt.engine.admission.lines import Shrunk, around, failures
+from kompakt.engine.admission.lines import Shrunk, around, telling
 from kompakt.engine.admission.page import plain, written_lines
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import Settings
@@ -39,7 +39,7 @@ def shrink(text: str, settings: Settings, *, seen: Seen) -> Shrunk | None:
     """Write a diff shorter."""
     lines = text.split("\n")
     keep, bare = _read(lines, settings.diff_context)
-    must = failures(text, lines)
+    must = telling(text, lines)
     runs = [run for run in split_runs(seen.runs(bare), must) if run.end - run.start > 1]
     marks = {run.start: (run.end, seen_mark(run.reference, f"{run.end - run.start} lines")) for run in runs}
     covered = {place for run in runs for place in range(run.start, run.end)}

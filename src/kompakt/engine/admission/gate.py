@@ -7,9 +7,12 @@ wrote itself need not be shown to it again. Cost: what the message costs.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from kompakt.engine.admission.calls import texts_of
+from kompakt.engine.admission.headings import heading
 from kompakt.engine.admission.outputs import admit
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import DEFAULT, Settings
@@ -52,13 +55,20 @@ def admit_message(context: Context, index: int, seen: Seen, settings: Settings =
     changed = False
     for place, result in list(results_of(context, index)):
         reference = context.reference(index, place)
-        call_input = seen.calls.pop(result.call_id, None)
+        call = seen.calls.pop(result.call_id, None)
         if result.is_error or result.media or context.group_at(index).pinned:
             seen.add_text(reference, result.output)
             continue
         count = context.counter.text
+        given, above = (None, None) if call is None else (call.input, partial(heading, call, result))
         admitted = admit(
-            result.output, reference=reference, settings=settings, seen=seen, call_input=call_input, count=count
+            result.output,
+            reference=reference,
+            settings=settings,
+            seen=seen,
+            call_input=given,
+            count=count,
+            above=above,
         )
         if admitted is not None:
             instead = msgspec.structs.replace(result, output=admitted.text, edited=True)
@@ -69,7 +79,7 @@ def admit_message(context: Context, index: int, seen: Seen, settings: Settings =
 
 def _remember(reference: str, call: ToolCall, seen: Seen) -> None:
     """Note what a call says, for the result that answers it and for texts that repeat it."""
-    seen.calls[call.id] = call.input
+    seen.calls[call.id] = call
     for text in texts_of(call.input):
         if text.count("\n") >= _MIN_LINES:
             seen.add(reference, text.split("\n"))

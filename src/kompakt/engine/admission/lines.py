@@ -13,6 +13,8 @@ from itertools import accumulate
 
 import msgspec
 
+from kompakt.engine.ledger.values import printed_numbers
+
 _TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
 """What may stand between a word such as "error" and its colon: a code, the name of a check."""
 
@@ -90,6 +92,18 @@ def failures(text: str, lines: Sequence[str]) -> set[int]:
             if place not in found and _holds(pattern, lines[place], column, before):
                 found.add(place)
     return found
+
+
+def keyed(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines of what a command printed that give a number its key."""
+    index = _Index(text, lines)
+    pairs = dict.fromkeys(printed_numbers(text))
+    return {place for key, number in pairs for place, _ in index.hits(key) if number in lines[place]}
+
+
+def telling(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that stay word for word: failures, and numbers with their keys."""
+    return failures(text, lines) | keyed(text, lines)
 
 
 def _holds(pattern: re.Pattern[str], line: str, column: int, before: int) -> bool:

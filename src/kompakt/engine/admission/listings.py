@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, telling
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import FOLD
 
@@ -38,7 +38,7 @@ def is_listing(text: str) -> bool:
 def shrink(text: str, settings: Settings) -> Shrunk | None:
     """Write a listing by directory."""
     lines = text.split("\n")
-    must = failures(text, lines)
+    must = telling(text, lines)
     limit = settings.max_items * _MAX_NAMES // 8
     groups: dict[str, list[str]] = {}
     out: list[str] = []

@@ -6,7 +6,7 @@ Two lines are alike when they differ in digits only. Cost: one look at each line
 from __future__ import annotations
 
 from kompakt.engine.admission import json_values
-from kompakt.engine.admission.lines import Shrunk, around, failures, summaries, warnings
+from kompakt.engine.admission.lines import Shrunk, around, failures, keyed, summaries, warnings
 from kompakt.engine.admission.long_lines import MAX_LINE, cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.admission.traces import folded_frames
@@ -61,16 +61,16 @@ def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()
     """Write a log shorter; ``extra`` are lines that stay whatever they say."""
     lines = text.split("\n")
     failed = failures(text, lines)
-    alike, counts = _alike(text, lines)
+    must = failed | keyed(text, lines) | extra
+    alike = _alike(text, lines, must)
     frames = folded_frames(text, lines, settings.max_frames)
-    gone = (alike | frames) - failed
+    gone = frames.union(*alike.values()) - must
     rest = [place for place in range(len(lines)) if place not in gone]
-    must = failed | extra
     if len(rest) > settings.max_log_lines:
         head = settings.max_log_lines // 3
         rest = [*rest[:head], *rest[len(rest) - 2 * head :]]
         rest += [*warnings(text, lines), *summaries(text, lines), *(around(failed, _NEAR, len(lines)) - frames)]
-    return _written(lines, sorted({*rest, *must}), counts, settings)
+    return _written(lines, {*rest, *must}, alike, settings)
 
 
 def _shortened(line: str, settings: Settings) -> str:
@@ -80,34 +80,35 @@ def _shortened(line: str, settings: Settings) -> str:
     return json_values.shrink_record(line, settings) or cut(line, settings.max_line)
 
 
-def _alike(text: str, lines: list[str]) -> tuple[set[int], dict[int, int]]:
-    """Find the lines between the first and the last of their make, and how many there are behind each first one."""
-    gone: set[int] = set()
-    shown: dict[bytes, list[int]] = {}
+def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
+    """Find the lines between the first and the last of their make, by the first; those in ``must`` are of no make."""
+    makes: dict[bytes, list[int]] = {}
     for place, make in enumerate(_makes(text)):
-        shown.setdefault(make, []).append(place)
-    counts: dict[int, int] = {}
-    for places in shown.values():
-        if len(places) > _SHOWN_ALIKE and lines[places[0]].strip():
-            gone.update(places[1:-1])
-            counts[places[0]] = len(places) - _SHOWN_ALIKE
-    return gone, counts
+        if place not in must:
+            makes.setdefault(make, []).append(place)
+    return {
+        places[0]: places[1:-1] for places in makes.values() if len(places) > _SHOWN_ALIKE and lines[places[0]].strip()
+    }
 
 
-def _written(lines: list[str], keep: list[int], counts: dict[int, int], settings: Settings) -> Shrunk:
-    """Write the lines kept, blank ones not twice, with the counts behind them."""
+def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], settings: Settings) -> Shrunk:
+    """Write the lines kept, blank ones not twice; what is not shown is counted behind the first like it, or apart."""
     out: list[str] = []
     folded, last = 0, -1
-    for place in [*keep, len(lines)]:
-        gap = sum(bool(line.strip()) for line in lines[last + 1 : place])
-        folded += gap
+    counted = {place for first in alike.keys() & keep for place in alike[first]}
+    for place in [*sorted(keep), len(lines)]:
+        gap = [other for other in range(last + 1, place) if lines[other].strip()]
+        folded += len(gap)
         last = place
-        if gap and out and not out[-1].startswith(FOLD):
-            out.append(f"{FOLD}{gap} lines")
+        apart = sum(other not in counted for other in gap)
+        if apart and out and not out[-1].startswith(FOLD):
+            out.append(f"{FOLD}{apart} lines")
         if place == len(lines):
             break
         line = _shortened(lines[place], settings)
+        folded += line is not lines[place]
         if not line.strip() and out and not out[-1].strip():
             continue
-        out.append(f"{line} {FOLD}{counts[place]} alike" if place in counts and line.strip() else line)
+        more = sum(other not in keep for other in alike.get(place, ()))
+        out.append(f"{line} {FOLD}{more} alike" if more else line)
     return Shrunk("\n".join(out), folded, len(lines), ())

@@ -14,7 +14,8 @@ import msgspec
 from kompakt.engine.admission import blobs, diffs, json_values, listings, logs, searches, sources, suites, traces
 from kompakt.engine.admission.calls import arguments, texts_of
 from kompakt.engine.admission.lines import Shrunk, failures
-from kompakt.engine.admission.page import Page, page_of, plain
+from kompakt.engine.admission.page import Page, page_of
+from kompakt.engine.admission.prose import sentences
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import DEFAULT, Settings
 from kompakt.engine.wording import folded_note, is_admitted, repeated_note
@@ -42,12 +43,13 @@ def admit(
     seen: Seen | None = None,
     call_input: Json = None,
     count: Callable[[str], int] | None = None,
+    above: Callable[[], str] | None = None,
 ) -> Admitted | None:
     """Compress a tool output; ``None`` means that it is left alone.
 
     ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before
     and learns what is shown now. ``call_input`` is what the call that is answered was given;
-    ``count`` counts tokens.
+    ``count`` counts tokens; ``above`` says what is to stand above an output that is compressed.
     """
     seen = Seen() if seen is None else seen
     count = counter_for(None).text if count is None else count
@@ -57,12 +59,13 @@ def admit(
         found = _compressed(text, reference, settings, seen, call_input)
     if found is not None:
         shrunk, kind = found
-        after = count(shrunk.text)
+        written = above() + shrunk.text if above is not None else shrunk.text
+        after = count(written)
         if after <= before * (1 - settings.min_saving):
             if kind != "source" or not settings.show_again:  # what was shown of a file is found line by line
                 seen.add_whole(reference, text)
             seen.add(reference, shrunk.shown or ())
-            return Admitted(shrunk.text, kind, before, after)
+            return Admitted(written, kind, before, after)
     seen.add_text(reference, text)
     return None
 
@@ -106,18 +109,20 @@ def _by_kind(text: str, settings: Settings, seen: Seen, call_input: Json) -> tup
         if settings.fold_echoes and _is_echo(page, call_input):
             return sources.shrink_echo(page, settings), "source"
         is_range = page.first > 1 or _asks_for_part(call_input)
-        return sources.shrink(page, settings, seen=seen, is_range=is_range, fold=not is_prose), "source"
+        outline = sentences if is_prose else sources.signatures
+        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=outline), "source"
     for kind, matches, shrink in _PRINTED:
         if kind in kinds and matches(text):
             shrunk = shrink(text, settings)
             if shrunk is not None:
                 return _without_seen(shrunk, seen), kind
     if "source" in kinds and not is_prose and sources.is_code(text):
-        return sources.shrink(page, settings, seen=seen, is_range=_asks_for_part(call_input)), "source"
+        is_range = _asks_for_part(call_input)
+        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=sources.signatures), "source"
     if "log" in kinds and not is_prose:
         return _without_seen(logs.shrink(text, settings), seen), "log"
     if "repeat" in kinds:
-        return sources.shrink(page, settings, seen=seen, is_range=True, fold=False), "repeat"
+        return sources.shrink(page, settings, seen=seen, is_range=True, outline=sentences), "repeat"
     return None, ""
 
 
@@ -132,8 +137,9 @@ _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, Settings], Shru
 
 def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
     """Point to the lines of a compressed output that an earlier one has word for word: tests run again, mostly."""
-    page = plain(shrunk.text.split("\n"))
-    again = sources.shrink(page, Settings(), seen=seen, is_range=True, fold=False)
+    lines = shrunk.text.split("\n")
+    page = Page(lines, [0] * len(lines))  # no line stands where it stood
+    again = sources.shrink(page, Settings(), seen=seen, is_range=True, outline=None)
     if again is None:
         return Shrunk(shrunk.text, shrunk.folded, shrunk.lines, tuple(page.lines))
     return Shrunk(again.text, min(shrunk.lines, shrunk.folded + again.folded), shrunk.lines, again.shown)

@@ -7,8 +7,9 @@ Cost: one look at each line.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, failures, keyed
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import FOLD
@@ -43,7 +44,8 @@ def _entry(line: str) -> tuple[str, str, str, str] | None:
     if found is not None:
         return "", found["line"], found["sign"], found["text"]
     found = _MATCH.match(line)
-    if found is not None and _is_path(found["path"], found["line"]) and not found["text"].startswith("//"):
+    is_address = found is not None and not found["line"] and found["text"].startswith("//")
+    if found is not None and _is_path(found["path"], found["line"]) and not is_address:
         return found["path"], found["line"] or "", ":", found["text"]
     found = _CONTEXT.match(line)
     if found is not None and _is_path(found["path"], found["line"]):
@@ -59,15 +61,18 @@ def _is_path(path: str, line: str | None) -> bool:
 def shrink(text: str, settings: Settings) -> Shrunk | None:
     """Write search results by path."""
     lines = text.split("\n")
-    must = failures(text, lines)
-    if len(must) > len(lines) * _MAX_FAILURES:
+    failed = failures(text, lines)
+    if len(failed) > len(lines) * _MAX_FAILURES:
         return None
+    must = failed | keyed(text, lines)
+    entries = [None if place in must else _entry(line) for place, line in enumerate(lines)]
+    names = _full_names(dict.fromkeys(entry[0] for entry in entries if entry is not None))
     files: dict[str, list[tuple[int, str, str]]] = {}
     path = ""
-    for place, line in enumerate(lines):
-        entry = None if place in must else _entry(line)
+    for place, (line, entry) in enumerate(zip(lines, entries, strict=True)):
         if entry is not None:
             path, number, sign, match = entry
+            path = names.get(path, path)
             told = f"{number}{sign}{match.strip()}" if number else match.strip()
             files.setdefault(path, []).append((place, sign, told))
         elif line.strip() and line != "--":
@@ -79,6 +84,20 @@ def shrink(text: str, settings: Settings) -> Shrunk | None:
         shown += _write(out, path, entries, limit, settings.max_line)
     gone = sum(bool(line.strip()) and line != "--" for line in lines) - shown
     return Shrunk("\n".join(out), gone, len(lines), tuple(lines) if not gone else ())
+
+
+def _full_names(paths: Collection[str]) -> dict[str, str]:
+    """Find the paths that are also written with their root; none when more than one root would do."""
+    full = {path.rpartition("/")[2]: path for path in paths if path.startswith("/")}
+    roots = {
+        longer.removesuffix(path)
+        for path in paths
+        if path and (longer := full.get(path.rpartition("/")[2], "")).endswith(f"/{path}")
+    }
+    if len(roots) != 1:
+        return {}
+    (root,) = roots
+    return {path: f"{root}{path}" for path in paths if f"{root}{path}" in paths}
 
 
 def _write(out: list[str], path: str, entries: list[tuple[int, str, str]], limit: int, width: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kompakt.engine.admission.page import page_of
+from kompakt.model.messages import ToolCall
 
 _MIN_ANCHOR = 16
 """Characters of a line that is looked up; shorter ones, such as a closing brace, stand everywhere."""
@@ -36,8 +37,8 @@ class Seen:
     __slots__ = ("_folded", "_places", "_texts", "_wholes", "calls")
 
     def __init__(self) -> None:
-        self.calls: dict[str, object] = {}
-        """The input of each call, by its id."""
+        self.calls: dict[str, ToolCall] = {}
+        """The calls that wait for their results, by their ids."""
         self._texts: list[tuple[str, Sequence[str]]] = []
         self._places: dict[str, tuple[int, int]] = {}
         self._wholes: dict[str, str] = {}

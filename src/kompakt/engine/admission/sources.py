@@ -1,4 +1,4 @@
-"""Source files and parts of them: what was shown before is pointed to, bodies are folded to signatures.
+"""Source files and parts of them: what was shown before is pointed to, bodies are folded to signatures and members.
 
 Knows no language: a definition is a line that nothing is indented under less, or that begins with a word which
 declares something in one of the usual languages. Cost: one look at each line.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.page import Page, write, written_lines
 from kompakt.engine.admission.seen import Run, Seen
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.wording import seen_mark
+
+Outline: TypeAlias = Callable[[Page, Sequence[int]], set[int]]
+"""Chooses, of the lines of a page that were not shown before, those that stay when it is folded."""
 
 _DECLARES = re.compile(
     r"[ \t]{1,8}(?:@?(?:export|default|pub(?:\([^)]*\))?|public|private|protected|internal|static|async|abstract|final"
@@ -38,6 +43,12 @@ _OPENING = re.compile(r"[(,\[]\s*$")
 
 _MAX_SIGNATURE = 8
 """Lines of one signature that are shown."""
+
+_HOLDS = re.compile(r"[^)]*\b(?:struct|interface|enum|type|const|var|trait|record|union|protocol)\b[^)]*$")
+"""The first line of a type that has members; no function, which has its parameters in parentheses."""
+
+_MAX_HEAD, _MAX_MEMBERS, _MAX_SCANNED = 200, 20, 80
+"""Characters of such a line, members that are shown, and lines in which they are looked for."""
 
 _MIN_CODE = 0.5
 """Share of indented or closing lines from which a text without line numbers is taken for code."""
@@ -67,18 +78,18 @@ def _around(page: Page) -> set[int]:
     return {place for place, number in enumerate(page.numbers) if not number}
 
 
-def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, fold: bool = True) -> Shrunk | None:
-    """Write a page shorter; with ``fold`` it is source, and its bodies may go. ``None`` when there is nothing to do."""
-    must = failures("\n".join(page.lines), page.lines)
+def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, outline: Outline | None) -> Shrunk | None:
+    """Write a page shorter; ``outline`` says what stays of a large one. ``None`` when there is nothing to do."""
+    must = (failures if page.is_numbered else telling)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
     covered = {place for start, (end, _) in marks.items() for place in range(start, end)}
     left = [place for place in range(len(page.lines)) if place not in covered]
     limit = settings.max_range_tokens if is_range else settings.max_body_tokens
     keep = left
-    if fold and sum(len(page.lines[place]) + 1 for place in left) > limit * 4:
-        outlined = _outline(page, left) | must
+    if outline is not None and sum(len(page.lines[place]) + 1 for place in left) > limit * 4:
+        outlined = outline(page, left) | must
         gone = [page.lines[place] for place in left if place not in outlined]
-        if not seen.was_folded(gone):
+        if gone and not seen.was_folded(gone):
             seen.add_folded(gone)
             keep = [place for place in left if place in outlined]
     if not page.is_numbered and not marks and keep is left:
@@ -107,7 +118,7 @@ def split_runs(runs: list[Run], must: set[int]) -> list[Run]:
     return found
 
 
-def _outline(page: Page, left: list[int]) -> set[int]:
+def signatures(page: Page, left: Sequence[int]) -> set[int]:
     """Choose the lines of signatures; of imports, the first of a run."""
     keep: set[int] = set()
     after_import = False
@@ -121,6 +132,7 @@ def _outline(page: Page, left: list[int]) -> set[int]:
             is_import = _IMPORT.match(line) is not None
             if not is_import:
                 keep.update(_signature(page.lines, place))
+                keep.update(_members(page.lines, place))
             elif not after_import:
                 keep.add(place)
             after_import = is_import
@@ -133,6 +145,21 @@ def _signature(lines: list[str], place: int) -> range:
     while end < len(lines) and end - place < _MAX_SIGNATURE and _OPENING.search(lines[end - 1]):
         end += 1
     return range(place, end)
+
+
+def _members(lines: list[str], place: int) -> list[int]:
+    """Find the members of a type, and the values of a group of constants: code elsewhere is written by their names."""
+    line = lines[place].rstrip()
+    if line[-1:] not in ("{", "(") or len(line) > _MAX_HEAD or not _HOLDS.match(line):
+        return []
+    found: list[int] = []
+    for inner in range(place + 1, min(len(lines), place + 1 + _MAX_SCANNED)):
+        bare = lines[inner].lstrip()
+        if bare and len(lines[inner]) - len(bare) <= len(line) - len(line.lstrip()):
+            break
+        if bare and _DULL.match(bare) is None:
+            found.append(inner)
+    return found[:_MAX_MEMBERS]
 
 
 def is_signature(line: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from kompakt.engine.admission import logs
-from kompakt.engine.admission.lines import Shrunk, failures
+from kompakt.engine.admission.lines import Shrunk, telling
 from kompakt.engine.admission.settings import Settings
 
 _PASSED = re.compile(
@@ -48,7 +48,7 @@ def shrink(text: str, settings: Settings) -> Shrunk:
     label = ""
     gone = 0
     places: set[int] = set()
-    failed = failures(text, lines)
+    failed = telling(text, lines)
     for place, line in enumerate(lines):
         result = None if place in failed else _result(line)
         if result is None and (place in failed or _IDLE.match(line) is None):
