@@ -124,9 +124,23 @@ class TestTelling:
         assert "300000" in tell(did({"limit": 300_000}), earlier=tell(did({"limit": 300_000}))) and "300000" in earlier
 
     def test_names_are_listed_in_the_order_in_which_they_stand(self) -> None:
-        """Two by two, so that it can be read."""
         text = tell(did({"path": "a.py"}, "".join(f"x = [row_{n}, -1, 0, 0, None, {{}}]\n" for n in range(11, 16))))
-        assert "uses row_11 and row_12 then row_13 and row_14 then row_15" in text
+        assert "uses row_11 and row_12 and row_13 and row_14 and row_15" in text
+
+    def test_what_is_done_with_a_name_is_said(self) -> None:
+        """Also of a numbered line, and never of a word in the middle of a sentence."""
+        pad = f"{' ' * 120}# {'-' * 120}"
+        code = ["from rows import load_rows", "max_rows = 5", "send_all(x, 1)", "[old_rows]"]
+        output = "\n".join(f"{number:3}\t{line}{pad}" for number, line in enumerate(code, 1))
+        text = tell(did({"path": "src/a.py"}, output))
+        assert "imports load_rows then sets max_rows then calls send_all then uses old_rows" in text
+        assert "uses keep_rows" in tell(did({"path": "src/b.md"}, f"we import from keep_rows{pad}"))
+
+    def test_what_an_earlier_pass_said_is_said_again(self) -> None:
+        """Words that stand in its lines are not taken for code."""
+        earlier = tell(did({"path": "src/a.py"}, f"max_rows = 5{' ' * 120}\nsend_all(x, 1){' ' * 120}"))
+        assert "sets max_rows then calls send_all" in earlier
+        assert "sets max_rows then calls send_all" in tell(ran("ls", "nothing"), earlier=earlier)
 
 
 class TestThoughts:

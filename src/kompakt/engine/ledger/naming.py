@@ -10,6 +10,8 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -248,23 +250,45 @@ def _phrases(chosen: Iterable[Choice]) -> Iterator[str]:
 
 
 def told_as(listed: Sequence[Choice]) -> str:
-    """Put the names of one text into words: what it defines, what each definition uses, and what else it uses."""
+    """Put the names of one text into words: what it defines, and what each definition and the rest do with others."""
     defined: list[tuple[int, str]] = []
-    others: list[tuple[int, str]] = []
-    for offset, name, word in sorted([(one.sighting.offset, one.text, one.sighting.word or "") for one in listed]):
+    others: list[tuple[int, str, str]] = []
+    for one in sorted(listed, key=lambda one: (one.sighting.offset, one.text)):
+        offset, name, word = one.sighting.offset, one.text, one.sighting.word
         label = f"{word} {name}" if word else name
-        (defined if word and not IDS.fullmatch(name) else others).append((offset, label))
-    if not defined:
-        return _using([label for _, label in others]).strip()
+        if word and not IDS.fullmatch(name):
+            defined.append((offset, label))
+        else:
+            others.append((offset, _role(one.place, offset, name), label))
     starts = [offset for offset, _ in defined]
-    used: list[list[str]] = [[] for _ in range(len(defined) + 1)]
-    for offset, label in others:
-        used[bisect(starts, offset)].append(label)
-    phrases = [f"{label}{_using(found)}" for (_, label), found in zip(defined, used[1:], strict=True)]
-    return " and ".join(filter(None, [_using(used[0]).strip(), *phrases]))
+    used: list[list[tuple[str, str]]] = [[] for _ in range(len(defined) + 1)]
+    for offset, role, label in others:
+        used[bisect(starts, offset)].append((role, label))
+    phrases = [f"{label} {_using(found)}".rstrip() for (_, label), found in zip(defined, used[1:], strict=True)]
+    return " and ".join(filter(None, [_using(used[0]), *phrases]))
 
 
-def _using(found: Sequence[str]) -> str:
-    """List names in the order in which they stand, two by two."""
-    pairs = [" and ".join(found[at : at + 2]) for at in range(0, len(found), 2)]
-    return f" uses {' then '.join(pairs)}" if found else ""
+def _role(place: Place, at: int, name: str) -> str:
+    """Say what a text does with a name where it first stands; of what an earlier pass told, what that said."""
+    text, end = place.text, at + len(name)
+    if place.at < 0:
+        said = _ROLES.findall(text, 0, max(0, at))
+        return said[-1] if said else "uses"
+    if at < 0:
+        return "uses"
+    if text.startswith("(", end):
+        return "calls"
+    if _SETS.match(text, end):
+        return "sets"
+    return "imports" if _IMPORTS.match(text, text.rfind("\n", 0, at) + 1, at) else "uses"
+
+
+_ROLES = re.compile(r"\b(calls|sets|imports|uses) ")
+_SETS = re.compile(r"\"?\s?:?=[^=>]|\"?:\s")
+_IMPORTS = re.compile(r"(?:\s*\d+\s*[\u2192|:\t])?\s*(?:from \S+ )?(?:import|#include)\b")
+
+
+def _using(found: Sequence[tuple[str, str]]) -> str:
+    """List names in the order in which they stand, with what is done with them."""
+    runs = [(role, [label for _, label in names]) for role, names in groupby(found, key=itemgetter(0))]
+    return " then ".join(f"{role} {' and '.join(names)}" for role, names in runs)
