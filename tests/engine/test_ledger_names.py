@@ -133,14 +133,14 @@ class TestTelling:
         code = ["from rows import load_rows", "max_rows = 5", "send_all(x, 1)", "[old_rows]"]
         output = "\n".join(f"{number:3}\t{line}{pad}" for number, line in enumerate(code, 1))
         text = tell(did({"path": "src/a.py"}, output))
-        assert "imports load_rows then sets max_rows then calls send_all then uses old_rows" in text
+        assert "calls send_all, imports load_rows, sets max_rows, uses old_rows" in text
         assert "uses keep_rows" in tell(did({"path": "src/b.md"}, f"we import from keep_rows{pad}"))
 
     def test_what_an_earlier_pass_said_is_said_again(self) -> None:
         """Words that stand in its lines are not taken for code."""
         earlier = tell(did({"path": "src/a.py"}, f"max_rows = 5{' ' * 120}\nsend_all(x, 1){' ' * 120}"))
-        assert "sets max_rows then calls send_all" in earlier
-        assert "sets max_rows then calls send_all" in tell(ran("ls", "nothing"), earlier=earlier)
+        assert "calls send_all, sets max_rows" in earlier
+        assert "calls send_all, sets max_rows" in tell(ran("ls", "nothing"), earlier=earlier)
 
 
 class TestThoughts:

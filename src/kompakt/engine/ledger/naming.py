@@ -289,6 +289,6 @@ _IMPORTS = re.compile(r"(?:\s*\d+\s*[\u2192|:\t])?\s*(?:from \S+ )?(?:import|#in
 
 
 def _using(found: Sequence[tuple[str, str]]) -> str:
-    """List names in the order in which they stand, with what is done with them."""
-    runs = [(role, [label for _, label in names]) for role, names in groupby(found, key=itemgetter(0))]
-    return " then ".join(f"{role} {' and '.join(names)}" for role, names in runs)
+    """Say what is done with names, those that go alike in the order in which they stand."""
+    by_role = groupby(sorted(found, key=itemgetter(0)), key=itemgetter(0))
+    return ", ".join(f"{role} {' and '.join([label for _, label in names])}" for role, names in by_role)
