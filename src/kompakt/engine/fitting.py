@@ -19,7 +19,7 @@ from kompakt.model.messages import Text
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
 
-LEDGER_PART = 0.8
+LEDGER_PART = 0.85
 """Share of what is left that the ledger may take before the newest results have their own."""
 
 LEAST_LEDGER = 120
