@@ -10,6 +10,7 @@ import msgspec
 from kompakt.evals.measure import ASKED
 from kompakt.evals.results import Goal, Number, goals, numbers
 from kompakt.evals.row import Row
+from kompakt.evals.shortfall import shortfalls
 from kompakt.evals.told import SUMMARY, TENTH
 
 RESULTS = "results.json"
@@ -73,6 +74,7 @@ def markdown(results: Results, rows: Sequence[Row], pictures: Sequence[str] = ()
     blocks += ["## By source", _sources(results)]
     blocks += ["## Distributions and worst sessions", _distributions(results.numbers)]
     blocks += [f"![{name}]({name})" for name in pictures]
+    blocks += ["## What would be needed", _needed(rows)]
     blocks += ["## What was missed", _missed(rows)]
     return "\n\n".join(blocks) + "\n"
 
@@ -108,6 +110,26 @@ def _distributions(found: Sequence[Number]) -> str:
         for one in chosen
     ]  # fmt: skip
     return _table(("measure", "mode", "kind", "told", "share", "median", "p10", "least", "worst"), lines)
+
+
+def _needed(rows: Sequence[Row]) -> str:
+    """Say by how much goals are missed, and for want of what."""
+    lines = [
+        (one.name, f"{one.told}/{one.asked}", str(one.more), str(one.unfit), str(one.absent), str(one.alone),
+         "; ".join(one.worst))
+        for one in shortfalls(rows)
+    ]  # fmt: skip
+    if not lines:
+        return "Every goal on what is told is reached."
+    head = ("goal", "told", "short by", "below the floor", "no room", "without words", "where most could be told")
+    return f"{_table(head, lines)}\n\n{_REMEDIES}"
+
+
+_REMEDIES = (
+    "*Below the floor*: system, tools, requests and the open round alone are larger than the budget; only a larger "
+    "budget helps. *No room*: the ledger had to leave it out; more tokens, or a cheaper line, would tell it. *Without "
+    "words*: the name or key is there, what it is about is not."
+)
 
 
 def _missed(rows: Sequence[Row]) -> str:

@@ -1,0 +1,51 @@
+"""What would be needed where a goal is missed."""
+
+from __future__ import annotations
+
+from kompakt.evals.measure import Missed
+from kompakt.evals.report import gather, markdown
+from kompakt.evals.row import Row
+from kompakt.evals.shortfall import shortfalls
+
+
+def row(told: int, asked: int, *missed: Missed, at: int = 1, note: str = "", mode: str = "kompakt, 10 %") -> Row:
+    return Row(
+        measure="told",
+        mode=mode,
+        session="s",
+        source="x",
+        at=at,
+        told={"need": told},
+        asked={"need": asked},
+        missed=missed,
+        budget=500,
+        note=note,
+    )
+
+
+ALONE, ABSENT = Missed("need", "a_name", "call +1; its name stands alone"), Missed("need", "b_name", "call +2; absent")
+
+
+def test_each_miss_is_counted_once_and_by_its_cause() -> None:
+    rows = [
+        row(14, 17, ALONE, ABSENT, ABSENT),
+        row(0, 3, note="does not fit: the floor is larger", at=2),
+        row(0, 5, ABSENT, mode="tail, 10 %"),
+    ]
+    (one,) = shortfalls(rows)
+    assert (one.name, one.told, one.asked, one.more) == ("forward need, 10 %", 14, 20, 4)
+    assert (one.unfit, one.alone, one.absent) == (3, 1, 2)
+    assert one.unfit + one.alone + one.absent == one.asked - one.told
+    assert one.worst == ("s@1: 3 in 500 tokens",)
+
+
+def test_a_goal_that_is_reached_is_no_shortfall() -> None:
+    rows = [row(9, 10, ABSENT)]
+    assert list(shortfalls(rows)) == []
+    assert "Every goal on what is told is reached." in markdown(gather(rows, version="1", policy="p"), rows)
+
+
+def test_the_report_says_by_how_much() -> None:
+    rows = [row(0, 4, ALONE, ABSENT, ABSENT, ABSENT)]
+    page = markdown(gather(rows, version="1", policy="p"), rows)
+    assert "| forward need, 10 % | 0/4 | 4 | 0 | 3 | 1 | s@1: 4 in 500 tokens |" in page
