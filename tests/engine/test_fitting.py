@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.sessions import chat
-from tests.histories.messages import user
+from tests.engine.sessions import chat, texts
+from tests.histories.messages import assistant, call, result, tool, user
 
 import kompakt
+from kompakt import render
 from kompakt.engine.fitting import largest_cap
+from kompakt.model.messages import ToolCall
 
 RULE = "Never touch the migration files, they are applied already."
 FILLER = "This part tells how it came to be. " * 80
@@ -39,3 +41,27 @@ class TestFirstRequest:
         text = kept.payload[0]["content"]
         assert kept.tokens_after <= 500 and text.startswith("Make it work.\nThis part") and text.endswith("Thanks.")
         assert text.count("Never touch file number") > 5
+
+
+def test_a_rule_is_told_where_there_is_room_for_little_else() -> None:
+    """Just above the floor a pivot says what the user forbade on the way, or there is none; no heading stands alone."""
+    steps = [
+        message
+        for number in range(24)
+        for message in (
+            assistant(ToolCall(f"c{number}", "run", {"command": f"pytest tests/test_part_{number}.py"})),
+            tool(result(f"c{number}", f"line {number}\n" * 200)),
+        )
+    ]
+    talk = [user("Make it work."), *steps[:16], user(RULE), *steps[16:], user("Go on.")]
+    payload = render([*talk, assistant(call("last")), tool(result("last", "ok"))], "anthropic")
+    with pytest.raises(kompakt.DoesNotFit) as caught:
+        kompakt.compact(payload, 20, format="anthropic")
+    told: list[bool] = []
+    for more in range(0, 130, 5):
+        kept = kompakt.compact(payload, caught.value.floor + more, format="anthropic")
+        text = "\n".join(texts(kept.payload))
+        assert kept.tokens_after <= caught.value.floor + more
+        assert (RULE in text) == ("What was done so far?" in text)
+        told.append(RULE in text)
+    assert told == sorted(told) and sum(told) > 5

@@ -1,10 +1,14 @@
 """Make a context fit exactly, when the policy alone did not: drop, then shorten, then the first request.
 
-The order is fixed. System, newest request, pins and the open round's calls are never touched; an oversized result is
-shortened with a reference to the rest; the first request is shortened last and only when a newer one exists.
+The order is fixed. System, newest request and pins are never touched, nor is a call that waits for its result; an
+oversized result is shortened with a reference to the rest, and so are long texts that an answered call was given; the
+first request is shortened last and only when a newer one exists.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,9 +16,12 @@ from kompakt.engine.context import Context
 from kompakt.engine.inheritance import release_notes
 from kompakt.engine.ledger.speech import binding
 from kompakt.engine.retelling import resize, retell
-from kompakt.engine.strategies.shortening import shorten_results, shortened
-from kompakt.engine.strategies.strategy import results_of
-from kompakt.model.messages import Text
+from kompakt.engine.strategies.shortening import shorten_calls, shorten_results, shortened
+from kompakt.engine.strategies.strategy import answered_calls, results_of
+from kompakt.model.messages import Part, Text
+
+PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
+"""The parts of one kind that a message shows, with their places."""
 
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
@@ -22,8 +29,14 @@ _ATTEMPTS = 6
 LEDGER_PART = 0.85
 """Share of what is left that the ledger may take before the newest results have their own."""
 
+GIVEN_PART = 0.1
+"""Share of what is left that the input of answered calls may take where ledger and results need the rest."""
+
 LEAST_LEDGER = 120
-"""A ledger of fewer tokens says too little to be worth its frame."""
+"""A ledger of fewer tokens says too little for results to be cut for it."""
+
+LEAST_TOLD = 40
+"""A ledger of fewer tokens is little more than its headings."""
 
 
 def fit(context: Context, limit: int) -> bool:
@@ -35,7 +48,8 @@ def fit(context: Context, limit: int) -> bool:
         _drop(context, limit)
         or _share_out(context, limit)
         or _shorten(context, limit)
-        or _without_summary(context, limit)
+        or _shorten_given(context, limit)
+        or _with_less_told(context, limit)
         or _shorten_first_request(context, limit)
     )
     return fits and _told_anew(context, limit)
@@ -65,6 +79,7 @@ def minimal(context: Context) -> None:
         if not group.pinned:
             for index in group.indices:
                 shorten_results(context, index, 0)
+                shorten_calls(context, index, 0)
     _cut_first_request(context, 0)
     context.strip_reasoning()
 
@@ -88,15 +103,13 @@ def _drop(context: Context, limit: int) -> bool:
 
 
 def _share_out(context: Context, limit: int) -> bool:
-    """Divide what is left between the ledger and the results that must stay, so that neither takes all."""
+    """Divide what is left between the ledger and the newest round, which must stay, so that neither takes all."""
     summary = context.summary_text
     if summary is None or not summary.room:
         return False
-    results = sum(
-        context.counter.part(result) for index in _places(context) for _, result in results_of(context, index)
-    )
-    told = context.counter.scaled(context.counter.text(retell(context)))
-    free = limit - (context.projected_tokens - results - told)
+    results = sum(_sizes(context, results_of))
+    _limit_given(context, limit, results + summary.room)
+    free = limit - (context.projected_tokens - results - _told_tokens(context))
     wanted = min(summary.room, max(int(free * LEDGER_PART), free - results))
     if wanted < LEAST_LEDGER:
         return False
@@ -104,33 +117,58 @@ def _share_out(context: Context, limit: int) -> bool:
     return _shorten(context, limit)
 
 
-def _places(context: Context) -> list[int]:
-    """List the messages that hold results which may be shortened."""
-    shown = [index for group in context.live if not group.pinned for index in group.indices]
-    return [index for index in shown if any(results_of(context, index))]
+def _limit_given(context: Context, limit: int, others: int) -> None:
+    """Let what answered calls were given take no more than a part of what is free, unless the others leave more."""
+    given = _sizes(context, answered_calls)
+    fixed = context.projected_tokens - sum(_sizes(context, results_of)) - _told_tokens(context) - sum(given)
+    room = max(int((limit - fixed) * GIVEN_PART), limit - fixed - others)
+    if sum(given) > room:
+        cap = largest_cap(given, room)
+        _lower(context, answered_calls, shorten_calls, cap, lambda: sum(_sizes(context, answered_calls)) <= room)
+
+
+def _told_tokens(context: Context) -> int:
+    return context.counter.scaled(context.counter.text(retell(context)))
 
 
 def _shorten(context: Context, limit: int) -> bool:
     """Shorten what results are left, all to one cap, as large a cap as fits."""
-    places = _places(context)
-    sizes = [context.counter.part(result) for index in places for _, result in results_of(context, index)]
+    sizes = _sizes(context, results_of)
     cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
-    shown = {index: context.shown(index) for index in places}
-    for _ in range(_ATTEMPTS):
-        for index in places:
-            context.view.put(index, shown[index])
-            shorten_results(context, index, cap)
+    return _lower(context, results_of, shorten_results, cap, lambda: context.projected_tokens <= limit)
+
+
+def _shorten_given(context: Context, limit: int) -> bool:
+    """Shorten what answered calls were given, all to one cap, as large a cap as fits."""
+    sizes = _sizes(context, answered_calls)
+    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    return _lower(context, answered_calls, shorten_calls, cap, lambda: context.projected_tokens <= limit)
+
+
+def _places(context: Context, parts_of: PartsOf) -> list[int]:
+    """List the messages that hold parts of a kind which may be shortened."""
+    shown = [index for group in context.live if not group.pinned for index in group.indices]
+    return [index for index in shown if any(parts_of(context, index))]
+
+
+def _sizes(context: Context, parts_of: PartsOf) -> list[int]:
+    return [context.counter.part(part) for index in _places(context, parts_of) for _, part in parts_of(context, index)]
+
+
+def _lower(
+    context: Context, parts_of: PartsOf, cut: Callable[[Context, int, int], bool], cap: int, fits: Callable[[], bool]
+) -> bool:
+    """Cut parts of a kind to one cap, lowered until they fit, in the end to the least; return whether they do."""
+    shown = {index: context.shown(index) for index in _places(context, parts_of)}
+    for attempt in range(_ATTEMPTS + 1):
+        for index, message in shown.items():
+            context.view.put(index, message)
+            cut(context, index, cap)
         context.note_pins()
-        if context.projected_tokens <= limit:
-            return True
-        cap = int(cap * 0.8) - 10
-        if cap <= 0:
+        if fits() or (cap == 0 and attempt):
             break
-    for index in places:
-        context.view.put(index, shown[index])
-        shorten_results(context, index, 0)
-    context.note_pins()
-    return context.projected_tokens <= limit
+        cap = max(0, int(cap * 0.8) - 10) if attempt < _ATTEMPTS - 1 else 0
+    return fits()
 
 
 def largest_cap(sizes: list[int], room: int) -> int:
@@ -144,7 +182,17 @@ def largest_cap(sizes: list[int], room: int) -> int:
     return room
 
 
-def _without_summary(context: Context, limit: int) -> bool:
+def _with_less_told(context: Context, limit: int) -> bool:
+    """Leave the ledger what the rest leaves it, be it a rule of the user's and no more; without that there is none."""
+    for _ in range(_ATTEMPTS):
+        over = context.projected_tokens - limit
+        if over <= 0:
+            return True
+        summary = context.summary_text
+        room = _told_tokens(context) - over if summary is not None and summary.room else 0
+        if room < LEAST_TOLD:
+            break
+        resize(context, room)
     context.drop_summary()
     return context.projected_tokens <= limit
 

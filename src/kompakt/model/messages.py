@@ -69,6 +69,8 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """The approval that this call carries out."""
     raw: Json = None
     edited: bool = False
+    fixed: bool = False
+    """Whether no other input can stand in its place: it is signed, or the provider acts on it."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):

@@ -102,8 +102,10 @@ def parse_block(block: JsonObject, path: str) -> Part:
     if kind == "text":
         return Text(text_at(block, "text", path), block)
     if kind == "tool_use" or kind in _HOSTED_CALLS:
-        hosted = kind != "tool_use"
-        return ToolCall(text_at(block, "id", path), text_at(block, "name", path), block.get("input"), hosted, raw=block)
+        call_id, name = text_at(block, "id", path), text_at(block, "name", path)
+        caller = block.get("caller")
+        fixed = type(caller) is dict and caller.get("type") != "direct"  # called by code that Anthropic runs
+        return ToolCall(call_id, name, block.get("input"), kind != "tool_use", raw=block, fixed=fixed)
     if kind.endswith("tool_result"):
         return _parse_result(block, path)
     if kind == "thinking":

@@ -224,7 +224,8 @@ def _parse_part(part: JsonObject, content: str, j: int, calls: _Calls) -> Part:
     match kind:
         case "functionCall":
             name = text_at(value, "name", path)
-            return ToolCall(calls.expect(name, text_at(value, "id", path)), name, value.get("args"), raw=part)
+            call_id = calls.expect(name, text_at(value, "id", path))
+            return ToolCall(call_id, name, value.get("args"), raw=part, fixed=bool(signature_of(part)))
         case "functionResponse":
             return _parse_response(part, value, path, calls)
         case "inlineData" | "fileData":

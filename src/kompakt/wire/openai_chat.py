@@ -116,7 +116,8 @@ def _parse_call(call: JsonObject, path: str) -> ToolCall:
     if type(call_id) is not str:
         call_id = text_at(call, "id", path)
     name = text_at(function, "name", f"{path}.{kind}")
-    return ToolCall(call_id, name, function.get("arguments", function.get("input")), raw=call)
+    given = function.get("arguments", function.get("input"))
+    return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # Gemini signs its calls there
 
 
 def _parse_result(raw: JsonObject, content: Json, index: int) -> ToolResult:
@@ -224,7 +225,7 @@ def _build_call(call: ToolCall) -> JsonObject:
         function = {**call.raw["function"], "name": call.name, "arguments": arguments}
         return {**call.raw, "id": call.id, "function": function}
     if type(call.raw) is dict and call.raw.get("type") == "custom":
-        return {**call.raw, "id": call.id}
+        return {**call.raw, "id": call.id, "custom": {**(call.raw.get("custom") or {}), "input": arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

@@ -255,7 +255,8 @@ def _parse_call(raw: JsonObject, kind: str, path: str) -> ToolCall:
         call_id = SERVER + call_id
     follows = text_at(raw, "approval_request_id", path) or None if kind == "mcp_call" else None
     given = raw.get(_input_key(raw, kind))
-    return ToolCall(call_id or raw.get("id") or "", name, given, hosted, follows, raw)
+    fixed = kind not in ("function_call", "custom_tool_call")
+    return ToolCall(call_id or raw.get("id") or "", name, given, hosted, follows, raw, fixed=fixed)
 
 
 def _input_key(raw: JsonObject, kind: str) -> str:

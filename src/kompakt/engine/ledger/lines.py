@@ -126,7 +126,12 @@ SPEAKERS: dict[Kind, str] = {"word": "user: ", "question": "asked the user: ", "
 
 
 def write(facts: Sequence[Fact], names: Mapping[tuple[str, str], str], loose: Sequence[str], root: str = "") -> str:
-    """Write facts by section, with the names seen at them; ``loose`` are lines of names whose place is no fact."""
+    """Write facts by section, with the names seen at them; ``loose`` are lines of names whose place is no fact.
+
+    Nothing to tell is nothing: a heading alone would only take room.
+    """
+    if not facts and not loose:
+        return ""
     out = [HEADING]
     for kind, heading in SECTIONS:
         told = [fact for fact in facts if fact.kind == kind]

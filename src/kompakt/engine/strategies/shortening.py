@@ -5,16 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.context import Context
-from kompakt.engine.strategies.strategy import Deterministic, results_of
+from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
 from kompakt.engine.triggers import Trigger
 from kompakt.engine.wording import cut_note, hidden_media_note
-from kompakt.model.tokens import Counter
+from kompakt.model.messages import Json
+from kompakt.model.tokens import Counter, json_text
 
 MAX_SHARE = 0.15
 """Largest share of the goal that one tool result may take."""
 
 OPEN_FACTOR = 2
 """How much more of the goal a result may take that the model has not answered yet."""
+
+LEAST_GIVEN = 60
+"""Tokens of a text that a call was given below which it is never shortened: paths and commands stay whole."""
 
 _HEAD = 0.6
 """Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
@@ -60,6 +64,42 @@ def shorten_results(context: Context, index: int, limit: int, *, keep_media: boo
             context.show(index, part, short, what="shortened", why=f"over {limit} tokens")
             changed = True
     return changed
+
+
+def shorten_calls(context: Context, index: int, limit: int) -> bool:
+    """Shorten the texts given to the answered calls of one message to at most ``limit`` tokens each.
+
+    Paths, commands and whatever else is short stay; the input stays the JSON that it was.
+    """
+    changed = False
+    for part, call in list(answered_calls(context, index)):
+        given = _shorter_input(call.input, max(limit, LEAST_GIVEN), context.counter, context.reference(index, part))
+        short = msgspec.structs.replace(call, input=given, edited=True)
+        if context.counter.part(short) < context.counter.part(call):
+            context.show(index, part, short, what="shortened", why="what the newest call was given is too large")
+            changed = True
+    return changed
+
+
+def _shorter_input(given: Json, limit: int, counter: Counter, reference: str) -> Json:
+    """Shorten what a call was given; JSON text stays JSON text, and what claims to be JSON but is none stays."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return _shorter(given, limit, counter, reference)
+    try:
+        return json_text(_shorter(msgspec.json.decode(given), limit, counter, reference))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return given
+
+
+def _shorter(given: Json, limit: int, counter: Counter, reference: str) -> Json:
+    """Shorten the texts of a value wherever they stand in it."""
+    if isinstance(given, str):
+        return shortened(given, limit, counter, reference=reference) if counter.tokens(given) > limit else given
+    if isinstance(given, dict):
+        return {key: _shorter(value, limit, counter, reference) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_shorter(value, limit, counter, reference) for value in given]
+    return given
 
 
 def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from kompakt.engine.context import Context
 from kompakt.engine.triggers import Trigger
-from kompakt.model.messages import ToolResult
+from kompakt.model.messages import ToolCall, ToolResult
 
 Strategy: TypeAlias = Callable[[Context], Awaitable[bool]]
 """Changes a context through its methods; returns whether it changed anything."""
@@ -51,4 +51,13 @@ def results_of(context: Context, index: int) -> Iterator[tuple[int, ToolResult]]
     """Go through the tool results of a message as it is shown, with their places."""
     for place, part in enumerate(context.shown(index).parts):
         if type(part) is ToolResult and not part.hosted and not part.fixed:
+            yield place, part
+
+
+def answered_calls(context: Context, index: int) -> Iterator[tuple[int, ToolCall]]:
+    """Go through the calls of a message that were carried out, with their places; nobody needs their input any more."""
+    group = context.group_at(index)
+    answers = {result.call_id for other in group.indices for result in context.messages[other].results}
+    for place, part in enumerate(context.shown(index).parts):
+        if type(part) is ToolCall and not part.hosted and not part.fixed and part.id in answers:
             yield place, part
