@@ -86,9 +86,10 @@ class Ledger:
         book = self._up_to_date(order)
         if book.is_empty:
             return ""
-        room, share, spare, fitting = order.room, 1 - NAMES_SHARE, 0, ""
+        room, share, spare = order.room, 1 - NAMES_SHARE, 0
+        fitting: str | None = None
         attempts = 0
-        while attempts < _ATTEMPTS or (not fitting and room > _FRAME):
+        while attempts < _ATTEMPTS or (fitting is None and room > _FRAME):
             attempts += 1
             text, all_facts, all_names = self._written(book, room, int(room * share), spare, order)
             left = order.room - order.count(text)
@@ -100,7 +101,7 @@ class Ledger:
                 break
             share += left / order.room  # names do not use their room: facts take it
             spare += left if all_names else 0
-        return fitting
+        return fitting or ""
 
     def _written(self, book: Book, room: int, for_facts: int, spare: int, order: Order) -> tuple[str, bool, bool]:
         """Write facts and names; tell also whether there was room for all facts, and for all names."""
