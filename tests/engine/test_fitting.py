@@ -9,6 +9,7 @@ from tests.histories.messages import assistant, call, result, tool, user
 import kompakt
 from kompakt import render
 from kompakt.engine.fitting import largest_cap
+from kompakt.engine.ledger.lines import HEADING
 from kompakt.model.messages import ToolCall
 
 RULE = "Never touch the migration files, they are applied already."
@@ -44,7 +45,7 @@ class TestFirstRequest:
 
 
 def test_a_rule_is_told_where_there_is_room_for_little_else() -> None:
-    """Just above the floor a pivot says what the user forbade on the way, or there is none; no heading stands alone."""
+    """Just above the floor a pivot says what the user forbade on the way; no heading stands alone."""
     steps = [
         message
         for number in range(24)
@@ -62,6 +63,6 @@ def test_a_rule_is_told_where_there_is_room_for_little_else() -> None:
         kept = kompakt.compact(payload, caught.value.floor + more, format="anthropic")
         text = "\n".join(texts(kept.payload))
         assert kept.tokens_after <= caught.value.floor + more
-        assert (RULE in text) == ("What was done so far?" in text)
+        assert f"{HEADING}\n[kompakt" not in text
         told.append(RULE in text)
     assert told == sorted(told) and sum(told) > 5

@@ -86,10 +86,9 @@ class Ledger:
         book = self._up_to_date(order)
         if book.is_empty:
             return ""
-        room, share, spare = order.room, 1 - NAMES_SHARE, 0
-        fitting: str | None = None
+        room, share, spare, fitting = order.room, 1 - NAMES_SHARE, 0, ""
         attempts = 0
-        while attempts < _ATTEMPTS or (fitting is None and room > _FRAME):
+        while attempts < _ATTEMPTS or (not fitting and room > _FRAME):
             attempts += 1
             text, all_facts, all_names = self._written(book, room, int(room * share), spare, order)
             left = order.room - order.count(text)
@@ -97,11 +96,11 @@ class Ledger:
                 room += left - 5 * max(1, attempts - _ATTEMPTS) ** 2  # prices are estimates: in the end larger steps
                 continue
             fitting = text
-            if all_facts or left <= order.room * _SLACK:
+            if all_facts or left <= order.room * _SLACK or (not text and share >= 1):
                 break
-            share += left / order.room  # names do not use their room: facts take it
+            share = min(1, share + left / order.room)  # names do not use their room: facts take it
             spare += left if all_names else 0
-        return fitting or ""
+        return fitting
 
     def _written(self, book: Book, room: int, for_facts: int, spare: int, order: Order) -> tuple[str, bool, bool]:
         """Write facts and names; tell also whether there was room for all facts, and for all names."""
