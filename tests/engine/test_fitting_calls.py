@@ -134,6 +134,15 @@ class TestKinds:
         with pytest.raises(kompakt.DoesNotFit):
             kompakt.compact(_half(written("openai-chat")), BUDGET, format="openai-chat")
 
+    @pytest.mark.parametrize("policy", ["default", "window"])
+    def test_the_answer_gets_its_share(self, policy: str) -> None:
+        """What a tool said is worth more than what it was told: it is not cut to nothing for a large call."""
+        answer = "\n".join(f"warning {number}: value {number} is never read" for number in range(2_000))
+        payload = kompakt.render([*CALLED, tool(result("c1", answer))], "anthropic")
+        kept = kompakt.compact(payload, BUDGET, format="anthropic", policy=policy)
+        (shown,) = [part.output for message in kompakt.parse(kept.payload, "anthropic") for part in message.results]
+        assert kept.tokens_after <= BUDGET and len(shown) > 1_000
+
     def test_the_ledger_gets_its_share(self) -> None:
         """A large call at the end does not take the room of what was done before."""
         before = [

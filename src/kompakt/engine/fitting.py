@@ -105,10 +105,10 @@ def _drop(context: Context, limit: int) -> bool:
 def _share_out(context: Context, limit: int) -> bool:
     """Divide what is left between the ledger and the newest round, which must stay, so that neither takes all."""
     summary = context.summary_text
+    results = sum(_sizes(context, results_of))
+    _limit_given(context, limit, results + (summary.room if summary else 0))
     if summary is None or not summary.room:
         return False
-    results = sum(_sizes(context, results_of))
-    _limit_given(context, limit, results + summary.room)
     free = limit - (context.projected_tokens - results - _told_tokens(context))
     wanted = min(summary.room, max(int(free * LEDGER_PART), free - results))
     if wanted < LEAST_LEDGER:
@@ -128,6 +128,8 @@ def _limit_given(context: Context, limit: int, others: int) -> None:
 
 
 def _told_tokens(context: Context) -> int:
+    if context.summary_text is None:
+        return 0
     return context.counter.scaled(context.counter.text(retell(context)))
 
 
