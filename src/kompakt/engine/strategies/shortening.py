@@ -18,7 +18,10 @@ OPEN_FACTOR = 2
 """How much more of the goal a result may take that the model has not answered yet."""
 
 LEAST_GIVEN = 60
-"""Tokens of a text that a call was given below which it is never shortened: paths and commands stay whole."""
+"""Tokens that are left of a text which a call was given, however little room there is."""
+
+WHOLE_GIVEN = 2 * LEAST_GIVEN
+"""Tokens of such a text that is never shortened: paths and commands stay whole, and the note would take the gain."""
 
 _HEAD = 0.6
 """Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
@@ -94,7 +97,8 @@ def _shorter_input(given: Json, limit: int, counter: Counter, reference: str) ->
 def _shorter(given: Json, limit: int, counter: Counter, reference: str) -> Json:
     """Shorten the texts of a value wherever they stand in it."""
     if isinstance(given, str):
-        return shortened(given, limit, counter, reference=reference) if counter.tokens(given) > limit else given
+        is_long = counter.tokens(given) > max(limit, WHOLE_GIVEN)
+        return shortened(given, limit, counter, reference=reference) if is_long else given
     if isinstance(given, dict):
         return {key: _shorter(value, limit, counter, reference) for key, value in given.items()}
     if isinstance(given, list):
