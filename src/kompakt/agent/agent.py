@@ -29,7 +29,7 @@ from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Json, Message, Text
-from kompakt.session.compacting import Compaction
+from kompakt.session.compacting import SessionCompaction
 from kompakt.session.providers import ContextProvider, Run
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
@@ -135,7 +135,7 @@ class Agent:
         budget: int | Budget | None = None,
         policy: str | Policy | None = None,
         summarizer: Summarizer | None = None,
-    ) -> Compaction:
+    ) -> SessionCompaction:
         """Compact a session now, because somebody asks for it."""
         said = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer)
         config = config_of(self.client, said, self._config)
@@ -150,7 +150,7 @@ class Agent:
             model=self.client.model,
         )
 
-    async def _natively(self, session: Session, config: CompactionConfig) -> Compaction | None:
+    async def _natively(self, session: Session, config: CompactionConfig) -> SessionCompaction | None:
         """Have the provider compact a session, where it does and that helps."""
         live, budget = self._live(session), budget_of(self.client, config)
         await live.load()

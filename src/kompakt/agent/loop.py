@@ -28,7 +28,7 @@ from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Budget, Usage, overflows
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compacting import Compaction, Prepared, Wish
+from kompakt.session.compacting import Prepared, SessionCompaction, Wish
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Loop:
             done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal)))
         await self._rewritten(done)
 
-    async def _rewritten(self, done: Compaction | None) -> None:
+    async def _rewritten(self, done: SessionCompaction | None) -> None:
         """Show the model what a compaction left; what was being prepared is void."""
         if done is None:
             return

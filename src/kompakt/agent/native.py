@@ -16,7 +16,7 @@ from kompakt.errors import KompaktError, ProviderError, ProviderRefused, UsageEr
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject, Message, Opaque
-from kompakt.session.compacting import Compaction
+from kompakt.session.compacting import SessionCompaction
 from kompakt.session.natively import Shown, publish
 from kompakt.wire.formats import WIRES
 
@@ -65,7 +65,7 @@ class Native:
 
     async def compacted(
         self, *, fits: Callable[[int], bool], paid: Callable[[Usage], None], instructions: str | None = None
-    ) -> Compaction | None:
+    ) -> SessionCompaction | None:
         """Have the provider compact; ``None`` where it does not, or where that does not help."""
         if not self._asks or self._client is None:
             return None
@@ -124,7 +124,7 @@ class Native:
         """Note whether an answer brings a compaction."""
         self._cuts = self._cuts or any(_is_compaction(part) for message in messages for part in message.parts)
 
-    async def cut(self) -> Compaction | None:
+    async def cut(self) -> SessionCompaction | None:
         """Leave out what stands before the newest compaction that an answer brought: the provider reads it no more."""
         if not self._cuts:
             return None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import KompaktError
 from kompakt.session.ahead import Plan, plan, publish
-from kompakt.session.compacting import Compaction, Prepared, Wish
+from kompakt.session.compacting import Prepared, SessionCompaction, Wish
 from kompakt.session.session import Session
 
 _log = logging.getLogger("kompakt.agent")
@@ -57,7 +57,7 @@ class Preparing:
             return
         self._task = asyncio.create_task(self._plan.prepared())
 
-    async def published(self, *, fits: Callable[[Prepared], bool]) -> Compaction | None:
+    async def published(self, *, fits: Callable[[Prepared], bool]) -> SessionCompaction | None:
         """Wait for what is in the making and publish it, when it is good for anything; ``None`` when it is not."""
         if self._task is None or self._plan is None:
             return None

@@ -37,7 +37,7 @@ from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
 if TYPE_CHECKING:
-    from kompakt.session.compacting import Compaction
+    from kompakt.session.compacting import SessionCompaction
     from kompakt.session.session import Session
     from kompakt.session.store import Store
     from kompakt.store.values import Head
@@ -204,7 +204,7 @@ def compact(
     """Compact a session when its budget is due or somebody asked for it. Exit 3 when it cannot fit."""
     chosen = configuration.policy(policy)
 
-    async def work(session: Session) -> Compaction:
+    async def work(session: Session) -> SessionCompaction:
         wish = Marker(auto=False, instructions=instructions)
         if force and wish not in (await session.pending()).values():
             await session.request_compaction(auto=False, instructions=instructions)

@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.model.messages import Marker
-from kompakt.session.compacting import Compaction, Prepared, Wish, markers_of, told, worked_out, written
+from kompakt.session.compacting import Prepared, SessionCompaction, Wish, markers_of, told, worked_out, written
 from kompakt.session.locking import hold
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
@@ -47,7 +47,7 @@ async def plan(session: Session, wish: Wish) -> Plan:
     return Plan(reader, await resumed(reader, model=wish.model), wish)
 
 
-async def publish(session: Session, planned: Plan, prepared: Prepared) -> Compaction | None:
+async def publish(session: Session, planned: Plan, prepared: Prepared) -> SessionCompaction | None:
     """Write a compaction that was worked out ahead; ``None``, and nothing is written, when it no longer fits.
 
     A person who has asked meanwhile is not answered with something that was made before.

@@ -56,7 +56,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a wish to compact."""
 
     id: str | None
@@ -78,7 +78,7 @@ class Prepared(msgspec.Struct):
     """Whether the agent is asked to go on."""
 
 
-async def carry_out(session: Session, wish: Wish, fence: Fence) -> Compaction:
+async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompaction:
     """Compact a session whose lock is held, when there is a reason to."""
     for _ in range(TRIES):
         reader = await session.reader()
@@ -101,11 +101,11 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> Compaction:
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
 
 
-def told(prepared: Prepared) -> Compaction:
+def told(prepared: Prepared) -> SessionCompaction:
     """Let everyone know that a compaction is written."""
     announce(prepared.report)
     record = prepared.record
-    return Compaction(
+    return SessionCompaction(
         id=record.id,
         changed=True,
         tokens_before=record.tokens_before,
@@ -114,13 +114,15 @@ def told(prepared: Prepared) -> Compaction:
     )
 
 
-def standing(reader: Reader, tokens: int) -> Compaction:
+def standing(reader: Reader, tokens: int) -> SessionCompaction:
     """Say what a session stands on when nothing was done."""
     pivot = reader.timeline.pivot
-    return Compaction(id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens)
+    return SessionCompaction(
+        id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens
+    )
 
 
-async def _not_due(reader: Reader, wish: Wish) -> Compaction | None:
+async def _not_due(reader: Reader, wish: Wish) -> SessionCompaction | None:
     """Say what the session stands on when nothing needs to be done."""
     now = await resumed(reader, model=wish.model)
     budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
@@ -287,7 +289,7 @@ def frame_text(frame: Frame) -> str:
     return encode(msgspec.to_builtins(frame)).decode()
 
 
-async def apply(session: Session, strategy: Strategy, fence: Fence) -> Compaction:
+async def apply(session: Session, strategy: Strategy, fence: Fence) -> SessionCompaction:
     """Run one strategy on what is stored; nothing is written when it changes nothing."""
     for _ in range(TRIES):
         reader = await session.reader()

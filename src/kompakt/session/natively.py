@@ -18,8 +18,8 @@ from kompakt.model.messages import Marker, Message
 from kompakt.model.references import digest
 from kompakt.session.compacting import (
     RECOVERABLE,
-    Compaction,
     Prepared,
+    SessionCompaction,
     frame_text,
     is_auto,
     markers_of,
@@ -53,7 +53,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 async def publish(
     session: Session, reader: Reader, shown: Shown, *, fits: Callable[[int], bool], model: str | None = None
-) -> Compaction | None:
+) -> SessionCompaction | None:
     """Let the model see what a provider made of a session as it was read; what was said since follows.
 
     ``None``, and nothing is written, when that does not fit or something was done to the session as a whole meanwhile.

@@ -20,7 +20,7 @@ from kompakt.errors import UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History, Message
 from kompakt.model.tokens import Counter
-from kompakt.session.compacting import Compaction
+from kompakt.session.compacting import SessionCompaction
 from kompakt.session.store import Store
 
 
@@ -138,12 +138,12 @@ class HistoryProvider:
         if context.is_rewritten:
             await session.apply(_like(context))
 
-    async def replace(self, session_id: str, messages: Sequence[Message]) -> Compaction:
+    async def replace(self, session_id: str, messages: Sequence[Message]) -> SessionCompaction:
         """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
         session = await self._store.session(session_id)
         return await session.replace(messages)
 
-    async def compact(self, session_id: str) -> Compaction:
+    async def compact(self, session_id: str) -> SessionCompaction:
         """Compact what is stored, when that is due."""
         session = await self._store.session(session_id)
         return await session.compact(self._budget, policy=self._compaction or "default")

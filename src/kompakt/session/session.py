@@ -26,7 +26,7 @@ from kompakt.model.references import linked
 from kompakt.model.tokens import counter_for
 from kompakt.session import compacting, recalling, traveling, verifying
 from kompakt.session.coding import Coding, Redact, envelope_of
-from kompakt.session.compacting import Compaction, Wish
+from kompakt.session.compacting import SessionCompaction, Wish
 from kompakt.session.events import Deed, Pinned, Timeline
 from kompakt.session.locking import LEASE, PATIENCE, hold
 from kompakt.session.projecting import Projected, projected, resumed
@@ -339,7 +339,7 @@ class Session:
         instructions: str | None = None,
         model: str | None = None,
         patience: float = PATIENCE,
-    ) -> Compaction:
+    ) -> SessionCompaction:
         """Carry out what was asked for, or compact when the budget is due; otherwise change nothing.
 
         Raises:
@@ -350,12 +350,12 @@ class Session:
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
             return await compacting.carry_out(self, wish, fence)
 
-    async def apply(self, strategy: Strategy, *, patience: float = PATIENCE) -> Compaction:
+    async def apply(self, strategy: Strategy, *, patience: float = PATIENCE) -> SessionCompaction:
         """Run a strategy on what the model sees; it is recorded like a compaction and undone like one."""
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
             return await compacting.apply(self, strategy, fence)
 
-    async def replace(self, messages: Payload, *, format: str | None = None) -> Compaction:
+    async def replace(self, messages: Payload, *, format: str | None = None) -> SessionCompaction:
         """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
         return await traveling.replace(self, await self._parsed(messages, format))
 

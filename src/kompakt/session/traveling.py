@@ -21,7 +21,7 @@ from kompakt.model.groups import sides, turn_cuts
 from kompakt.model.messages import History, Json, Message
 from kompakt.model.references import digest
 from kompakt.session.coding import history_of
-from kompakt.session.compacting import RECOVERABLE, Compaction, frame_text, new_id
+from kompakt.session.compacting import RECOVERABLE, SessionCompaction, frame_text, new_id
 from kompakt.session.events import Compacted, Deed, Done, Edited, Entry, Frame, Pinned, Reverted, Timeline, Undone
 from kompakt.session.projecting import Resumed, ledger_without, projected, resumed
 from kompakt.session.reading import Reader
@@ -203,9 +203,9 @@ async def edit(session: Session, text: str, id: str | None) -> None:
 # --- replace -----------------------------------------------------------------------------------------------------
 
 
-async def replace(session: Session, history: History) -> Compaction:
+async def replace(session: Session, history: History) -> SessionCompaction:
     """Let the model see other messages: those that are stored are shown as they are, the others are inserted."""
-    made: list[Compaction] = []
+    made: list[SessionCompaction] = []
 
     async def make(_: Head) -> Draft:
         reader = await session.reader()
@@ -228,7 +228,7 @@ def _placed(draft: Draft, known: dict[bytes, list[int]], item: Json, message: Me
     return Entry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
 
 
-def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History) -> Compaction:
+def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History) -> SessionCompaction:
     before, shown = now.context.projected_tokens, {entry.seq for entry in view}
     state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger_without(now, shown))
     context = resume(now.history.with_messages(history), state, counter=now.context.counter)
@@ -254,7 +254,9 @@ def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], his
         tokens_after=report.tokens_after,
     )
     draft.do(record)
-    return Compaction(id=record.id, changed=True, tokens_before=before, tokens_after=report.tokens_after, report=report)
+    return SessionCompaction(
+        id=record.id, changed=True, tokens_before=before, tokens_after=report.tokens_after, report=report
+    )
 
 
 # --- fork --------------------------------------------------------------------------------------------------------
