@@ -7,12 +7,13 @@ OUT ?= eval-out
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench bench-peers soak eval fuzz format clean
+.PHONY: demo hosts test check bench bench-peers soak eval fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install, then mend and compact bundled sessions and hold one through the gateway"
 	@echo "make test    install what tests need, run all tests"
+	@echo "make hosts   install the coding agents that tests run: Claude Code, Codex, opencode"
 	@echo "make check   lint, format, types, fast tests"
 	@echo "make bench   speed, beside what else there is"
 	@echo "make bench-peers  the engine beside other libraries, which go into $(PEERS); writes docs/comparison.md"
@@ -39,17 +40,29 @@ $(VENV)/.servers: $(BIN)/python
 		|| { echo "tests need redis-server: install it with your system's packages" >&2; exit 1; }
 	@touch $@
 
+# Coding agents as their vendors ship them, for tests/hosts. Nothing of them is in this repository.
+HOSTS := $(VENV)/hosts
+$(VENV)/.hosts: $(BIN)/python hosts.txt
+	$(PIP) install --no-deps --upgrade --target $(HOSTS)/claude $$(grep claude-agent-sdk hosts.txt)
+	@command -v npm >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y npm >/dev/null; } || true
+	@if command -v npm >/dev/null; \
+		then npm install --no-audit --no-fund --ignore-scripts --silent --prefix $(HOSTS)/node $$(grep -v claude-agent-sdk hosts.txt); \
+		else echo "npm is missing: the tests with Codex and opencode will be skipped" >&2; fi
+	@touch $@
+
+hosts: $(VENV)/.hosts
+
 demo: $(VENV)/.core
 	@$(BIN)/kompakt demo
 
-test: $(VENV)/.dev $(VENV)/.servers
-	$(BIN)/python -m pytest -n 2
+test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 -m "not slow"
+	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

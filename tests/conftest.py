@@ -22,7 +22,7 @@ settings.register_profile(
 settings.load_profile("kompakt")
 
 
-SERVED = frozenset(["contract", "faults", "gateway", "store"])
+SERVED = frozenset(["contract", "faults", "gateway", "hosts", "store"])
 """Folders whose tests start servers and processes: slow, all of them."""
 
 

@@ -14,7 +14,19 @@ from tests.provider.frames import first_text, frame, joined, loaded, pieces, too
 __all__ = ["events", "faults", "overflow", "read", "refuse", "whole"]
 
 FORMAT = "openai-responses"
-KEYS = {*ResponseCreateParamsBase.__annotations__, "stream"}
+KEYS = {*ResponseCreateParamsBase.__annotations__, "stream", "client_metadata"}
+"""What the SDK declares; `client_metadata` is sent by Codex and accepted by the real server."""
+HOSTED = {
+    "web_search",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "custom",
+}
+"""Tools that the server runs or that have no JSON schema; Codex declares several of them."""
 ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -23,7 +35,8 @@ def faults(body: Body, headers: dict[str, str]) -> Iterator[str]:
     yield from unknown_keys(body, KEYS)
     if body.get("previous_response_id") or body.get("conversation"):
         yield "OR-12 previous_response_id: previous response not found"
-    tools = body.get("tools") or []
+    declared = body.get("tools") or []
+    tools = [tool for tool in declared if not isinstance(tool, dict) or tool.get("type") not in HOSTED]
     if any(not isinstance(tool, dict) or tool.get("type") != "function" or "function" in tool for tool in tools):
         yield "TOOL tools: expected flat tools of type function"
         return
@@ -47,7 +60,11 @@ def read(body: Body, model: str, stream: bool) -> Seen:
         max_output=body.get("max_output_tokens"),
         items=items,
         system=body.get("instructions"),
-        tools=[{"name": t["name"], "schema": t.get("parameters") or {}} for t in body.get("tools") or []],
+        tools=[
+            {"name": t["name"], "schema": t.get("parameters") or {}}
+            for t in body.get("tools") or []
+            if t.get("type") == "function"
+        ],
         raw_tools=body.get("tools"),
         first_user=next(users, ""),
         results=[id_ for id_ in outputs if id_ in tail or id_.rsplit("_", 1)[0] == stem],

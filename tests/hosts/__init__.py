@@ -1,0 +1,1 @@
+"""Real coding agents against a scripted provider: the vendors' own binaries, offline."""

@@ -1,0 +1,39 @@
+"""Where the vendors' binaries are. `make test` installs them into `.venv/hosts`; nothing of them is in this repository.
+
+`KOMPAKT_HOSTS` names another folder. If a binary is not installed, its tests are skipped with a message that says how
+to install it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(os.environ.get("KOMPAKT_HOSTS") or Path(sys.prefix) / "hosts")
+
+
+def claude_binary() -> Path:
+    """Return Claude Code, which ships inside the claude-agent-sdk wheel."""
+    return _first("Claude Code", "claude/claude_agent_sdk/_bundled/claude")
+
+
+def codex_binary() -> Path:
+    """Return Codex, from the npm package @openai/codex."""
+    return _first("Codex", "node/node_modules/@openai/codex-*/vendor/*/bin/codex")
+
+
+def opencode_binary() -> Path:
+    """Return opencode, from the npm package opencode-ai; the baseline build runs on every processor."""
+    return _first(
+        "opencode", "node/node_modules/opencode-*-baseline/bin/opencode", "node/node_modules/opencode-*/bin/opencode"
+    )
+
+
+def _first(name: str, *patterns: str) -> Path:
+    for pattern in patterns:
+        for path in sorted(HOSTS.glob(pattern)):
+            return path
+    pytest.skip(f"{name} is not installed in {HOSTS}: run `make hosts` (needs npm for Codex and opencode)")
