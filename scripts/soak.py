@@ -49,7 +49,7 @@ def main() -> int:
         done = subprocess.run(
             [*command, "--timeout", "0", f"--junitxml={junit}", "-p", "no:cacheprovider"],
             cwd=ROOT,
-            env={**os.environ, "KOMPAKT_EXAMPLES": str(options.examples)},
+            env={**os.environ, "KOMPAKT_EXAMPLES": str(options.examples), "KOMPAKT_RANDOM": "1"},
             check=False,
         )
         suites = ElementTree.parse(junit).getroot()

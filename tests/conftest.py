@@ -1,12 +1,14 @@
 """Settings that every test shares.
 
-``KOMPAKT_EXAMPLES`` is how often each property is tried: 100 by default, fewer in the quick round, thousands in a soak.
-In CI the examples are derived from the test alone, so that a red build is red again when it is run again.
+``KOMPAKT_EXAMPLES`` sets the number of examples per property: 100 by default, 10 in `make check`, thousands in a soak.
+Hypothesis derives the examples from the test itself, so the same tree always gives the same verdict. With
+``KOMPAKT_RANDOM=1`` it draws new examples instead; `make soak` sets that.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,11 +17,17 @@ settings.register_profile(
     "kompakt",
     max_examples=int(os.environ.get("KOMPAKT_EXAMPLES", "100")),
     deadline=None,
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=not os.environ.get("KOMPAKT_RANDOM"),
+    database=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("kompakt")
+
+# A shell that starts a background job makes it ignore Ctrl-C, and every process started from there inherits that. Tests
+# that interrupt a process need the default handler.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SERVED = frozenset(["contract", "faults", "gateway", "hosts", "store"])
