@@ -103,6 +103,32 @@ class TestServer:
 
 
 class TestHolders:
+    @pytest.mark.parametrize("renews", [False, True])
+    def test_a_lease_counts_from_the_end_of_the_wait(self, renews: bool) -> None:
+        """A lock whose row was in use by a commit has its whole lease before it, taken or renewed."""
+
+        async def scenario(url: str) -> None:
+            async with opened(url) as [records]:
+                held = await records.acquire(KEY, "compact", lease=60)
+                assert held is not None
+                if not renews:
+                    await records.release(KEY, held)
+                server = await asyncpg.connect(url)
+                transaction = server.transaction()
+                await transaction.start()
+                await server.execute("SELECT 1 FROM kompakt_locks FOR SHARE")
+                work = records.renew(KEY, held, lease=90) if renews else records.acquire(KEY, "compact", lease=90)
+                task = asyncio.create_task(work)
+                while not await server.fetchval(WAITING):
+                    await asyncio.sleep(0.02)
+                ended = await server.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+                await transaction.rollback()
+                assert await task
+                assert await server.fetchval("SELECT expires FROM kompakt_locks") >= ended + 90
+                await server.close()
+
+        asyncio.run(scenario(postgres.database()))
+
     def test_a_dead_holder_is_succeeded_at_once(self) -> None:
         async def scenario(url: str) -> None:
             async with opened(url) as [records]:

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import asyncpg
 import pytest
@@ -24,7 +25,7 @@ from tests.contract.making import batch, begun, digest, event, everything, exten
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
 from kompakt.store.opening import open_records
 from kompakt.store.postgres import open_postgres
-from kompakt.store.sqlite import open_sqlite
+from kompakt.store.sqlite import SqliteRecords, open_sqlite
 from kompakt.store.values import Event, Head
 
 KEY = begun().key
@@ -417,3 +418,33 @@ def test_a_reference_given_twice_is_refused(tmp_path: Path) -> None:
         await records.close()
 
     asyncio.run(scenario())
+
+
+class TestLeases:
+    def test_sqlite_counts_a_lease_from_the_end_of_the_wait(self, tmp_path: Path) -> None:
+        """A lock that waited for another process's transaction has its whole lease before it, taken or renewed."""
+
+        async def moved(records: SqliteRecords, work: Coroutine[Any, Any, Any]) -> tuple[Any, float, float]:
+            other = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            task = asyncio.create_task(work)
+            while not records._turn.locked():
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            ended = time.time()
+            other.execute("COMMIT")
+            done = await task
+            expires = other.execute("SELECT expires FROM kompakt_locks").fetchone()[0]
+            other.close()
+            return done, expires, ended
+
+        async def scenario() -> None:
+            records = await open_sqlite(tmp_path / "s.db")
+            assert isinstance(records, SqliteRecords)
+            fence, expires, ended = await moved(records, records.acquire(KEY, "compact", lease=60))
+            assert expires >= ended + 60
+            kept, expires, ended = await moved(records, records.renew(KEY, fence, lease=90))
+            assert kept and expires >= ended + 90
+            await records.close()
+
+        asyncio.run(scenario())

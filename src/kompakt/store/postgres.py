@@ -51,16 +51,20 @@ PATIENCE = 30.0
 """Seconds that a call waits for a connection or for an answer."""
 
 _NOW = "extract(epoch FROM clock_timestamp())"
+# A commit holds a share lock on the lock's row until it ends. Both statements read the clock after they have waited for
+# that: ON CONFLICT computes its SET once it has the row, and the renewal takes the row in ``held`` first.
 _ACQUIRE = text(
     "INSERT INTO kompakt_locks AS l (key, name, fence, expires, guarded)"
     f" VALUES (:key, :name, CAST({_NOW} * 1000 AS bigint), {_NOW} + CAST(:lease AS float8), :guarded)"
     " ON CONFLICT (key, name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),"
-    " expires = excluded.expires, guarded = excluded.guarded"
+    f" expires = {_NOW} + CAST(:lease AS float8), guarded = excluded.guarded"
     f" WHERE l.expires <= {_NOW} OR (l.guarded AND CAST(:free AS boolean)) RETURNING fence"
 )
 _RENEW = text(
-    f"UPDATE kompakt_locks SET expires = {_NOW} + CAST(:lease AS float8), guarded = :guarded"
-    f" WHERE key = :key AND name = :name AND fence = :fence AND expires > {_NOW}"
+    "WITH held AS (SELECT key, name FROM kompakt_locks"
+    f" WHERE key = :key AND name = :name AND fence = :fence AND expires > {_NOW} FOR UPDATE)"
+    f" UPDATE kompakt_locks AS l SET expires = {_NOW} + CAST(:lease AS float8), guarded = :guarded"
+    " FROM held WHERE l.key = held.key AND l.name = held.name"
 )
 _RELEASE = text("UPDATE kompakt_locks SET expires = 0 WHERE key = :key AND name = :name AND fence = :fence")
 _TRY = text("SELECT pg_try_advisory_lock(:first, :second)")

@@ -224,26 +224,30 @@ class SqliteRecords(SqlRecords):
         The lock is a row with the time at which it lapses, by this host's clock. Its number begins with the time in
         milliseconds, so it grows even after the row was deleted with its session.
         """
-        now = time.time()
-        values: dict[str, Any] = {"key": key, "name": name, "now": now, "until": now + lease, "first": int(now * 1000)}
+        place = {"key": key, "name": name}
         async with self._using() as connection:
-            if (await connection.execute(_HELD, values)).first():
+            if (await connection.execute(_HELD, place | {"now": time.time()})).first():
                 return None
         async with self._using(write=True) as connection:
+            now = time.time()  # read inside the transaction: the wait for other writers must not eat the lease
+            values = place | {"now": now, "until": now + lease, "first": int(now * 1000)}
             number = (await connection.execute(_ACQUIRE, values)).scalar()
         return None if number is None else Fence(name, number)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
         """Hold a lock for ``lease`` seconds from now; false when it was lost."""
-        return await self._move(key, fence, time.time() + lease)
+        return await self._move(key, fence, lease=lease)
 
     async def release(self, key: str, fence: Fence) -> None:
         """Give a lock back; one that was lost is left alone."""
-        await self._move(key, fence, 0.0)
+        await self._move(key, fence, lease=None)
 
-    async def _move(self, key: str, fence: Fence, until: float) -> bool:
-        values = {"key": key, "name": fence.name, "fence": fence.number, "until": until, "now": time.time()}
+    async def _move(self, key: str, fence: Fence, *, lease: float | None) -> bool:
+        """Extend a lock that is still held, or end it when ``lease`` is ``None``."""
         async with self._using(write=True) as connection:
+            now = time.time()
+            until = 0.0 if lease is None else now + lease
+            values = {"key": key, "name": fence.name, "fence": fence.number, "until": until, "now": now}
             return (await connection.execute(_RENEW, values)).rowcount == 1
 
 
