@@ -29,6 +29,14 @@ def database() -> str:
     return f"postgresql://postgres@/{name}?host={directory()}"
 
 
+def load(url: str, dump: Path) -> None:
+    """Run a file of SQL in a database."""
+    name = url.split("@/")[1].split("?")[0]
+    _run(
+        "psql", "-X", "-q", "-h", str(directory()), "-U", "postgres", "-d", name, "-f", "-", at=directory(), stdin=dump
+    )
+
+
 def restart(mode: str = "fast") -> None:
     """Stop the server and start it again; ``immediate`` stops it as a crash would."""
     _control("restart", "-m", mode)
@@ -73,9 +81,10 @@ def _psql(command: str) -> None:
     _run("psql", "-X", "-q", "-h", str(directory()), "-U", "postgres", "-c", command, at=directory())
 
 
-def _run(program: str, *arguments: str, at: Path, check: bool = True) -> None:
+def _run(program: str, *arguments: str, at: Path, check: bool = True, stdin: Path = Path(os.devnull)) -> None:
     someone: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
-    subprocess.run(
-        [str(_BINARIES / program), *arguments],
-        cwd=at, check=check, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **someone,
-    )  # fmt: skip
+    with stdin.open("rb") as given:
+        subprocess.run(
+            [str(_BINARIES / program), *arguments],
+            cwd=at, check=check, timeout=60, stdin=given, stdout=subprocess.DEVNULL, **someone,
+        )  # fmt: skip
