@@ -29,6 +29,12 @@ class Metrics:
         self.compactions = Counter("kompakt_compactions", "Compactions made.", ["reason"], registry=registry)
         self.tokens_before = Counter("kompakt_tokens_before", "Tokens that clients sent.", registry=registry)
         self.tokens_after = Counter("kompakt_tokens_after", "Tokens that went upstream.", registry=registry)
+        self.outcomes = Counter(
+            "kompakt_outcomes",
+            "What was done with requests to providers, and why some were left alone.",
+            ["outcome", "reason"],
+            registry=registry,
+        )
         self.passes = Counter("kompakt_passes", "Requests that passed as they were.", registry=registry)
         self.overflows_recovered = Counter(
             "kompakt_overflows_recovered", "Requests that a provider found too long and then took.", registry=registry

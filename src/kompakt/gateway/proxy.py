@@ -23,6 +23,7 @@ from kompakt.gateway.forwarding import Upstream
 from kompakt.gateway.keeping import Keeping, Owner, Standing
 from kompakt.gateway.marking import marked
 from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import TRIES
 from kompakt.gateway.planning import Size, Sizes
 from kompakt.gateway.recalling.answering import MAX_ROOM, Exchange, plain
@@ -66,6 +67,18 @@ class Plan(msgspec.Struct):
     standing: Standing
     compaction: str | None = None
     """The pivot that was first needed for this request."""
+    oversized: bool = False
+    """Whether a compaction was due and could not be made."""
+
+    def outcome(self, route: Route) -> Disposition:
+        """Say what was done."""
+        if route.name == "count_tokens":
+            return "counted"
+        if self.oversized:
+            return "oversized"
+        if self.compaction is not None:
+            return "compacted"
+        return "fits" if self.standing.found is None else "substituted"
 
 
 class Proxy:
@@ -84,12 +97,12 @@ class Proxy:
     async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
         """Serve a request."""
         if not route.compacts or request.method != "POST":
-            return forwarding.answer(await self._ask(request, route, None))
+            return await self._untouched(request, route, None, "not-a-conversation")
         body = await request.body()
         job = self._job(request, tenant, route, body)
-        if job is None:
+        if not isinstance(job, Job):
             self._metrics.passes.inc()
-            return forwarding.answer(await self._ask(request, route, body))
+            return await self._untouched(request, route, body, job)
         await self._keeping.room()
         standing = await self._stand(job)
         job = await self._joined(job, standing)
@@ -101,8 +114,15 @@ class Proxy:
     async def _ask(self, request: Request, route: Route, body: bytes | None) -> Upstream:
         return await forwarding.ask(self._client, request, route, self._settings, body)
 
-    def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | None:
-        """Read a request; ``None`` when it holds no history that is the client's to keep."""
+    async def _untouched(self, request: Request, route: Route, body: bytes | None, reason: Untouched) -> Response:
+        """Pass a request on as it came, and say why."""
+        told = told_of(request)
+        told.outcome, told.untouched = "untouched", reason
+        headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
+        return forwarding.answer(await self._ask(request, route, body), headers)
+
+    def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
+        """Read a request; return the reason when it holds no history that the gateway can compact."""
         assert route.format is not None
         policy = self._policy(request)
         root = root_of(f"{tenant.source} {tenant.id}", route.format, f"{VERSION} {policy.name}")
@@ -111,11 +131,26 @@ class Proxy:
         except NoJson as error:
             raise Refused(400, str(error), code="invalid_json") from None
         except InputError:
-            return None  # a message that is none: the provider says it best
-        if trail is None or trail.asked.is_managed or trail.length <= trail.lead:
-            return None
+            return "unreadable-message"  # the provider says best what is wrong with it
+        if trail is None:
+            return "no-messages"
         told_of(request).model = trail.asked.model
+        held = trail.asked.held_elsewhere
+        if held is not None:
+            return held
+        if self._provider_compacts(trail):
+            return "provider-compaction"
+        if trail.length <= trail.lead:
+            return "no-messages"
         return Job(request, route, Owner.of(tenant), trail, policy)
+
+    def _provider_compacts(self, trail: Trail) -> bool:
+        """Tell whether the client asked the provider to compact, at a size that the model can still hold."""
+        at = trail.asked.provider_compacts_at
+        if at is None:
+            return False
+        window = planning.window_of(trail.asked.model or "", self._settings).context
+        return not window or at <= window
 
     def _policy(self, request: Request) -> Policy:
         name = request.headers.get("x-kompakt-policy") or self._settings.policy
@@ -199,6 +234,7 @@ class Proxy:
             standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
         except (DoesNotFit, InputError) as error:
             _log.warning("sent as it is: %s", error)
+            plan.oversized = True
             return plan
         self._keeping.settle(job.trail, standing)
         return self._planned(job, standing)
@@ -216,6 +252,7 @@ class Proxy:
             found = self._overflow(job, upstream)
             smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
             if smaller is None:
+                plan.oversized = plan.oversized or found is not None
                 return upstream, plan
             await upstream.response.aclose()
             self._metrics.overflows_recovered.inc()
@@ -256,7 +293,7 @@ class Proxy:
         """Pass an answer on; where the model may recall, or the size is told otherwise, read it first."""
         raised = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
         if upstream.status >= 400 or (job.aside is None and not raised):
-            return forwarding.answer(upstream, self._headers(plan))
+            return forwarding.answer(upstream, self._headers(job, plan))
         assert job.route.format is not None
 
         async def ask() -> Upstream:
@@ -277,7 +314,7 @@ class Proxy:
             ask=ask,
             room=room,
             raised=raised,
-            headers=self._headers(plan),
+            headers=self._headers(job, plan),
             told=told_of(job.request),
         )
         return await self._recalling.answering.answer(exchange, upstream)
@@ -299,8 +336,10 @@ class Proxy:
             if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.length:
                 self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
 
-    def _headers(self, plan: Plan) -> list[tuple[str, str]]:
+    def _headers(self, job: Job, plan: Plan) -> list[tuple[str, str]]:
+        outcome = told_of(job.request).outcome = plan.outcome(job.route)
         headers = [
+            (OUTCOME_HEADER, outcome),
             ("x-kompakt-session", plan.standing.line.session),
             ("x-kompakt-tokens-before", str(plan.size.given)),
             ("x-kompakt-tokens-after", str(plan.size.sent)),

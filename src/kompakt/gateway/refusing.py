@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
+from kompakt.gateway.outcomes import OUTCOME_HEADER
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 MAX_MESSAGE = 1_000
 """Characters of a message; none of ours is longer."""
@@ -63,7 +65,7 @@ def refusal(
 ) -> Response:
     """Make the answer to a request that is not taken."""
     body = msgspec.json.encode(shape(format, status, plain(message), code=code))
-    own = {**(headers or {}), "x-kompakt-refusal": code}
+    own = {**(headers or {}), OUTCOME_HEADER: "refused", "x-kompakt-refusal": code}
     return Response(body, status, headers=own, media_type="application/json")
 
 

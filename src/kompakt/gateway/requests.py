@@ -12,7 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.errors import InputError
-from kompakt.model.messages import JsonObject
+from kompakt.gateway.outcomes import Untouched
+from kompakt.model.messages import Json, JsonObject
 from kompakt.store.packing import decode
 from kompakt.wire.formats import WIRES
 
@@ -20,11 +21,35 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _NAME = msgspec.json.Encoder()
 
-MANAGED = ("previous_response_id", "conversation", "cachedContent", "cached_content", "context_management")
-"""Fields that say that the provider keeps a history, or compacts it itself: such requests are left alone."""
+_HELD: dict[str, Untouched] = {
+    "previous_response_id": "provider-history",
+    "conversation": "provider-history",
+    "cachedContent": "provider-cache",
+    "cached_content": "provider-cache",
+}
+"""Fields that name history which is not in the request: the gateway cannot compact what it does not see."""
+
+ANTHROPIC_COMPACTS_AT = 150_000
+"""Input tokens at which the ``compact_20260112`` edit starts when it names no trigger."""
 
 _OUTPUT = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields that say how long the answer may be."""
+
+
+def _compacts_at(edit: Json) -> int | None:
+    """Return the input tokens at which one edit replaces history; ``None`` when it does not."""
+    if not isinstance(edit, dict):
+        return None
+    edit = cast("JsonObject", edit)
+    kind = edit.get("type")
+    if kind == "compaction":  # OpenAI Responses
+        at = edit.get("compact_threshold")
+        return at if isinstance(at, int) else 0
+    if isinstance(kind, str) and kind.startswith("compact_"):
+        trigger = edit.get("trigger")
+        at = cast("JsonObject", trigger).get("value") if isinstance(trigger, dict) else None
+        return at if isinstance(at, int) else ANTHROPIC_COMPACTS_AT
+    return None
 
 
 class NoJson(InputError):
@@ -67,9 +92,22 @@ class Asked(msgspec.Struct):
         return self.field("stream") is True
 
     @property
-    def is_managed(self) -> bool:
-        """Whether the provider keeps the history."""
-        return any(self.field(name) not in (None, False) for name in MANAGED)
+    def held_elsewhere(self) -> Untouched | None:
+        """Why the request does not hold the whole history; ``None`` when it does."""
+        return next((reason for name, reason in _HELD.items() if self.field(name) not in (None, False)), None)
+
+    @property
+    def provider_compacts_at(self) -> int | None:
+        """Input tokens from which the provider compacts this history itself; ``None`` when it never does.
+
+        ``clear_thinking_*`` removes no history and ``clear_tool_uses_*`` only outputs of tools, so neither counts.
+        """
+        if self.format == "anthropic" and self.field("compaction"):
+            return 0
+        context = self.field("context_management")
+        edits: Json = cast("JsonObject", context).get("edits") if isinstance(context, dict) else context
+        starts = [_compacts_at(edit) for edit in cast("list[Json]", edits)] if isinstance(edits, list) else []
+        return min((at for at in starts if at is not None), default=None)
 
     @property
     def output(self) -> int | None:

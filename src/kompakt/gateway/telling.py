@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.outcomes import Disposition, Untouched
 from kompakt.gateway.refusing import refusal
 
 _log = logging.getLogger("kompakt.gateway")
@@ -44,6 +45,10 @@ class Told(msgspec.Struct):
     tokens_before: int | None = None
     tokens_after: int | None = None
     compaction: str | None = None
+    outcome: Disposition | None = None
+    """What was done with a provider request; ``None`` for the gateway's own endpoints."""
+    untouched: Untouched | None = None
+    """Why the request was left alone."""
     degraded: str | None = None
     is_new: bool = False
     """Whether a credential never seen before came with a conversation that did not begin just now."""
@@ -65,6 +70,8 @@ class Told(msgspec.Struct):
             "session": self.session,
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
+            "outcome": self.outcome,
+            "untouched": self.untouched,
             "compaction": self.compaction,
             "degraded": self.degraded,
             "refusal": self.refusal,
@@ -143,7 +150,10 @@ class Telling:
         metrics = self.metrics
         metrics.requests.labels(told.route, str(told.status or "aborted")).inc()
         if told.refusal is not None:
+            told.outcome = "refused"
             metrics.refusals.labels(told.refusal).inc()
+        if told.outcome is not None:
+            metrics.outcomes.labels(told.outcome, told.untouched or "").inc()
         if told.overhead is not None:
             metrics.overhead.observe(told.overhead)
         if told.upstream_seconds is not None:
