@@ -28,6 +28,7 @@ from kompakt.model.budget import Budget
 from kompakt.model.groups import Group, Round, Turn
 from kompakt.model.limits import limits as limits_of
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
+from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount
 from kompakt.wire.conversion import Drop
 from kompakt.wire.detection import detect
@@ -36,7 +37,6 @@ from kompakt.wire.problem import Problem, Repair
 from kompakt.wire.thinking import thinks_by_hand
 from kompakt.wire.tools import define_tool
 from kompakt.wire.translation import translate
-from kompakt.wire.wording import CONTINUE_LINE
 
 Payload: TypeAlias = Json | History
 """A request body, a list of one provider's messages, or a history that was parsed from either."""

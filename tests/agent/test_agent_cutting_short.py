@@ -22,7 +22,7 @@ from tests.provider import Provider
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.events import Answered
-from kompakt.agent.tools import INTERRUPTED
+from kompakt.model.phrases import NOT_FINISHED
 from kompakt.session import locking
 from kompakt.session.store import Store, open_store
 
@@ -136,7 +136,7 @@ def test_cancelled_at_every_await(format: str, text: str | None, every: int) -> 
                 clean(provider, breaks=0)
                 assert calls == made_calls(bench.script), at
             for id in bench.answered:
-                assert told[id] != INTERRUPTED, (at, id)
+                assert told[id] != NOT_FINISHED, (at, id)
             assert sum(message.text == bench.script.task(TASK) for message in said) == 1
         if done:
             break
@@ -171,8 +171,8 @@ def test_those_of_a_step_that_finished_keep_their_results() -> None:
                 session = await agent.session("s")
                 exported = await session.export(view="full")
                 outputs = [r.output for m in kompakt.parse(exported, format="openai-chat") for r in m.results]
-                assert [output[:6] for output in outputs] == ["made 0", INTERRUPTED[:6], "made 2"]
-                assert outputs[1] == INTERRUPTED and calls == {0: 1, 1: 1, 2: 1}
+                assert [output[:6] for output in outputs] == ["made 0", NOT_FINISHED[:6], "made 2"]
+                assert outputs[1] == NOT_FINISHED and calls == {0: 1, 1: 1, 2: 1}
                 clean(provider)
 
     asyncio.run(main())
@@ -245,7 +245,7 @@ def _assert_whole(path: Path, script: Any, log: Path, kills: int) -> None:
     told = [result.output for message in said for result in message.results]
     done = Counter(log.read_text().split())
     assert sum(done.values()) <= len(calls)
-    assert sum(output == INTERRUPTED for output in told) <= 3 * kills
-    assert sum(done.values()) >= sum(output != INTERRUPTED for output in told)
+    assert sum(output == NOT_FINISHED for output in told) <= 3 * kills
+    assert sum(done.values()) >= sum(output != NOT_FINISHED for output in told)
     with sqlite3.connect(path) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)

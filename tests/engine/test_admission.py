@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kompakt.engine.admission import DEFAULT, FIRM, GENTLE, KINDS, Admitted, Seen, Settings, admit
-from kompakt.engine.wording import folded_note, is_admitted
+from kompakt.model.phrases import folded_note, is_admitted
 
 REFERENCE = "m7f3a.1"
 LOW = msgspec.structs.replace(GENTLE, min_tokens=20)

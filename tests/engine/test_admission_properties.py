@@ -16,7 +16,7 @@ from kompakt.engine.admission.lines import failures
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.page import page_of
 from kompakt.engine.ledger.values import printed_numbers
-from kompakt.engine.wording import is_admitted
+from kompakt.model.phrases import is_admitted
 
 LEVELS = [
     msgspec.structs.replace(GENTLE, min_tokens=10),

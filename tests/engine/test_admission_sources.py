@@ -7,7 +7,7 @@ import pytest
 from tests.engine.test_admission import HARD, LOW, REFERENCE, admitted, blob, body, module, numbered
 
 from kompakt.engine.admission import Seen, admit
-from kompakt.engine.wording import repeated_note
+from kompakt.model.phrases import repeated_note
 
 
 class TestSources:

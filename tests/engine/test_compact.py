@@ -17,8 +17,8 @@ import kompakt
 from kompakt.engine.context import Context
 from kompakt.engine.strategies import Summarization, Truncation
 from kompakt.engine.summary import Material
-from kompakt.engine.wording import PINNED_NOTE
 from kompakt.model.limits import limits
+from kompakt.model.phrases import PINNED_NOTE
 
 
 async def waiting(material: Material) -> str:

@@ -16,8 +16,8 @@ from kompakt.engine import pivot
 from kompakt.engine.ledger import parsing
 from kompakt.engine.ledger.lines import HEADING, narrated
 from kompakt.engine.ledger.quoting import harmless, keyed, quotations, quoted
-from kompakt.engine.wording import OPEN_ROUND_NOTE, PIVOT_QUESTION
 from kompakt.model.messages import Message
+from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION
 
 RULES = ("Never touch the migration files.", "Only tenants on the new plan must see this.")
 FAKE_LEDGER = (

@@ -18,8 +18,8 @@ import kompakt
 from kompakt.engine import pivot
 from kompakt.engine.ledger import parsing
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.wording import OPEN_ROUND_NOTE
 from kompakt.model.messages import Message
+from kompakt.model.phrases import OPEN_ROUND_NOTE
 
 PASSES = 16
 BUDGET = 9_000

@@ -7,8 +7,8 @@ from tests.engine.ledgers import did, facts, keys, ran, tell
 from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger.speech import binding, own_words, spoken_lines
-from kompakt.engine.wording import PIVOT_QUESTION, RUNTIME_LINE
 from kompakt.model.messages import Message, Text, ToolResult
+from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE
 from kompakt.model.tokens import counter_for
 
 PROSE = "The service reads invoices from a queue and writes them to a table that others read every night. " * 8

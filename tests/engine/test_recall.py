@@ -15,9 +15,9 @@ from kompakt.engine.pivot import render as pivot
 from kompakt.engine.recall import Index, Memory
 from kompakt.engine.recall.fetching import Reference, read_reference
 from kompakt.engine.recall.passages import LINE_CHARS, exact, line_ends, passages_of
-from kompakt.engine.wording import pruned_placeholder
 from kompakt.errors import UnknownFormat, UsageError
 from kompakt.model.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import pruned_placeholder
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter, counter_for
 

@@ -15,7 +15,7 @@ from tests.judges.prefix import judge_rewrite
 
 import kompakt
 from kompakt.engine import pivot
-from kompakt.engine.wording import (
+from kompakt.model.phrases import (
     OPEN_ROUND_NOTE,
     OWN_LINES,
     PINNED_NOTE,

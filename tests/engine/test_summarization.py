@@ -19,7 +19,7 @@ from kompakt.engine.context import Context
 from kompakt.engine.ledger.lines import HEADING
 from kompakt.engine.strategies import Shortening, Summarization, Truncation
 from kompakt.engine.summary import Material
-from kompakt.engine.wording import PIVOT_QUESTION
+from kompakt.model.phrases import PIVOT_QUESTION
 
 KEYS = {"openai-responses": "input", "gemini": "contents"}
 

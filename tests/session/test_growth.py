@@ -12,8 +12,8 @@ from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, te
 
 import kompakt
 from kompakt.engine.compact import Outcome
+from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.session import compacting
-from kompakt.session.going_on import RESUME
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
 from kompakt.wire.formats import WIRES
@@ -83,7 +83,7 @@ class Growing:
         items = items_of(self.format, view.payload)
         if self.shown is not None:
             assert text(items[: len(self.shown)]) == text(self.shown)
-        if RESUME in text(items[-1:]):  # what the user says next may have to stand in the same message
+        if RESUME_PROMPT in text(items[-1:]):  # what the user says next may have to stand in the same message
             items = items[:-1]
         self.shown = items
 

@@ -12,9 +12,10 @@ from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, te
 
 import kompakt
 from kompakt.engine.compact import Outcome
+from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.model.references import References
 from kompakt.session import compacting, reading
-from kompakt.session.going_on import RESUME, is_amid
+from kompakt.session.going_on import is_amid
 from kompakt.store.memory import MemoryRecords
 
 every_format = pytest.mark.parametrize("format", FORMATS)
@@ -55,7 +56,7 @@ class Watched:
         if auto:
             context.view.touch()
             context.breaks |= {len(context.messages)}
-            context.append(kompakt.Message("user", (kompakt.Text(RESUME),)))
+            context.append(kompakt.Message("user", (kompakt.Text(RESUME_PROMPT),)))
         shown = history.with_messages(context.project())
         return kompakt.repair(shown, resting=shown.messages[-1].role == "assistant").payload
 
@@ -161,7 +162,7 @@ class TestCompacted:
                 assert watched.outcome is not None
                 goes_on = asks and not watched.outcome.context.single_message
                 assert text(shown.payload) == text(watched.payload(kompakt.parse(body, format), auto=goes_on))
-                assert text(shown.payload).count(RESUME) == goes_on
+                assert text(shown.payload).count(RESUME_PROMPT) == goes_on
             self.judged(format, shown.payload, budget, body)
             assert text(await session.export()) == text(body)
             again = await fresh(records)

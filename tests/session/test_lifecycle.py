@@ -10,8 +10,8 @@ from tests.session.making import answered, asked, called, fresh, run, said, text
 
 import kompakt
 from kompakt.engine.summary import Material
+from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.session.events import Failed
-from kompakt.session.going_on import RESUME
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
 
@@ -70,12 +70,12 @@ class TestRequests:
             session, manual = await begun(), await begun()
             before = text(await session.export())
             assert (await session.compact(BUDGET)).changed
-            assert (await seen(session)).count(RESUME) == 1
+            assert (await seen(session)).count(RESUME_PROMPT) == 1
             assert text(await session.export()) == before
             assert (await session.head()).turn == 8
             await manual.request_compaction()
             assert (await manual.compact(BUDGET)).changed
-            assert RESUME not in await seen(manual)
+            assert RESUME_PROMPT not in await seen(manual)
 
         run(work())
 
@@ -89,7 +89,7 @@ class TestRequests:
             await session.append([answered("late")], format="openai-chat")
             shown = await session.project()
             assert shown.repairs == ()
-            assert RESUME not in text(shown.payload)
+            assert RESUME_PROMPT not in text(shown.payload)
 
         run(work())
 

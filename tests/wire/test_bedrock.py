@@ -16,12 +16,10 @@ from tests.judges import judge
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, NO_OUTPUT, RESUME_LINE
 from kompakt.wire.bedrock import parse, render
 from kompakt.wire.bedrock_rules import problems, repair, repair_body
-from kompakt.wire.mending import INTERRUPTED
-from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change
-from kompakt.wire.wording import CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
 
 Body = dict[str, Any]
 

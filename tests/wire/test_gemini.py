@@ -17,12 +17,10 @@ from tests.judges import judge
 from kompakt.errors import MalformedPayload
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, RESUME_LINE
 from kompakt.wire.gemini import CONTRACT, parse, render
 from kompakt.wire.gemini_rules import SENTINEL, problems, repair
-from kompakt.wire.mending import INTERRUPTED
-from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change
-from kompakt.wire.wording import CONTINUE_LINE, RESUME_LINE
 
 Body = dict[str, Any]
 

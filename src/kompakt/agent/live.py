@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kompakt import api
-from kompakt.agent.tools import INTERRUPTED
 from kompakt.engine.context import Context
 from kompakt.model.groups import groups
 from kompakt.model.messages import History, Json, JsonObject, Message, Text, ToolCall, ToolResult
 from kompakt.model.pairs import pair
+from kompakt.model.phrases import CUT_SHORT, NOT_FINISHED
 from kompakt.model.tokens import counter_for
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
@@ -25,8 +25,6 @@ from kompakt.store.values import Head
 from kompakt.wire.formats import WIRES
 
 SOURCE = "kompakt"
-CUT_SHORT = "[kompakt] The run was cut short here."
-"""Stands between results that the model has not read and what the user says, where one may not follow the other."""
 
 
 class Live:
@@ -83,7 +81,7 @@ class Live:
         done = {
             result.call_id: result for one in behind if one.row.kind == "finished" for result in one.message.results
         }
-        return [_named(done.get(call.id) or ToolResult(call.id, INTERRUPTED, is_error=True), call) for call in calls]
+        return [_named(done.get(call.id) or ToolResult(call.id, NOT_FINISHED, is_error=True), call) for call in calls]
 
     async def is_current(self) -> bool:
         """Tell whether nobody else has written to the session."""

@@ -16,6 +16,7 @@ from kompakt.errors import KompaktError, ProviderError, ProviderRefused, UsageEr
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject, Message, Opaque
+from kompakt.model.phrases import UNREADABLE
 from kompakt.session.compacting import SessionCompaction
 from kompakt.session.natively import Shown, publish
 from kompakt.wire.formats import WIRES
@@ -29,7 +30,6 @@ WORDS_SHARE = 0.2
 """Share of the trigger that the user's own words may take beside a provider's summary; the first are always there."""
 
 COMPACTION = "compaction"
-UNREADABLE = "[kompakt] The provider keeps the summary to itself."
 
 
 class Native:

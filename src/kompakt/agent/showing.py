@@ -17,11 +17,10 @@ from kompakt.engine.ledger.quoting import harmless, one_line
 from kompakt.engine.state import speaks
 from kompakt.engine.strategies.shortening import shortened
 from kompakt.engine.summary import Material
-from kompakt.engine.wording import cut_note
 from kompakt.model.groups import groups
 from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Text, ToolCall, ToolResult
+from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT, cut_note
 from kompakt.model.tokens import Counter, json_text
-from kompakt.wire.wording import MARKER_QUESTION, NO_OUTPUT
 
 MAX_OUTPUT = 2_000
 """Tokens shown of one output: its beginning and its end tell what came of it."""

@@ -23,10 +23,10 @@ from kompakt.errors import KompaktError, Overflowed
 from kompakt.model.budget import Usage, usable
 from kompakt.model.limits import Limits
 from kompakt.model.messages import JsonObject, Message, Text, ToolResult
+from kompakt.model.phrases import BRIDGE
 from kompakt.model.tokens import counter_for
 from kompakt.wire.formats import WIRES
 from kompakt.wire.overflow import Overflow
-from kompakt.wire.portable import BRIDGE
 
 Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
 """What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;

@@ -20,9 +20,6 @@ from kompakt.store.packing import decode, encode
 
 Function = Callable[..., Any]
 
-INTERRUPTED = "[kompakt] Interrupted: this call did not finish and was not repeated."
-"""Closes a call whose run ended before the tool did."""
-
 
 class Tool:
     """A function that a model may call."""

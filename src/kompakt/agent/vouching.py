@@ -13,9 +13,10 @@ import msgspec
 
 from kompakt.agent.prompts import CONSTRAINTS
 from kompakt.engine.ledger.speech import STRICT, binding
-from kompakt.engine.state import is_own_line, speaks
+from kompakt.engine.state import speaks
 from kompakt.engine.summary import Material
 from kompakt.model.messages import Text
+from kompakt.model.phrases import is_own
 
 _CITED = re.compile(r"(?<![\w./-])m(?=[0-9a-f]*\d)[0-9a-f]{4,40}(?:\.\d+)?(?![\w-]|\.\w)")
 """A reference: one without any digit is as likely a word, and is let be."""
@@ -134,7 +135,7 @@ def _said(material: Material) -> Iterator[tuple[str, str]]:
     for message, reference in zip(material.messages, material.references, strict=True):
         if speaks(message):
             for part in message.parts:
-                if type(part) is Text and not is_own_line(part.text):
+                if type(part) is Text and not is_own(part.text):
                     yield reference, part.text
 
 

@@ -20,10 +20,10 @@ from kompakt.engine.projection import Projection
 from kompakt.engine.retelling import frame_tokens
 from kompakt.engine.state import ContextGroup, Load, Snapshot, Summary, speaks, words_of
 from kompakt.engine.view import View
-from kompakt.engine.wording import pruned_placeholder
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
 from kompakt.model.messages import History, Message, Part, ToolResult
+from kompakt.model.phrases import pruned_placeholder
 from kompakt.model.references import digest
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kompakt.engine import pivot
 from kompakt.engine.context import Context
-from kompakt.engine.state import is_transcript
 from kompakt.model.messages import Text
+from kompakt.model.phrases import is_transcript
 
 _REASON = "folded into a newer summary"
 

@@ -7,34 +7,16 @@ user's words — is taken for it.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
 
-from kompakt.engine.wording import PIVOT_QUESTION
 from kompakt.model.messages import Message, Text
-
-_SEAL = re.compile(r"\n\[kompakt summary ([0-9a-f]{16})\]\Z")
+from kompakt.model.phrases import PIVOT_QUESTION, seal, unseal
 
 
 def render(text: str) -> tuple[Message, Message]:
     """Write a summary as a question of the user's side and an answer of the assistant's."""
     question = Message("user", (Text(PIVOT_QUESTION),))
     return question, Message("assistant", (Text(seal(text)),), is_summary=True)
-
-
-def seal(text: str) -> str:
-    """Mark a summary as kompakt's own."""
-    return f"{text}\n[kompakt summary {_checksum(text)}]"
-
-
-def unseal(text: str) -> str | None:
-    """Return the summary inside a sealed text; ``None`` when the seal is missing or wrong."""
-    found = _SEAL.search(text)
-    if found is None:
-        return None
-    body = text[: found.start()]
-    return body if _checksum(body) == found[1] else None
 
 
 def earlier(messages: Sequence[Message]) -> tuple[int, str] | None:
@@ -50,7 +32,3 @@ def earlier(messages: Sequence[Message]) -> tuple[int, str] | None:
         if body is not None:
             return index, body
     return None
-
-
-def _checksum(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=b"kompakt").hexdigest()

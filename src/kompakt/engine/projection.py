@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.engine import pivot
 from kompakt.engine.retelling import framed, retell
-from kompakt.engine.wording import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from kompakt.model.phrases import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE, seal
 from kompakt.model.tokens import json_text
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def _pinned_note(context: Context) -> Placed | None:
     missing = context.missing_pins if context.is_rewritten else []
     if not missing:
         return None
-    message = Message("user", (Text(pivot.seal("\n".join([PINNED_NOTE, *missing]))),))
+    message = Message("user", (Text(seal("\n".join([PINNED_NOTE, *missing]))),))
     return Placed(message, -1, context.counter.message(message))
 
 
@@ -211,7 +210,7 @@ def _single(context: Context, entries: Sequence[Placed]) -> Placed:
 
 def _transcript(lines: list[str]) -> Text:
     """Seal a transcript, so that the next pass knows it for what it is and not for the user's words."""
-    return Text(pivot.seal("\n".join([OPEN_ROUND_NOTE, *lines])))
+    return Text(seal("\n".join([OPEN_ROUND_NOTE, *lines])))
 
 
 def _told(message: Message) -> Iterator[str]:

@@ -15,8 +15,8 @@ from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.lines import HEADING
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.state import speaks, words_of
-from kompakt.engine.wording import RUNTIME_LINE
 from kompakt.model.messages import Message, Text, ToolCall
+from kompakt.model.phrases import RUNTIME_LINE
 
 if TYPE_CHECKING:
     from kompakt.engine.context import Context

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from kompakt.engine import pivot
-from kompakt.engine.wording import OPEN_ROUND_NOTE, OWN_LINES, PINNED_NOTE
-from kompakt.model.groups import GroupKind, is_request
+from kompakt.model.groups import GroupKind, is_user_message
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import is_own
 
 
 class ContextGroup:
@@ -102,19 +101,9 @@ def speaks(message: Message) -> bool:
     """Tell whether a message holds a request: the user's own words, not a tool's, a provider's or a summary's."""
     if message.role != "user" or message.source_id is not None or message.is_summary:
         return False
-    if is_request(message):
-        return not all(type(part) is Text and is_own_line(part.text) for part in message.parts) or not message.parts
-    return any(type(part) is Text and bool(part.text.strip()) and not is_own_line(part.text) for part in message.parts)
-
-
-def is_own_line(text: str) -> bool:
-    """Tell whether a text is one of the fixed lines that kompakt itself puts on the user's side."""
-    return text in OWN_LINES or (text.startswith((PINNED_NOTE, OPEN_ROUND_NOTE)) and pivot.unseal(text) is not None)
-
-
-def is_transcript(text: str) -> bool:
-    """Tell whether a text is the transcript of an open round that an earlier pass wrote."""
-    return text.startswith(OPEN_ROUND_NOTE) and pivot.unseal(text) is not None
+    if is_user_message(message):
+        return not all(type(part) is Text and is_own(part.text) for part in message.parts) or not message.parts
+    return any(type(part) is Text and bool(part.text.strip()) and not is_own(part.text) for part in message.parts)
 
 
 def byte_size(message: Message) -> int:

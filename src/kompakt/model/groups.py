@@ -18,6 +18,7 @@ import msgspec
 from kompakt.errors import UsageError
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.pairs import Pairing
+from kompakt.model.phrases import is_marked
 
 GroupKind: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
 
@@ -67,9 +68,17 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
         return next((message for message in self.messages if is_request(message)), None)
 
 
-def is_request(message: Message) -> bool:
-    """Tell whether a person (or a program in their place) speaks here: user content and no tool result in it."""
+def is_user_message(message: Message) -> bool:
+    """Tell whether a provider takes a message for the user's: user content and no tool result in it."""
     return message.role == "user" and not any(type(part) is ToolResult for part in message.parts)
+
+
+def is_request(message: Message) -> bool:
+    """Tell whether a person (or a program in their place) speaks here, and not kompakt itself."""
+    if not is_user_message(message):
+        return False
+    parts = message.parts
+    return not parts or not all(type(part) is Text and is_marked(part.text) for part in parts)
 
 
 # --- rounds ------------------------------------------------------------------------------------------------------

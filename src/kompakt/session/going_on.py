@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kompakt.engine.wording import ASSISTANT_LINE
 from kompakt.model.budget import Budget
 from kompakt.model.contract import Contract
 from kompakt.model.groups import groups
 from kompakt.model.messages import Message, Opaque, Reasoning, Text
 from kompakt.model.pairs import pair
+from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT
 from kompakt.model.tokens import Counter
 from kompakt.session.coding import RESUME_SOURCE
-
-RESUME = (
-    "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing."
-)
-"""Asks the agent to go on after a compaction that nobody asked for."""
 
 
 def resuming() -> Message:
     """Make the message that asks the agent to go on."""
-    return Message("user", (Text(RESUME),), source_id=RESUME_SOURCE)
+    return Message("user", (Text(RESUME_PROMPT),), source_id=RESUME_SOURCE)
 
 
 def room_for(counter: Counter) -> int:

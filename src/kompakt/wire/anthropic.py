@@ -27,8 +27,8 @@ from kompakt.model.messages import (
     ToolResult,
     text_of,
 )
+from kompakt.model.phrases import MARKER_QUESTION
 from kompakt.wire.reading import an_object, blocks_at, model_of, parsed_input, text_at
-from kompakt.wire.wording import MARKER_QUESTION
 
 FORMAT = "anthropic"
 MESSAGES = "messages"

@@ -13,6 +13,7 @@ import msgspec
 
 from kompakt.model.messages import History, JsonObject, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.pairs import Place, pair
+from kompakt.model.phrases import CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.anthropic import CONTRACT, MAX_BREAKPOINTS, render
 from kompakt.wire.anthropic_rules import (
     BLOCK_KEYS,
@@ -30,7 +31,6 @@ from kompakt.wire.anthropic_rules import (
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.problem import Change
 from kompakt.wire.reading import parsed_input
-from kompakt.wire.wording import CONTINUE_LINE, RESUME_LINE
 
 Report: TypeAlias = Callable[[Change], None]
 

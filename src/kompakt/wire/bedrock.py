@@ -31,8 +31,8 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
+from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT
 from kompakt.wire.reading import an_object, blocks_at, model_of, parsed_input, text_at
-from kompakt.wire.wording import MARKER_QUESTION, NO_OUTPUT
 
 FORMAT = "bedrock"
 MESSAGES = "messages"

@@ -29,13 +29,12 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.pairs import Place
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
 from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, as_object, kind_of, mixes, render
 from kompakt.wire.mending import Codes, Mender, mend_pairs
-from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change, Problem
 from kompakt.wire.reading import model_of
 from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths
-from kompakt.wire.wording import CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
 
 _ID = re.compile(CONTRACT.ids.pattern)
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")

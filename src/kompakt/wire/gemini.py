@@ -30,8 +30,8 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
+from kompakt.model.phrases import MARKER_QUESTION
 from kompakt.wire.reading import an_array, an_object, blocks_at, model_of, parsed_input, text_at
-from kompakt.wire.wording import MARKER_QUESTION
 
 FORMAT = "gemini"
 MESSAGES = "contents"

@@ -27,6 +27,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.pairs import Place, pair
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.gemini import (
     CODE,
     CONTRACT,
@@ -41,10 +42,8 @@ from kompakt.wire.gemini import (
     signature_of,
 )
 from kompakt.wire.mending import Codes, Mender, mend_pairs
-from kompakt.wire.portable import BRIDGE
 from kompakt.wire.problem import Change, Problem
 from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths, raw_of
-from kompakt.wire.wording import CONTINUE_LINE, RESUME_LINE
 
 SENTINEL = "skip_thought_signature_validator"
 """The documented stand-in for a signature that is not there (GE-4); both of Google's APIs take it."""

@@ -16,10 +16,8 @@ import msgspec
 from kompakt.model.contract import Contract, IdRule
 from kompakt.model.messages import Message, Part, ToolCall, ToolResult
 from kompakt.model.pairs import Pairs, Place, pair
+from kompakt.model.phrases import INTERRUPTED
 from kompakt.wire.problem import Action, Change
-
-INTERRUPTED = "Interrupted: this call was cut off and no result was recorded."
-"""The text that answers an open call: says what happened, claims nothing about the tool."""
 
 
 class Codes(msgspec.Struct, frozen=True):

@@ -27,8 +27,8 @@ from kompakt.model.messages import (
     ToolResult,
     text_of,
 )
+from kompakt.model.phrases import MARKER_QUESTION
 from kompakt.wire.reading import an_array, an_object, blocks_at, data_url, model_of, text_at, written
-from kompakt.wire.wording import MARKER_QUESTION
 
 FORMAT = "openai-chat"
 MESSAGES = "messages"

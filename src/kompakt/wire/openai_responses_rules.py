@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from kompakt.model.groups import is_request
+from kompakt.model.groups import is_user_message
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Text, ToolCall, ToolResult
 from kompakt.model.pairs import Pairs, Place, pair
+from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.wire.mending import Codes, Mender, fresh_id, mend_pairs
 from kompakt.wire.openai_responses import (
     ANSWERED_BY,
@@ -30,7 +31,6 @@ from kompakt.wire.openai_responses import (
     render,
 )
 from kompakt.wire.problem import Action, Change, Problem
-from kompakt.wire.wording import CONTINUE_LINE
 
 MAX_OUTPUT = 10_485_760
 MAX_COMPACTION = 20_971_520
@@ -283,7 +283,7 @@ def _body_problems(messages: Sequence[Message], body: JsonObject | None, strict:
         yield -1, Problem("OR-11", "previous_response_id", message, False)
     if not messages and not is_managed(body) and not envelope.get("prompt"):
         yield -1, Problem("OR-9", "input", "there is no item; a request needs at least one", False)
-    elif strict and not is_managed(body) and not any(map(is_request, messages)):
+    elif strict and not is_managed(body) and not any(map(is_user_message, messages)):
         yield -1, Problem("VL-2", "input", "there is no user message")
 
 
@@ -419,7 +419,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     placed = _mend_calls(placed, is_managed(history.body), strict, changes)
     placed = list(_mend_ids(placed, is_managed(history.body), report))
     placed = _mend_reasoning(placed, given, report)
-    if strict and placed and not is_managed(history.body) and not any(is_request(one.message) for one in placed):
+    if strict and placed and not is_managed(history.body) and not any(is_user_message(one.message) for one in placed):
         report(Change("VL-2", "added", "input", "a user message"))
         at = len(placed) - (kind_of(placed[-1].message.raw) == "compaction_trigger")
         placed.insert(at, Placed(-1, _reread(Message("user", (Text(CONTINUE_LINE),)))[0]))

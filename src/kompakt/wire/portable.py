@@ -13,16 +13,13 @@ import msgspec
 
 from kompakt.model.contract import IdRule
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
 from kompakt.wire.mending import Mender
 from kompakt.wire.problem import Change, Problem
 from kompakt.wire.reading import written
-from kompakt.wire.wording import CONTINUE_LINE
 
 MAX_MESSAGES = 2048
 """Reported, never confirmed, limit of the API itself (OC-9)."""
-
-BRIDGE = "Understood."
-"""What the assistant says between a tool result and a user message where a template wants it to say something."""
 
 _OLD_REASONER = "deepseek-reasoner"
 """Refuses reasoning sent back on plain answers (DS-2); its successors ignore it there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 _MIN = 400
 """Characters of a word from which it may be a blob."""

@@ -13,7 +13,7 @@ from kompakt.engine.admission.page import plain, written_lines
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.admission.sources import is_signature, split_runs
-from kompakt.engine.wording import FOLD, seen_mark
+from kompakt.model.phrases import FOLD, seen_mark
 
 _HUNK = re.compile(r"^@@+ -\d", re.MULTILINE)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from kompakt.engine.ledger.outcomes import failure_lines, outcome
 from kompakt.engine.ledger.shapes import deed_of
 from kompakt.engine.ledger.shell import quotes
-from kompakt.engine.wording import FOLD
 from kompakt.model.messages import ToolCall, ToolResult
+from kompakt.model.phrases import FOLD
 
 _COMMAND = 60
 """Characters by which a command is known."""

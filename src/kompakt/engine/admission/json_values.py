@@ -15,8 +15,8 @@ import msgspec
 from kompakt.engine.admission.lines import Shrunk, is_failure
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
-from kompakt.engine.wording import FOLD
 from kompakt.model.messages import Json
+from kompakt.model.phrases import FOLD
 
 _LAYOUT = re.compile(r"[ \t\r]*\n[ \t\r\n]*")
 

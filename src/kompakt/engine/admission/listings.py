@@ -11,7 +11,7 @@ from collections import Counter
 
 from kompakt.engine.admission.lines import Shrunk, telling
 from kompakt.engine.admission.settings import Settings
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 _PATH = re.compile(r"[^\s:;,(){}\"'`=<>|]+$")
 

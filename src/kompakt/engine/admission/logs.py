@@ -10,7 +10,7 @@ from kompakt.engine.admission.lines import Shrunk, around, failures, keyed, summ
 from kompakt.engine.admission.long_lines import MAX_LINE, cut
 from kompakt.engine.admission.settings import Settings
 from kompakt.engine.admission.traces import folded_frames
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 _SHOWN_ALIKE = 2
 """Lines of one make that are shown, the first and the last; those between are counted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 MAX_LINE = 1_200
 """Characters from which a line is no line a person would read."""

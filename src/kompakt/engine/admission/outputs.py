@@ -18,8 +18,8 @@ from kompakt.engine.admission.page import Page, page_of
 from kompakt.engine.admission.prose import sentences
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import DEFAULT, Settings
-from kompakt.engine.wording import folded_note, is_admitted, repeated_note
 from kompakt.model.messages import Json
+from kompakt.model.phrases import folded_note, is_admitted, repeated_note
 from kompakt.model.tokens import counter_for
 
 _MIN_ANCHOR = 12

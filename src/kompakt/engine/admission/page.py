@@ -12,7 +12,7 @@ from operator import eq
 
 import msgspec
 
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 _NUMBER = re.compile(r" *(\d{1,7})(?:→|\t|:(?!\d) ?|\| ?)")
 

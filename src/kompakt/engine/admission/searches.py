@@ -12,7 +12,7 @@ from collections.abc import Collection
 from kompakt.engine.admission.lines import Shrunk, failures, keyed
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
-from kompakt.engine.wording import FOLD
+from kompakt.model.phrases import FOLD
 
 _PATH = r"(?P<path>[^\s:,;(){}\"'`=][^\s:,;(){}\"'`=]*)"
 _MATCH = re.compile(_PATH + r":(?:(?P<line>\d+):(?:(?P<column>\d+):)?)?(?P<text>.*)", re.DOTALL)

@@ -15,7 +15,7 @@ from kompakt.engine.admission.lines import Shrunk, failures, telling
 from kompakt.engine.admission.page import Page, write, written_lines
 from kompakt.engine.admission.seen import Run, Seen
 from kompakt.engine.admission.settings import Settings
-from kompakt.engine.wording import seen_mark
+from kompakt.model.phrases import seen_mark
 
 Outline: TypeAlias = Callable[[Page, Sequence[int]], set[int]]
 """Chooses, of the lines of a page that were not shown before, those that stay when it is folded."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Sequence
 
-from kompakt.engine import pivot
 from kompakt.engine.ledger import lines, parsing
 from kompakt.engine.ledger.book import Book
 from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
@@ -18,8 +17,8 @@ from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.naming import named
 from kompakt.engine.ledger.tasks import Tasks
 from kompakt.engine.ledger.weighing import weight
-from kompakt.engine.state import is_own_line
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import is_own, unseal
 
 NAMES_SHARE = 0.15
 """Share of the room that is kept for names when there are more facts than fit."""
@@ -134,5 +133,5 @@ class Ledger:
 
 
 def _is_kompakts(message: Message, text: str) -> bool:
-    """Tell whether a text is what kompakt itself put there: a pivot's answer, or a line on the user's side."""
-    return is_own_line(text) if message.role == "user" else pivot.unseal(text) is not None
+    """Tell whether kompakt itself wrote a text: one of its lines, or the answer of a pivot."""
+    return is_own(text) or (message.role != "user" and unseal(text) is not None)

@@ -25,7 +25,7 @@ from kompakt.engine.ledger.lines import (
 )
 from kompakt.engine.ledger.quoting import quotations, quoted
 from kompakt.engine.ledger.roots import absolute
-from kompakt.engine.wording import OPEN_ROUND_NOTE
+from kompakt.model.phrases import OPEN_ROUND_NOTE
 
 MAX_TOLD = 200
 """Characters kept of a line of a transcript."""

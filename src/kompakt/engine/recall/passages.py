@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kompakt.engine import pivot
-from kompakt.engine.state import is_own_line
+from kompakt.model import phrases
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 
@@ -63,7 +62,7 @@ def passages_of(message: Message, index: int) -> Iterator[tuple[Passage, str]]:
 def is_own(message: Message, part: Part) -> bool:
     """Tell whether a part is a text that an earlier compaction put there."""
     if type(part) is Text:
-        return is_own_line(part.text) or (message.role == "assistant" and pivot.unseal(part.text) is not None)
+        return phrases.is_own(part.text) or (message.role == "assistant" and phrases.unseal(part.text) is not None)
     return type(part) is ToolResult and _OWN_PLACEHOLDER.fullmatch(part.output) is not None
 
 

@@ -7,7 +7,7 @@ import msgspec
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, results_of
 from kompakt.engine.triggers import Trigger
-from kompakt.engine.wording import collapsed_placeholder
+from kompakt.model.phrases import collapsed_placeholder
 
 _FIRST_LINE = 160
 """Characters kept of the first line: enough for a verdict or a path."""

@@ -7,8 +7,8 @@ import msgspec
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
 from kompakt.engine.triggers import Trigger
-from kompakt.engine.wording import cut_note, hidden_media_note
 from kompakt.model.messages import Json
+from kompakt.model.phrases import cut_note, hidden_media_note
 from kompakt.model.tokens import Counter, json_text
 
 MAX_SHARE = 0.15

@@ -31,6 +31,7 @@ from kompakt.gateway.refusing import Refused, shape
 from kompakt.gateway.telling import Told
 from kompakt.gateway.trails import Trail
 from kompakt.model.messages import JsonObject
+from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
 from kompakt.store.packing import decode, encode
 
 MAX_TOKENS = 2_000
@@ -41,11 +42,6 @@ MAX_ROOM = 1_000_000
 
 _LEAST = 100
 """Tokens below which no answer is worth its place."""
-
-_ENOUGH = "This was recalled often enough for one answer. Go on with what you have."
-_NO_ROOM = "There is no room for what this would bring back. Go on with what you have."
-_DOWN = "What was said earlier cannot be reached just now. Go on without it."
-_UNREADABLE = 'This tool takes an object: {"query": "a reference or words"}.'
 
 _BODY = frozenset([b"content-length", b"content-encoding", b"transfer-encoding"])
 
@@ -183,12 +179,12 @@ class Answering:
         query = call.query
         tokens = min(MAX_TOKENS, exchange.room() // (2 * calls))
         if is_last or query is None or tokens < _LEAST:
-            return _ENOUGH if is_last else _UNREADABLE if query is None else _NO_ROOM
+            return RECALL_USED_UP if is_last else RECALL_UNREADABLE if query is None else RECALL_NO_ROOM
         try:
             found = await self._keeping.recall(exchange.owner, exchange.trail, exchange.line, query, tokens=tokens)
         except KompaktError as error:
             self._keeping.failed(error)
-            return _DOWN
+            return RECALL_DOWN
         return found.text
 
 

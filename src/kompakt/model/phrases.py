@@ -1,0 +1,187 @@
+"""Every fixed sentence that kompakt writes into a history, and the test that recognises them.
+
+Each phrase is a constant, so the same history gives the same bytes. Whoever asks "did the user say this?" asks
+``is_own``: a line that kompakt wrote is never a request, a rule or a fact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+# --- on the user's side ------------------------------------------------------------------------------------------
+
+PIVOT_QUESTION = "[kompakt] What was done so far?"
+"""The user's side of a pivot."""
+
+RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
+"""Precedes a tail that starts with the assistant, where roles must alternate."""
+
+PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
+"""Starts the sealed message that carries pinned texts which no kept message contains."""
+
+OPEN_ROUND_NOTE = "[kompakt] The newest tool calls and what they answered:"
+"""Starts the sealed text that replaces an open tool round whose signed reasoning can no longer be sent."""
+
+RESUME_LINE = "[kompakt: the conversation continues here]"
+"""Precedes a history that starts with the assistant, where the provider wants the user first."""
+
+CONTINUE_LINE = "Continue."
+"""Follows a history that ends with the assistant, where the provider wants the user last."""
+
+RESUME_PROMPT = (
+    "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing."
+)
+"""Asks the agent to continue after an automatic compaction."""
+
+MARKER_QUESTION = "What was done so far?"
+"""How a request to compact is shown to a model."""
+
+# --- on the assistant's side -------------------------------------------------------------------------------------
+
+ASSISTANT_LINE = "[kompakt] Earlier steps were left out."
+"""Separates results from a request, where the two may not share a message."""
+
+CUT_SHORT = "[kompakt] The run was cut short here."
+"""Separates results that the model has not read from the user's next message, where one may not follow the other."""
+
+BRIDGE = "Understood."
+"""Separates two user messages, or results from a request, where a provider or a chat template wants alternation."""
+
+UNREADABLE = "[kompakt] The provider keeps the summary to itself."
+"""Stands for a summary that a provider made and does not show."""
+
+# --- in tool results ---------------------------------------------------------------------------------------------
+
+NO_OUTPUT = "(no output)"
+"""Replaces an empty text that a provider would refuse."""
+
+INTERRUPTED = "Interrupted: this call was cut off and no result was recorded."
+"""Closes a call that a broken history left open."""
+
+NOT_FINISHED = "[kompakt] Interrupted: this call did not finish and was not repeated."
+"""Closes a call that an agent run left open when it stopped."""
+
+RECALL_USED_UP = "This was recalled often enough for one answer. Go on with what you have."
+RECALL_NO_ROOM = "There is no room for what this would bring back. Go on with what you have."
+RECALL_DOWN = "What was said earlier cannot be reached just now. Go on without it."
+RECALL_UNREADABLE = 'This tool takes an object: {"query": "a reference or words"}.'
+"""What the gateway answers to a recall that it cannot carry out."""
+
+OWN_LINES = (
+    PIVOT_QUESTION,
+    RUNTIME_LINE,
+    RESUME_LINE,
+    CONTINUE_LINE,
+    RESUME_PROMPT,
+    MARKER_QUESTION,
+    ASSISTANT_LINE,
+    CUT_SHORT,
+    BRIDGE,
+    UNREADABLE,
+    NO_OUTPUT,
+    INTERRUPTED,
+    NOT_FINISHED,
+    RECALL_USED_UP,
+    RECALL_NO_ROOM,
+    RECALL_DOWN,
+    RECALL_UNREADABLE,
+)
+"""Every line that kompakt writes as a whole text, on whichever side."""
+
+_LINES = frozenset(OWN_LINES)
+_LONGEST = max(map(len, OWN_LINES))
+_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE)
+
+
+def is_own(text: str) -> bool:
+    """Tell whether a whole text part is one of kompakt's own lines or sealed notes."""
+    if len(text) <= _LONGEST and text in _LINES:  # the length first: hashing a long text costs time
+        return True
+    return text.startswith(_NOTES) and unseal(text) is not None
+
+
+def is_marked(text: str) -> bool:
+    """Tell whether a text is kompakt's own and says so, so that it cannot be a person's."""
+    return text.startswith("[kompakt") and is_own(text)
+
+
+def is_transcript(text: str) -> bool:
+    """Tell whether a text is the sealed transcript of an open round that an earlier pass wrote."""
+    return text.startswith(OPEN_ROUND_NOTE) and unseal(text) is not None
+
+
+# --- seals -------------------------------------------------------------------------------------------------------
+
+_SEAL = re.compile(r"\n\[kompakt summary ([0-9a-f]{16})\]\Z")
+
+
+def seal(text: str) -> str:
+    """Mark a text as written by kompakt."""
+    return f"{text}\n[kompakt summary {_checksum(text)}]"
+
+
+def unseal(text: str) -> str | None:
+    """Return the text inside a seal; ``None`` when the seal is missing or does not match."""
+    found = _SEAL.search(text)
+    if found is None:
+        return None
+    body = text[: found.start()]
+    return body if _checksum(body) == found[1] else None
+
+
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=b"kompakt").hexdigest()
+
+
+# --- placeholders for hidden output ------------------------------------------------------------------------------
+
+
+def pruned_placeholder(reference: str, tokens: int) -> str:
+    """Replace a tool output that is hidden."""
+    return f"[kompakt] Output of about {tokens} tokens hidden; recall {reference} restores it."
+
+
+def collapsed_placeholder(reference: str, first_line: str, lines: int) -> str:
+    """Replace a tool output of which one line is kept."""
+    return f"{first_line}\n[kompakt] {lines} lines in all; recall {reference} restores them."
+
+
+def hidden_media_note(reference: str) -> str:
+    """Follow a text whose picture or file is hidden."""
+    return f"\n[kompakt] A picture or file is hidden here; recall {reference} restores it."
+
+
+def cut_note(reference: str, tokens: int) -> str:
+    """Separate head and tail of a shortened text."""
+    return f"\n[kompakt] … about {tokens} tokens left out here; recall {reference} restores them …\n"
+
+
+FOLD = "⋯ "
+"""Starts the line that replaces folded lines in an output compressed at admission."""
+
+_ADMITTED = re.compile(
+    r"\[kompakt\] [^\n]{1,80}; recall \S{1,80} (?:restores them|is the same|gives it as it came)\.\Z"
+)
+
+
+def folded_note(reference: str, folded: int, lines: int) -> str:
+    """End an output of which lines were folded at admission."""
+    if not folded:
+        return f"[kompakt] Written shorter, nothing left out; recall {reference} gives it as it came."
+    return f"[kompakt] {folded} of {lines} lines folded; recall {reference} restores them."
+
+
+def repeated_note(reference: str, lines: int) -> str:
+    """Replace an output that was shown before, word for word."""
+    return f"[kompakt] The same {lines} lines as before; recall {reference} is the same."
+
+
+def seen_mark(reference: str, lines: str) -> str:
+    """Replace, inside an output, lines that were shown before."""
+    return f"{FOLD}{lines} as in {reference}"
+
+
+def is_admitted(text: str) -> bool:
+    """Tell whether a text ends in a note of admission."""
+    return _ADMITTED.search(text, max(0, len(text) - 260)) is not None
