@@ -16,6 +16,7 @@ from tests.cli.storing import BODY, Run, account, put, refused
 from kompakt.cli import removing
 from kompakt.cli.stores import read_id, written
 from kompakt.session.session import Session
+from kompakt.session.store import Store
 
 SECRET = "c7" * 32
 ODD = ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
@@ -44,6 +45,23 @@ class TestRemove:
         done = kom("session", "gc")
         assert (done.code, done.out) == (0, "") and "nothing was removed" in done.err
         refused(kom("session", "gc", "--older-than", "0"), "retention_days=0")
+        assert account(kom, id)["id"] == id
+
+    def test_gc_erases_what_was_deleted_before(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The store's files are rewritten with and without a retention, and never by a dry run."""
+        calls: list[str] = []
+        scrub = Store.scrub
+
+        async def counted(store: Store) -> None:
+            calls.append("scrub")
+            await scrub(store)
+
+        monkeypatch.setattr(Store, "scrub", counted)
+        kom("session", "gc", "--dry-run")
+        assert calls == []
+        kom("session", "gc")
+        kom("session", "gc", "--older-than", "30")
+        assert calls == ["scrub"] * 2
         assert account(kom, id)["id"] == id
 
     def test_gc(self, kom: Run, id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tests.session.making import FORMATS, answered, asked, called, fresh, run, s
 import kompakt
 from kompakt.errors import InputError, StoreDamaged, UsageError
 from kompakt.session.session import Session
+from kompakt.session.store import Store
 from kompakt.store.memory import MemoryRecords
 from kompakt.store.packing import DEEPEST, LONG, Packing
 
@@ -151,6 +152,29 @@ class TestOnce:
             assert output in text(await other.export()).replace("\\n", "\n")
             assert await other.delete()
             assert records._blobs == {}
+
+        run(work())
+
+    def test_deleting_leaves_the_rewriting_of_files_to_maintenance(self) -> None:
+        """One session is removed without rewriting the whole store; scrub and purge do that."""
+
+        class Counted(MemoryRecords):
+            scrubbed = 0
+
+            async def scrub(self) -> None:
+                self.scrubbed += 1
+
+        async def work() -> None:
+            records = Counted()
+            store = Store(records)
+            for id in ("a", "b"):
+                await (await store.session(id)).append(turns(1), format="openai-chat")
+            assert await (await store.session("a")).delete() and await store.delete("b")
+            assert records.scrubbed == 0
+            await store.scrub()
+            assert records.scrubbed == 1
+            await store.purge()
+            assert records.scrubbed == 2
 
         run(work())
 

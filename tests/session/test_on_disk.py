@@ -111,6 +111,7 @@ class TestReopened:
             await opened(tmp_path, lambda session: session.save(messages, format="openai-chat"))
             assert SECRET.encode() in b"".join(path.read_bytes() for path in tmp_path.iterdir())
             await opened(tmp_path, lambda session: session.delete())
+            await opened(tmp_path, lambda session: session.records.scrub())
             assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
             with pytest.raises(kompakt.UsageError, match="there is no session"):
                 await opened(tmp_path, lambda session: session.export())

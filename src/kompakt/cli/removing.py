@@ -27,7 +27,9 @@ def delete(id: Id, yes: Yes = False, store: Url = URL, tenant: Tenant = "", key_
         await (await store.session(chosen)).head()
 
     async def work(store: Store) -> bool:
-        return await store.delete(chosen)
+        removed = await store.delete(chosen)
+        await store.scrub()
+        return removed
 
     place = Place(store, tenant, key_file)
     within(place, there)
@@ -84,27 +86,29 @@ def gc(
     tenant: Tenant = "",
     key_file: KeyFile = None,
 ) -> None:
-    """Remove sessions that are older than the retention allows, when one is configured. Print their ids.
+    """Remove sessions older than the configured retention, then rewrite the store's files. Print the ids.
 
-    A session's age counts from when it began, or from the newest compaction, revert, edit or pin.
+    A session's age counts from when it began, or from the newest compaction, revert, edit or pin. Rewriting the files
+    erases what was deleted before, over HTTP for example; writers wait for it.
     """
-    if retention_days is None:
-        typer.echo("no retention is configured (retention_days, --older-than DAYS); nothing was removed", err=True)
-        return
-    if not retention_days > 0:
+    if retention_days is not None and not retention_days > 0:
         raise UsageError(f"retention_days={retention_days:g}: give days above 0; leave it out to keep everything")
-    oldest = time.time() - retention_days * DAY
+    oldest = -1.0 if retention_days is None else time.time() - retention_days * DAY
 
     async def work(store: Store) -> list[str]:
         old = [head async for head in store.heads() if max(head.created, head.touched) < oldest]
-        if old and not dry_run:
-            await store.records.delete([head.key for head in old])
-            await store.records.scrub()
+        if not dry_run:
+            if old:
+                await store.records.delete([head.key for head in old])
+            await store.scrub()
         return [head.id.decode("utf-8", "surrogatepass") for head in old]
 
     with resumable():
         gone = within(Place(store, tenant, key_file), work)
     for id in gone:
         typer.echo(written(id))
+    if retention_days is None:
+        typer.echo("no retention is configured (retention_days, --older-than DAYS); nothing was removed", err=True)
+        return
     number = f"{len(gone)} {'session' if len(gone) == 1 else 'sessions'}"
     typer.echo(f"{number} {'would be removed' if dry_run else 'removed'}", err=True)

@@ -392,8 +392,7 @@ class Session:
         return await traveling.export(self, view=view, format=format, last=turns)
 
     async def delete(self) -> bool:
-        """Remove the session for good; tell whether there was one."""
+        """Remove the session; return whether it existed. ``Store.scrub`` then removes it from the store's files too."""
         removed = await self.records.delete([self.key])
-        await self.records.scrub()
         self._head = None
         return bool(removed)

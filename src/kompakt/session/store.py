@@ -80,16 +80,27 @@ class Store:
         return nothing
 
     async def delete(self, id: str) -> bool:
-        """Remove a session for good: messages, blobs, index, ledger, notes; tell whether there was one."""
+        """Remove a session: messages, blobs, index, ledger, notes; return whether it existed.
+
+        Freed space in the store's files may still hold its bytes until ``scrub`` is called.
+        """
         return await (await self.session(id)).delete()
 
     async def purge(self) -> int:
-        """Remove all sessions and notes of the tenant for good; return how many sessions there were."""
+        """Remove all sessions and notes of the tenant, scrub the store, and return how many sessions were removed."""
         keys = [head.key async for head in self.heads()]
         removed = await self.records.delete(keys)
         await self.records.forget(self.tenant)
-        await self.records.scrub()
+        await self.scrub()
         return removed
+
+    async def scrub(self) -> None:
+        """Rewrite the store's files so that no byte of a removed session is left in them.
+
+        Maintenance for all tenants (``VACUUM`` in SQLite, ``VACUUM FULL`` in PostgreSQL): it takes time in the size of
+        the store, and writers wait.
+        """
+        await self.records.scrub()
 
 
 async def open_store(url: str, *, tenant: str = "", key: bytes | None = None, redact: Redact | None = None) -> Store:
