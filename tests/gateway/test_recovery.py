@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
+from tests.gateway.payloads import FORMATS, HEADERS, PATHS, STREAMED, answering, history, request
 from tests.gateway.serving import WINDOW, Gate, gateway
 from tests.gateway.talking import TASK, Talk, scripted
-from tests.gateway.upstreams import KEYS, Recorded, Upstream, said
+from tests.gateway.upstreams import KEYS, Recorded, Reply, Upstream, said
 from tests.judges import judge
 from tests.provider.counting import count_head, count_item
 from tests.provider.driving import each_way
@@ -59,6 +59,55 @@ def test_an_overflow_that_cannot_be_helped_comes_back_as_it_was(tmp_path: Path) 
         answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=20)
         assert (answer.status_code, answer.json()) == (400, error)
         assert len(upstream.raw) <= 4
+
+
+LONG = "prompt is too long: 9000 tokens > 6000 maximum"
+QUOTES = {
+    "openai-chat": {"choices": [{"index": 0, "delta": {"content": f'error: "{LONG}"'}}]},
+    "openai-responses": {"type": "response.output_text.delta", "delta": f'error: "{LONG}"'},
+    "anthropic": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f"error: {LONG}"}},
+    "gemini": {"candidates": [{"content": {"role": "model", "parts": [{"text": f'error: "{LONG}"'}]}}]},
+}
+REFUSALS = {
+    "openai-chat": {"error": {"message": LONG, "code": "context_length_exceeded"}},
+    "openai-responses": {"type": "response.failed", "response": {"error": {"code": "server_error", "message": LONG}}},
+    "anthropic": {"type": "error", "error": {"type": "invalid_request_error", "message": LONG}},
+    "gemini": {"error": {"code": 400, "message": LONG, "status": "INVALID_ARGUMENT"}},
+}
+
+
+def streamed(body: dict[str, Any]) -> Reply:
+    name = f"event: {body['type']}\n" if "type" in body else ""
+    return Reply([f"{name}data: {json.dumps(body)}\n\n".encode()], 200, {"content-type": "text/event-stream"})
+
+
+class TestStreamedAnswers:
+    @each_format
+    def test_that_quote_an_overflow_are_passed_on(self, format: str, tmp_path: Path) -> None:
+        """What the model writes is no refusal, and no number in it becomes the size of the window."""
+        reply = streamed(QUOTES[format])
+        more = {} if format == "gemini" else {"stream": True}
+        with Upstream(reply) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+            for rounds in (2, 3):
+                body = request(format, history(format, rounds), **more)
+                answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=20)
+                assert answer.content == b"".join(reply.chunks) and answer.headers["x-kompakt-outcome"] == "fits"
+            assert len(upstream.raw) == 2 and gate.metric("kompakt_overflows_recovered_total") == 0
+
+    @each_format
+    def test_that_are_refusals_are_recovered(self, format: str, tmp_path: Path) -> None:
+        """A provider that reports the overflow in an event, with status 200, is sent less."""
+        good = streamed({"choices": []})
+        replies = [streamed(REFUSALS[format]), good]
+        more = {} if format == "gemini" else {"stream": True}
+        with (
+            Upstream(lambda _: replies.pop(0)) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
+        ):
+            body = request(format, history(format, 6), **more)
+            answer = httpx.post(gate.url + STREAMED[format], json=body, headers=HEADERS[format], timeout=20)
+            assert answer.content == b"".join(good.chunks) and answer.headers["x-kompakt-outcome"] == "compacted"
+            assert len(upstream.raw) == 2
 
 
 # --- a store that is down -----------------------------------------------------------------------------------------

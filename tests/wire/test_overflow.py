@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.model.budget import Usage
-from kompakt.wire.overflow import Overflow, overflow, silent, truncated
+from kompakt.wire.overflow import Overflow, failure_in, overflow, silent, truncated
 
 OPENAI = (
     "This model's maximum context length is 8192 tokens. However, your messages resulted in 8202 tokens. "
@@ -336,3 +336,61 @@ class TestProviderTruncatesSilently:
     def test_an_ordinary_answer_is_quiet(self, prompt: int, output: int) -> None:
         """Sent as counted, within the window."""
         assert silent(Usage(input=prompt, output=output), sent=prompt, window=2 * 10**6, stop="stop") is None
+
+
+QUOTED = f'The log says: {{"error": {{"message": "{OPENAI}", "code": "context_length_exceeded"}}}}'
+
+
+def sse(*bodies: object, name: str = "") -> str:
+    return "".join((f"event: {name}\n" if name else "") + f"data: {json.dumps(body)}\n\n" for body in bodies)
+
+
+class TestFailureIn:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            sse({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": QUOTED}}),
+            sse({"choices": [{"index": 0, "delta": {"content": QUOTED}, "finish_reason": None}]}),
+            sse({"type": "response.output_text.delta", "delta": QUOTED}),
+            sse({"type": "response.created", "response": {"error": None, "instructions": QUOTED}}),
+            sse({"candidates": [{"content": {"parts": [{"text": QUOTED}]}}]}),
+            json.dumps([{"candidates": [{"content": {"parts": [{"text": QUOTED}]}}]}]),
+            json.dumps({"choices": [{"message": {"content": QUOTED, "error": QUOTED}}], "error": None}),
+            json.dumps({"type": "message", "content": [{"type": "text", "text": QUOTED}]}),
+            json.dumps({"status": "completed", "error": None, "output": [{"content": [{"text": QUOTED}]}]}),
+            json.dumps({"choices": [{"message": {"content": QUOTED}}]})[:-3],
+            QUOTED,
+            ": keep-alive\n\n",
+            "data: [DONE]\n\n",
+            "",
+        ],
+    )
+    def test_what_a_model_writes_is_no_failure(self, text: str) -> None:
+        """However it quotes one, whole, streamed or cut off."""
+        assert failure_in(text) is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            sse({"type": "error", "error": {"type": "invalid_request_error", "message": OPENAI}}, name="error"),
+            sse({"type": "error", "code": "context_length_exceeded", "message": "Too long."}),
+            sse({"error": {"message": OPENAI, "code": 400}}),
+            sse({"choices": [{"delta": {"content": ""}, "finish_reason": "error", "error": {"message": OPENAI}}]}),
+            sse({"type": "response.created"}, {"type": "response.failed", "response": {"error": {"message": OPENAI}}}),
+            json.dumps([{"error": {"code": 400, "message": OPENAI, "status": "INVALID_ARGUMENT"}}]),
+            json.dumps({"error": {"message": OPENAI}}),
+            json.dumps({"detail": OPENAI}),
+            json.dumps({"choices": None, "base_resp": {"status_code": 1039, "status_msg": OPENAI}}),
+            f"event: error\ndata: {OPENAI}\n\n",
+        ],
+    )
+    def test_what_a_provider_reports_is_one(self, text: str) -> None:
+        """In every place where providers put it."""
+        assert overflow(failure_in(text)) is not None
+
+    @given(st.text())
+    def test_nothing_raises(self, text: str) -> None:
+        """Whatever comes."""
+        failure_in(text)
+        failure_in("data: " + text + "\n\n")
+        failure_in("{" + text)

@@ -36,7 +36,7 @@ from kompakt.gateway.telling import told_of
 from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.trails import Trail, Trails, root_of
 from kompakt.model.budget import Budget
-from kompakt.wire.overflow import Overflow, overflow
+from kompakt.wire.overflow import Overflow, failure_in, overflow
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -44,6 +44,10 @@ VERSION = "1"
 """Changes when pivots of earlier versions cannot be gone on from: those are then left alone."""
 
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
+
+
+_FAILURES = (b"error", b"fail", b"base_resp", b"detail")
+"""Words without which the start of an answer with a good status reports no failure."""
 
 
 class Job(NamedTuple):
@@ -259,12 +263,16 @@ class Proxy:
             plan = smaller
 
     def _overflow(self, job: Job, upstream: Upstream) -> Overflow | None:
-        """Tell whether an answer says that the request was too long."""
+        """Tell whether the provider says that the request was too long; what the model says is never read for it."""
         if job.route.name == "count_tokens":
             return None
-        if upstream.status < 400 and b"error" not in upstream.read[:2_000]:
+        if upstream.status >= 400:
+            return overflow(upstream.words(), status=upstream.status)
+        encoded = "content-encoding" in upstream.response.headers
+        if not encoded and not any(word in upstream.read for word in _FAILURES):
             return None
-        return overflow(upstream.words(), status=upstream.status if upstream.status >= 400 else None)
+        failure = failure_in(upstream.words())
+        return None if failure is None else overflow(failure)
 
     async def _smaller(self, job: Job, plan: Plan, found: Overflow) -> Plan | None:
         """Plan with less; ``None`` when there is nothing more to leave out."""

@@ -8,7 +8,7 @@ Invariant: nothing here raises, whatever a provider sends; what is not plainly a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 import msgspec
@@ -248,6 +248,73 @@ def overflow(error: object, *, status: int | None = None) -> Overflow | None:
     if TOO_LARGE in evidence.statuses:
         return Overflow(source="status 413", by_bytes=True, message=evidence.message)
     return None
+
+
+def failure_in(text: str) -> object | None:
+    """Return the error that an answer with a good status reports; ``None`` when it is an answer.
+
+    ``text`` is the answer or the start of a stream of events. Only what the provider itself says is returned, never
+    what a model wrote: an answer may quote any error.
+    """
+    text = text.lstrip("\ufeff \t\r\n")
+    if text[:1] in ("{", "["):
+        return _failure(_decoded(text), whole=True)
+    found = (_failure(body, event=name) for name, body in _events(text))
+    return next((failure for failure in found if failure is not None), None)
+
+
+_ANSWER_KEYS = frozenset(["choices", "candidates", "content", "output", "usageMetadata", "promptFeedback"])
+
+
+def _failure(body: object, *, event: str = "", whole: bool = False) -> object | None:
+    """Return the error in one body or event."""
+    if isinstance(body, list):  # a Gemini stream without alt=sse
+        found = (_failure(one, whole=whole) for one in cast("list[object]", body))
+        return next((failure for failure in found if failure is not None), None)
+    if not isinstance(body, Mapping):
+        return body if event == "error" else None
+    fields = cast("Mapping[str, object]", body)
+    kind = fields.get("type")
+    if event == "error" or kind == "error":
+        return fields
+    if kind == "response.failed":
+        return _field(fields.get("response"), "error")
+    if fields.get("error"):
+        return {"error": fields["error"]}
+    if _field(fields.get("base_resp"), "status_code"):  # MiniMax: 0 is success
+        return fields["base_resp"]
+    choices = fields.get("choices")
+    for choice in cast("list[object]", choices) if isinstance(choices, list) else ():
+        if failure := _field(choice, "error"):  # OpenRouter
+            return failure
+    return fields if whole and kind is None and not _ANSWER_KEYS & fields.keys() else None
+
+
+def _field(body: object, name: str) -> object | None:
+    return cast("Mapping[str, object]", body).get(name) if isinstance(body, Mapping) else None
+
+
+def _events(text: str) -> Iterator[tuple[str, object]]:
+    """List the complete server-sent events of a text: name and decoded data."""
+    *blocks, _ = re.split(r"\r?\n\r?\n", text + ("\n\n" if text.endswith("\n") else ""))
+    for block in blocks:
+        name, data = "", list[str]()
+        for line in block.splitlines():
+            field, _, value = line.partition(":")
+            if field == "event":
+                name = value.strip()
+            elif field == "data":
+                data.append(value.removeprefix(" "))
+        said = "\n".join(data)
+        yield name, _decoded(said) if said[:1] in ("{", "[") else said
+
+
+def _decoded(text: str) -> object | None:
+    """Read JSON; ``None`` where it is none, or only the start of it."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
 
 
 def truncated(sent: int, usage: Usage, *, window: int | None = None) -> bool:
