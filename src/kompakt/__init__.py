@@ -7,28 +7,6 @@ which nothing is lost.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kompakt import strategies
-from kompakt.api import (
-    Compaction,
-    acompact,
-    check,
-    compact,
-    count,
-    groups,
-    parse,
-    recall,
-    recall_tool,
-    render,
-    repair,
-    rounds,
-    split,
-    turns,
-)
-from kompakt.engine.context import Context
-from kompakt.engine.policies import Policy, load_policies
-from kompakt.engine.recall import Recalled
-from kompakt.engine.report import Report
-from kompakt.engine.telemetry import on_compaction
 from kompakt.errors import (
     AmbiguousFormat,
     Busy,
@@ -48,29 +26,12 @@ from kompakt.errors import (
     UnknownFormat,
     UnreadableFile,
     UsageError,
+    WrongKey,
 )
-from kompakt.files import load
-from kompakt.model.budget import Budget, Usage
-from kompakt.model.groups import Group, Round, Turn
-from kompakt.model.limits import Limits, UnknownModelWarning, limits
-from kompakt.model.messages import (
-    History,
-    Marker,
-    Media,
-    Message,
-    Opaque,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolResult,
-)
-from kompakt.model.tokens import Counter, TokenCount
 from kompakt.version import __version__
-from kompakt.wire.conversion import Drop
-from kompakt.wire.overflow import Overflow, overflow
-from kompakt.wire.problem import Change, Problem, Repair
 
 if TYPE_CHECKING:
+    from kompakt import strategies
     from kompakt.agent.agent import Agent
     from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
     from kompakt.agent.configuration import CompactionConfig
@@ -78,9 +39,39 @@ if TYPE_CHECKING:
     from kompakt.agent.protocol import ChatClient, Delta, Reply, ToolSpec
     from kompakt.agent.summarizing import LLMSummarizer, SummaryFault
     from kompakt.agent.wrapping import wrap
+    from kompakt.api import (
+        Compaction,
+        acompact,
+        check,
+        compact,
+        count,
+        groups,
+        parse,
+        recall,
+        recall_tool,
+        render,
+        repair,
+        rounds,
+        split,
+        turns,
+    )
+    from kompakt.engine.context import Context
+    from kompakt.engine.policies import Policy, load_policies
+    from kompakt.engine.recall import Recalled
+    from kompakt.engine.report import Report
+    from kompakt.engine.telemetry import on_compaction
+    from kompakt.files import load
+    from kompakt.model.budget import Budget, Usage
+    from kompakt.model.groups import Group, Round, Turn
+    from kompakt.model.limits import Limits, UnknownModelWarning, limits
+    from kompakt.model.messages import History, Marker, Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+    from kompakt.model.tokens import Counter, TokenCount
     from kompakt.session.providers import ContextProvider, HistoryProvider, Run
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
+    from kompakt.wire.conversion import Drop
+    from kompakt.wire.overflow import Overflow, overflow
+    from kompakt.wire.problem import Change, Problem, Repair
 
 __all__ = [
     "Agent",
@@ -147,6 +138,7 @@ __all__ = [
     "UnreadableFile",
     "Usage",
     "UsageError",
+    "WrongKey",
     "__version__",
     "acompact",
     "check",
@@ -173,30 +165,85 @@ __all__ = [
 
 _LATE = {
     "Agent": "kompakt.agent.agent",
-    "AnthropicMessages": "kompakt.agent.clients.anthropic",
+    "AnthropicMessages": "kompakt.agent.clients",
+    "Budget": "kompakt.model.budget",
+    "Change": "kompakt.wire.problem",
     "ChatClient": "kompakt.agent.protocol",
+    "Compaction": "kompakt.api",
     "CompactionConfig": "kompakt.agent.configuration",
+    "Context": "kompakt.engine.context",
     "ContextProvider": "kompakt.session.providers",
+    "Counter": "kompakt.model.tokens",
     "Delta": "kompakt.agent.protocol",
-    "Gemini": "kompakt.agent.clients.gemini",
+    "Drop": "kompakt.wire.conversion",
+    "Gemini": "kompakt.agent.clients",
+    "Group": "kompakt.model.groups",
+    "History": "kompakt.model.messages",
     "HistoryProvider": "kompakt.session.providers",
     "LLMSummarizer": "kompakt.agent.summarizing",
-    "OpenAIChat": "kompakt.agent.clients.openai_chat",
-    "OpenAIResponses": "kompakt.agent.clients.openai_responses",
+    "Limits": "kompakt.model.limits",
+    "Marker": "kompakt.model.messages",
+    "Media": "kompakt.model.messages",
+    "Message": "kompakt.model.messages",
+    "Opaque": "kompakt.model.messages",
+    "OpenAIChat": "kompakt.agent.clients",
+    "OpenAIResponses": "kompakt.agent.clients",
+    "Overflow": "kompakt.wire.overflow",
+    "Policy": "kompakt.engine.policies",
+    "Problem": "kompakt.wire.problem",
     "Prompts": "kompakt.agent.prompts",
+    "Reasoning": "kompakt.model.messages",
+    "Recalled": "kompakt.engine.recall",
+    "Repair": "kompakt.wire.problem",
     "Reply": "kompakt.agent.protocol",
+    "Report": "kompakt.engine.report",
+    "Round": "kompakt.model.groups",
     "Run": "kompakt.session.providers",
     "Session": "kompakt.session.session",
     "Store": "kompakt.session.store",
     "SummaryFault": "kompakt.agent.summarizing",
+    "Text": "kompakt.model.messages",
+    "TokenCount": "kompakt.model.tokens",
+    "ToolCall": "kompakt.model.messages",
+    "ToolResult": "kompakt.model.messages",
     "ToolSpec": "kompakt.agent.protocol",
+    "Turn": "kompakt.model.groups",
+    "UnknownModelWarning": "kompakt.model.limits",
+    "Usage": "kompakt.model.budget",
+    "acompact": "kompakt.api",
+    "check": "kompakt.api",
+    "compact": "kompakt.api",
+    "count": "kompakt.api",
+    "groups": "kompakt.api",
+    "limits": "kompakt.model.limits",
+    "load": "kompakt.files",
+    "load_policies": "kompakt.engine.policies",
+    "on_compaction": "kompakt.engine.telemetry",
     "open_store": "kompakt.session.store",
+    "overflow": "kompakt.wire.overflow",
+    "parse": "kompakt.api",
+    "recall": "kompakt.api",
+    "recall_tool": "kompakt.api",
+    "render": "kompakt.api",
+    "repair": "kompakt.api",
+    "rounds": "kompakt.api",
+    "split": "kompakt.api",
+    "strategies": "kompakt.strategies",
+    "turns": "kompakt.api",
     "wrap": "kompakt.agent.wrapping",
 }
-"""Names that are imported when they are asked for: who only works on payloads does not pay for event loops."""
+"""Names that are imported on first use: loading every wire and strategy takes a quarter of a second, and a hook or a
+program that only uses some of them should not pay for the rest."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
+    module = import_module(_LATE[name])
+    found = module if name == "strategies" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@
     ├── StoreError            a store did not do what it was asked; nothing that was acknowledged is lost
     │   ├── StoreUnavailable  it cannot be reached, is full, is read-only, or stopped answering
     │   ├── StoreDamaged      what is kept there is not what was written; names the session and the place
+    │   ├── WrongKey          what is kept is encrypted and no key was given, or the other way round
     │   ├── StoreVersion      its schema is one that this version of kompakt does not know
     │   ├── Conflict          somebody else wrote first; read again and try again
     │   └── Busy              another process holds the session's lock for longer than the caller would wait
@@ -99,6 +100,10 @@ class StoreUnavailable(StoreError):
 
 class StoreDamaged(StoreError):
     """What is kept is not what was written."""
+
+
+class WrongKey(StoreError):
+    """What is kept is encrypted and no key was given, or it is not encrypted and one was given."""
 
 
 class StoreVersion(StoreError):

@@ -210,13 +210,13 @@ class TestCount:
 class TestDoctorAndDemo:
     def test_doctor(self) -> None:
         """Says what is installed and that the tokenizer works offline."""
-        outcome = run("doctor")
+        outcome = run("doctor", "--offline")
         assert (outcome.code, outcome.err) == (0, "")
         assert "tokenizer" in outcome.out
 
     def test_doctor_json(self) -> None:
         """The same as data."""
-        report = json.loads(run("doctor", "--json").out)
+        report = json.loads(run("doctor", "--offline", "--json").out)
         assert report["kompakt"] == kompakt.__version__
         assert report["missing"] == []
 

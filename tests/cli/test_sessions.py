@@ -138,11 +138,25 @@ class TestLook:
         kom("session", "fork", id)
         assert kom("session", "verify") == (0, "", "2 sessions, no problems\n")
 
-    def test_verify_finds_a_wrong_key(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_verify_finds_a_wrong_key(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What cannot be read is a problem, one a line, exit 1; the key is told nowhere."""
+        monkeypatch.setenv("KOMPAKT_KEY", "a1" * 32)
+        id = kom("session", "import", file).out.strip()
         monkeypatch.setenv("KOMPAKT_KEY", "c7" * 32)
         done = kom("session", "verify")
         assert done.code == 1 and done.out.startswith(f"{id}: ") and "c7c7" not in done.out + done.err
+
+    @pytest.mark.parametrize("command", ["show", "export", "verify", "compact"])
+    def test_a_missing_key_is_not_reported_as_damage(
+        self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        """The error says that the store is encrypted and how to give the key."""
+        monkeypatch.setenv("KOMPAKT_KEY", "a1" * 32)
+        id = kom("session", "import", file).out.strip()
+        monkeypatch.delenv("KOMPAKT_KEY")
+        done = kom("session", command, id)
+        refused(done, "encrypted and no key was given", "--key-file")
+        assert "damaged" not in done.err
 
     def test_to_look_makes_no_store(self, kom: Run, tmp_path: Path) -> None:
         """Only an import makes a file."""

@@ -12,7 +12,7 @@ from tests.histories.broken import BROKEN, FORMAT_OF, broken
 from tests.session.making import FORMATS, answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
-from kompakt.errors import InputError, StoreDamaged, UsageError
+from kompakt.errors import InputError, StoreDamaged, StoreError, UsageError, WrongKey
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.store.memory import MemoryRecords
@@ -214,16 +214,16 @@ class TestSealed:
                 assert words.encode() not in stored
             assert not any(records.words)
             await self.refused(await fresh(records, key=OTHER))
-            await self.refused(await fresh(records))
+            await self.refused(await fresh(records), WrongKey, "encrypted and no key was given")
 
         run(work())
 
     @staticmethod
-    async def refused(session: Session) -> None:
+    async def refused(session: Session, error: type[StoreError] = StoreDamaged, said: str = "another key") -> None:
         for work in (session.export, session.project, session.count):
-            with pytest.raises(StoreDamaged, match="another key"):
+            with pytest.raises(error, match=said):
                 await work()
-        with pytest.raises(StoreDamaged, match="another key"):
+        with pytest.raises(error, match=said):
             await session.append([asked("Hello.")])
 
     def test_a_plain_session_is_not_read_with_a_key(self) -> None:
@@ -232,7 +232,7 @@ class TestSealed:
         async def work() -> None:
             records = MemoryRecords()
             await (await fresh(records)).append([asked("Hello.")], format="openai-chat")
-            await self.refused(await fresh(records, key=KEY))
+            await self.refused(await fresh(records, key=KEY), WrongKey, "not encrypted and a key was given")
 
         run(work())
 

@@ -107,6 +107,10 @@ class TestUrls:
             f"redis://:{SECRET}@host/0?prefix=a%7Bb",
             f"redis://:{SECRET}@host/0?socket_timeout=long",
             f"redis://:{SECRET}@host/0?max_connections=1.5",
+            f"unix://:{SECRET}@host/redis.sock",
+            f"unix://:{SECRET}@/",
+            f"unix://:{SECRET}@/redis.sock?db=zero",
+            f"unix://:{SECRET}@/redis.sock?decode_responses=true",
         ],
     )
     def test_what_cannot_be_meant(self, url: str) -> None:
@@ -114,6 +118,21 @@ class TestUrls:
         with pytest.raises(UsageError) as caught:
             on(url, nothing)
         assert SECRET not in told(caught.value)
+
+    def test_a_server_on_a_unix_socket(self) -> None:
+        """It is opened by the path of its socket; the database, password and other parameters count."""
+        with Server("--unixsocket", "redis.sock", "--requirepass", SECRET) as local:
+            socket_url = f"unix://:{SECRET}@{local.directory}/redis.sock?db=3&prefix=mine"
+
+            async def scenario(records: RedisRecords) -> str:
+                return (await start(records)).key
+
+            key = on(socket_url, scenario)
+            tcp = local.url.replace("redis://", f"redis://:{SECRET}@").removesuffix("/0")
+            assert on(f"{tcp}/3?prefix=mine", lambda records: records.head(key)) is not None
+            with pytest.raises(StoreUnavailable, match=r"^unix:///.*redis.sock\?db=3 ") as caught:
+                on(socket_url.replace(SECRET, "wrong"), nothing)
+            assert "wrong" not in str(caught.value)
 
     def test_prefixes_are_apart(self, url: str) -> None:
         """Two installations on one server do not meet; every key begins with the prefix."""

@@ -46,7 +46,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Keep LLM agent histories inside the context window: check, repair, count and compact them.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -74,7 +74,8 @@ def _options(
     version: bool = typer.Option(False, "--version", help="Show the version and stop.", callback=_show_version),
 ) -> None:
     del version
-    context.default_map = configuration.defaults()
+    if context.invoked_subcommand != "doctor":  # doctor itself reports what is wrong with the file
+        context.default_map = configuration.defaults(context.command)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ its own and a ``target`` as a share of the budget's target.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from kompakt.engine import strategies
 from kompakt.engine.admission.settings import FIRM, GENTLE, Settings
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import UsageError
+from kompakt.model.spelling import nearest
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -112,10 +114,9 @@ def _read(name: str, table: Any, path: str) -> Policy:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: policy {name!r} is {table!r} and not a table; write [policies.{name}]")
     given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", table).items()}
-    unknown = [key for key in given if key not in _SETTINGS]
-    if unknown:
-        known = ", ".join(map(repr, _SETTINGS))
-        raise UsageError(f"{path}: policy {name!r}: {unknown[0]!r} is no setting; use one of {known}")
+    for key in given:
+        if key not in _SETTINGS:
+            raise UsageError(f"{path}: policy {name!r}: unknown setting {key!r}; {nearest(key, _SETTINGS)}")
     steps: Any = given.get("steps", [])
     if not isinstance(steps, list):
         raise UsageError(f"{path}: policy {name!r}: steps={steps!r} is not a list of tables")
@@ -142,6 +143,12 @@ def _admission(given: Any, where: str) -> Settings | None:
         return None
     if isinstance(given, str) and given in _LEVELS:
         return _LEVELS[given]
+    if isinstance(given, dict):
+        given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", given).items()}
+        for key in given:
+            if key not in Settings.__struct_fields__:
+                known = nearest(key, Settings.__struct_fields__)
+                raise UsageError(f"{where}: unknown setting {key!r} of admission; {known}")
     try:
         return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
@@ -157,7 +164,12 @@ def _step(step: Any, where: str) -> Strategy:
     kind: object = given.get("strategy")
     make = REGISTRY.get(kind) if isinstance(kind, str) else None
     if make is None:
-        raise UsageError(f"{where}: strategy {kind!r} is not known; use one of {', '.join(map(repr, REGISTRY))}")
+        raise UsageError(f"{where}: strategy {kind!r} is not known; {nearest(str(kind), REGISTRY)}")
+    parameters = inspect.signature(make).parameters
+    for key in settings:
+        if key not in parameters:
+            hint = nearest(key, parameters) if parameters else "it takes no settings"
+            raise UsageError(f"{where}: {kind}: unknown setting {key!r}; {hint}")
     try:
         return make(**settings)
     except TypeError as error:

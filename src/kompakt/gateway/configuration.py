@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from msgspec import Meta
 
 from kompakt.engine.policies import BUILT_IN, Policy, load_policies
 from kompakt.errors import UsageError
+from kompakt.model.spelling import nearest
 
 OFFICIAL = {
     "openai": "https://api.openai.com",
@@ -236,13 +236,8 @@ def _of_file(path: Path | None) -> Iterator[tuple[str, Any]]:
     for key, value in cast("dict[str, Any]", table).items():
         name = key.replace("-", "_")
         if name not in _READABLE:
-            raise UsageError(f"{path}: [serve] has no {key!r}; {_nearest(name)}")
+            raise UsageError(f"{path}: [serve] has no {key!r}; {nearest(name, _READABLE)}")
         yield name, _read(name, value, where=f"{path}: [serve] {key}")
-
-
-def _nearest(name: str) -> str:
-    close = get_close_matches(name, _READABLE, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(_READABLE)}"
 
 
 def _of_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -258,7 +253,7 @@ def _of_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if value is None or value == [] or value == ():
             continue
         if name not in _READABLE:
-            raise UsageError(f"there is no setting {name!r}; {_nearest(name)}")
+            raise UsageError(f"there is no setting {name!r}; {nearest(name, _READABLE)}")
         yield name, _read(name, value, where=_FLAGS.get(name, f"--{name.replace('_', '-')}"))
 
 

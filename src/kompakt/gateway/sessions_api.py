@@ -18,7 +18,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from kompakt.engine.recall import DEFAULT_TOKENS
-from kompakt.errors import StoreDamaged, StoreError
+from kompakt.errors import StoreDamaged, StoreError, WrongKey
 from kompakt.gateway import inspecting, openapi
 from kompakt.gateway.access import Access, access_of
 from kompakt.gateway.keeping import Owner
@@ -266,7 +266,7 @@ async def _line(head: Head, store: Store) -> Listed:
     if head.events:
         try:
             live = [one for one in await (await store.session(_id(head))).compactions() if not one.undone]
-        except StoreDamaged:
+        except (StoreDamaged, WrongKey):
             live = []
     newest = live[-1] if live else None
     return Listed(
@@ -302,6 +302,8 @@ def _missing() -> Refused:
 
 
 def _failed(error: StoreError) -> Refused:
+    if isinstance(error, WrongKey):
+        return Refused(503, "the store cannot be read with the gateway's key", code="store_unavailable")
     said = "is damaged" if isinstance(error, StoreDamaged) else "does not answer"
     return Refused(503, f"the store {said}; try again later", code="store_unavailable", headers={"retry-after": "5"})
 

@@ -6,7 +6,7 @@ from kompakt.errors import UsageError
 from kompakt.store.memory import MemoryRecords
 from kompakt.store.protocol import Records
 
-ADDRESSES = "memory:, sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST"
+ADDRESSES = "memory:, sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST, unix:///SOCKET"
 
 
 async def open_records(url: str) -> Records:

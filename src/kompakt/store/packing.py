@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from kompakt.errors import InputError, StoreDamaged, UsageError
+from kompakt.errors import InputError, StoreDamaged, UsageError, WrongKey
 from kompakt.model.messages import Json
 
 LONG = 4_096
@@ -78,7 +78,9 @@ class Packing:
 
         Raises:
             StoreDamaged: the bytes are not what was written, or the key is another.
+            WrongKey: they are encrypted and there is no key, or they are not and there is one.
         """
+        self._check_sealed(data, where)
         try:
             value = decode(self._unwrap(data))
         except (ValueError, zlib.error, RecursionError):
@@ -135,6 +137,16 @@ class Packing:
         elif self._cipher is not None:
             raise ValueError("not sealed")
         return zlib.decompress(data[1:]) if data[:1] == _DEFLATED else data[1:]
+
+    def _check_sealed(self, data: bytes, where: str) -> None:
+        """Refuse bytes that were written with a key when there is none, and the other way round."""
+        if data[:1] == _SEALED and self._cipher is None:
+            raise WrongKey(
+                f"{where}: the store is encrypted and no key was given; give it with key=…, "
+                "--key-file FILE or KOMPAKT_KEY"
+            )
+        if data[:1] in (_PLAIN, _DEFLATED) and self._cipher is not None:
+            raise WrongKey(f"{where}: the store is not encrypted and a key was given; leave the key out")
 
     def _opened(self, data: bytes) -> bytes:
         from cryptography.exceptions import InvalidTag  # late: only who encrypts needs it

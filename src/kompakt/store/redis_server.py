@@ -80,17 +80,38 @@ def read_url(url: str) -> Address:
         port = parts.port
     except ValueError:
         raise UsageError("the Redis URL has no readable port; write special characters of a password as %XX") from None
+    if parts.scheme == "unix":
+        return _read_socket_url(parts)
     if parts.scheme not in ("redis", "rediss") or not parts.hostname:
         raise UsageError("a Redis URL is redis://[user:password@]host[:port]/[database], or rediss:// for TLS")
     database = parts.path.strip("/") or "0"
     if not (database.isascii() and database.isdigit()):
         raise UsageError("the path of a Redis URL is the number of a database, such as /0")
-    options = OWN | DRIVERS | dict(parse_qsl(parts.query, keep_blank_values=True))
-    _check_options(options)
+    options = _options(parts)
     place = f"{parts.scheme}://{parts.hostname}:{port or 6379}/{database}"
     rest = {name: value for name, value in options.items() if name not in OWN}
     known = SplitResult(parts.scheme, parts.netloc, f"/{database}", urlencode(rest), "")
     return Address(known.geturl(), place, options["prefix"], options["persistence"] == "none")
+
+
+def _read_socket_url(parts: SplitResult) -> Address:
+    """Read the URL of a server that listens on a Unix socket; the database is the parameter ``db``, as in redis-py."""
+    if parts.hostname or not parts.path.strip("/"):
+        raise UsageError("the URL of a Redis socket is unix://[user:password@]/path/to/redis.sock[?db=0]")
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    database = dict(given).get("db", "0")
+    if not (database.isascii() and database.isdigit()):
+        raise UsageError("db in the URL of a Redis socket is the number of a database, such as 0")
+    options = _options(parts._replace(query=urlencode([pair for pair in given if pair[0] != "db"])))
+    rest = {name: value for name, value in options.items() if name not in OWN}
+    known = f"unix://{parts.netloc}{parts.path}?{urlencode({'db': database, **rest})}"
+    return Address(known, f"unix://{parts.path}?db={database}", options["prefix"], options["persistence"] == "none")
+
+
+def _options(parts: SplitResult) -> dict[str, str]:
+    options = OWN | DRIVERS | dict(parse_qsl(parts.query, keep_blank_values=True))
+    _check_options(options)
+    return options
 
 
 def _check_options(options: dict[str, str]) -> None:

@@ -37,7 +37,8 @@ try:
     from kompakt.store.sql_tables import HEADS, WORDS, chunks, cleaned, index_names
 except ModuleNotFoundError as missing:
     raise UsageError(
-        f"a store in SQLite needs {missing.name}, which is not installed: pip install 'kompakt[sqlite]'"
+        f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; reinstall kompakt: "
+        "pip install --force-reinstall kompakt"
     ) from missing
 
 NEEDS = (greenlet,)

@@ -1,0 +1,94 @@
+"""``kompakt doctor``: configuration, store and upstreams, as they are."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from tests.cli.storing import Run
+
+
+@pytest.fixture
+def upstream() -> Iterator[str]:
+    """Serve an origin that answers every request with 404, as providers do at their root."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    BaseHTTPRequestHandler.log_message = lambda *_: None  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def closed_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def states(out: str) -> dict[str, tuple[str, str]]:
+    """Return state and detail by what was checked."""
+    return {one["what"]: (one["state"], one["detail"]) for one in json.loads(out)["checks"]}
+
+
+class TestConfiguration:
+    def test_a_file_that_is_right_is_named(self, kom: Run, tmp_path: Path) -> None:
+        """And without one it says that defaults apply."""
+        assert "no kompakt.toml" in states(kom("doctor", "--offline", "--json").out)["configuration"][1]
+        (tmp_path / "kompakt.toml").write_text("budget = 5000\n")
+        assert states(kom("doctor", "--offline", "--json").out)["configuration"] == ("ok", "kompakt.toml")
+
+    @pytest.mark.parametrize("text", ["budgte = 1\n", "[serve]\nprot = 1\n", "[policies.a]\nstep = []\n", "[serve\n"])
+    def test_a_file_that_is_wrong_is_a_problem(self, kom: Run, tmp_path: Path, text: str) -> None:
+        """Wherever in the file the mistake is; nothing is connected to then."""
+        (tmp_path / "kompakt.toml").write_text(text)
+        done = kom("doctor", "--json")
+        assert done.code == 1
+        state, detail = states(done.out)["configuration"]
+        assert state == "problem" and "kompakt.toml" in detail
+        assert "store" not in states(done.out)
+
+
+class TestStore:
+    def test_a_store_that_can_be_read(self, kom: Run, id: str) -> None:
+        """It has a session."""
+        assert id
+        done = kom("doctor", "--offline", "--store", "sqlite:///kompakt.db", "--json")
+        assert (done.code, states(done.out)["store"][0]) == (0, "ok")
+
+    def test_a_store_that_is_not_there(self, kom: Run) -> None:
+        """A file that was named and is missing, a server that does not answer; no password is shown."""
+        done = kom("doctor", "--offline", "--store", "sqlite:///nowhere.db")
+        assert done.code == 1 and "does not exist yet" in done.out
+        url = f"redis://user:secret@127.0.0.1:{closed_port()}/0"
+        done = kom("doctor", "--store", url, "--upstream", f"mine=http://127.0.0.1:{closed_port()}")
+        assert done.code == 1 and "cannot be reached" in done.out
+        assert "secret" not in done.out
+
+    def test_an_encrypted_store_without_its_key(self, kom: Run, file: Path, tmp_path: Path) -> None:
+        """The key is missing, nothing is damaged."""
+        (tmp_path / "key").write_text("ab" * 32)
+        assert kom("session", "import", file, "--key-file", "key").code == 0
+        done = kom("doctor", "--offline", "--store", "sqlite:///kompakt.db")
+        assert done.code == 1
+        assert "no key was given" in done.out and "damaged" not in done.out
+        assert kom("doctor", "--offline", "--store", "sqlite:///kompakt.db", "--key-file", "key").code == 0
+
+
+class TestUpstreams:
+    def test_one_that_answers_and_one_that_does_not(self, kom: Run, upstream: str, tmp_path: Path) -> None:
+        """Any answer will do; a configured upstream without one is a problem."""
+        (tmp_path / "kompakt.toml").write_text(f'[serve]\nstore = "memory:"\n[serve.upstreams]\nmine = "{upstream}"\n')
+        done = kom("doctor", "--json")
+        assert done.code == 0, done.out
+        assert states(done.out)["upstream mine"] == ("ok", f"{upstream} answers")
+        done = kom("doctor", "--json", "--upstream", f"gone=http://127.0.0.1:{closed_port()}")
+        assert done.code == 1
+        assert states(done.out)["upstream gone"][0] == "problem"
