@@ -102,7 +102,7 @@ def test_text_goes_on_the_moment_it_comes(format: str, tmp_path: Path) -> None:
 def test_a_stream_that_breaks_breaks_for_the_client(format: str, tmp_path: Path) -> None:
     first = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
     second = frames(format, Answer("There it was, and so on and on."), 2)
-    broken = Reply([b"".join(second[:-3])], 200, EVENTS, breaks=True)
+    broken = Reply([b"".join(second[:-3]) or b": a comment\n\n"], 200, EVENTS, breaks=True)
     with (
         Upstream(Planned(Reply([b"".join(first)], 200, EVENTS), broken)) as upstream,
         gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
@@ -111,6 +111,19 @@ def test_a_stream_that_breaks_breaks_for_the_client(format: str, tmp_path: Path)
     ):
         for _ in answer.iter_raw():
             pass
+    assert len(upstream.raw) == 2
+
+
+@each_format
+def test_a_later_round_that_breaks_before_its_first_byte_is_an_error_in_the_stream(format: str, tmp_path: Path) -> None:
+    first = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
+    broken = Reply([b""], 200, EVENTS, breaks=True)
+    with (
+        Upstream(Planned(Reply([b"".join(first)], 200, EVENTS), broken)) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        streamed(gate.url, format) as answer,
+    ):
+        assert b"the provider broke off its answer" in b"".join(answer.iter_raw())
     assert len(upstream.raw) == 2
 
 

@@ -12,6 +12,8 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -19,19 +21,21 @@ import httpx
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.routing import Route as Endpoint
 from starlette.types import Receive, Scope, Send
 
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
+from kompakt.gateway import forwarding
 from kompakt.gateway.configuration import FIXED, Settings, default_store
 from kompakt.gateway.health import Health
 from kompakt.gateway.keeping import Keeping
 from kompakt.gateway.late import PAUSE, Late
 from kompakt.gateway.limiting import Limiting, Places
 from kompakt.gateway.metrics import Metrics
+from kompakt.gateway.presence import Presence
 from kompakt.gateway.registry import PATIENCE, Registry, secret_in
 from kompakt.gateway.routing import Route, route_of
 from kompakt.gateway.sessions_api import Api
@@ -53,6 +57,9 @@ _ELSEWHERE = "name another store with --store, or start without one kept: --stor
 
 LONG = 5
 """Answers of a model in a request that say that the conversation did not begin just now."""
+
+_SCANNED = 512 * 1024
+"""Bytes of a request in which they are looked for; scanning takes time from everybody."""
 
 _ANSWER = re.compile(rb'"role"\s*:\s*"(?:assistant|model)"|"type"\s*:\s*"function_call"')
 
@@ -149,7 +156,8 @@ class Gateway:
 
     async def enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that is for a provider."""
-        settings, request = self.settings, Request(scope, receive)
+        settings, presence = self.settings, Presence(receive)
+        request = Request(scope, presence)
         told = told_of(request)
         told.route = "other"
         path = scope["raw_path"].decode("latin-1")
@@ -158,10 +166,21 @@ class Gateway:
         tenant = tenant_of(request.headers, request.query_params, settings)
         told.tenant = tenant.id
         with self.places.taken(tenant.id, settings):
-            if await self.registry.is_new(tenant.id) and tenant.source == "credential" and route.compacts:
-                told.is_new = len(_ANSWER.findall(await request.body())) >= LONG
-            response = await self.handler(request, tenant, route)
-            await response(scope, receive, send)
+            try:
+                async with forwarding.closing_all(scope):
+                    response = await presence.during(self._respond(request, tenant, route))
+                    await response(scope, presence, send)
+            except ClientDisconnect:
+                _log.info("the client disconnected before it had its answer", extra={"kompakt": {"request": told.id}})
+
+    async def _respond(self, request: Request, tenant: Tenant, route: Route) -> Response:
+        """Make the answer to a request."""
+        if not forwarding.has_body(request):
+            await request.body()  # tells the watch on the client that there is nothing more to read
+        if await self.registry.is_new(tenant.id) and tenant.source == "credential" and route.compacts:
+            answers = _ANSWER.finditer((await request.body())[:_SCANNED])
+            told_of(request).is_new = len(list(islice(answers, LONG))) == LONG
+        return await self.handler(request, tenant, route)
 
 
 def application(
@@ -225,8 +244,13 @@ def _timeout(settings: Settings) -> httpx.Timeout:
 
 
 def _client(settings: Settings, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
-    """Make the client for all upstreams: no environment, no redirects, connections kept for all who may be served."""
+    """Make the client for all upstreams: no environment, no redirects, no cookies, connections kept for all tenants."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrency)
     return httpx.AsyncClient(
-        transport=transport, limits=limits, timeout=_timeout(settings), trust_env=False, follow_redirects=False
+        transport=transport,
+        limits=limits,
+        timeout=_timeout(settings),
+        trust_env=False,
+        follow_redirects=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )

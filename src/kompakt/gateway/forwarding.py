@@ -1,20 +1,26 @@
 """To a provider and back: headers without what belongs to one connection only, bytes as they come.
 
 An answer is passed on in the pieces in which it arrives, still compressed if it was. Only what is between client and
-gateway is taken off a request, and the client's credential stays in its own header.
+gateway is removed from a request, and the client's credential stays in its own header.
+
+A provider can fail at any point. Whatever httpx raises becomes ``Refused`` here, so a client gets 502 or 504 in its own
+protocol as long as nothing was sent to it, and a closed connection after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple
 
 import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Scope
 
+from kompakt.gateway import encodings
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.routing import Route
@@ -28,11 +34,16 @@ _HOP = frozenset(
 """Headers that are about one connection (RFC 9110, 7.6.1)."""
 
 MAX_ERROR = 1_000_000
-"""Bytes of an error that are read to see what it says; more of it is passed on unread."""
+"""Bytes of an error that are read, and that it may decompress to, to see what it says; the rest is passed on unread."""
 
+_OPENED = "kompakt.upstreams"
+"""Where a request's scope lists the answers of providers that were opened for it."""
 
 MOMENT = 0.2
 """Seconds after an announcement in which a refusal comes, if it comes."""
+
+_EMPTY = (204, 304)
+"""Statuses whose answers have no body, whatever their headers say."""
 
 _ANNOUNCEMENTS = (b"response.created", b"response.queued", b"response.in_progress")
 
@@ -51,12 +62,10 @@ class Upstream(NamedTuple):
         return self.response.status_code
 
     def words(self) -> str:
-        """Return what was read, uncompressed where it was compressed."""
-        try:
-            copy = httpx.Response(self.status, headers=self.response.headers, content=self.read)
-            return copy.content.decode("utf-8", "replace")
-        except httpx.DecodingError:
-            return ""
+        """Return the text of what was read, decompressed up to a limit; empty when it cannot be read."""
+        applied = encodings.listed(self.response.headers.get("content-encoding", ""))
+        decoded = encodings.decode_prefix(self.read, applied, MAX_ERROR)
+        return (decoded or b"").decode("utf-8", "replace")
 
 
 async def ask(
@@ -65,27 +74,61 @@ async def ask(
     """Send a request upstream; ``body`` of ``None`` sends what the client sends, piece by piece.
 
     Raises:
-        Refused: the provider cannot be reached.
+        Refused: the provider cannot be reached, or its answer is not HTTP.
     """
     began = time.perf_counter()
     query = request.scope.get("query_string", b"").decode("latin-1")
-    url = httpx.URL(f"{route.url}?{query}" if query else route.url)
-    content = request.stream() if body is None and _has_body(request) else body
+    try:
+        url = httpx.URL(f"{route.url}?{query}" if query else route.url)
+    except httpx.InvalidURL:
+        raise Refused(400, "the address cannot be sent to a provider", code="invalid_path") from None
+    content = request.stream() if body is None and has_body(request) else body
     made = client.build_request(request.method, url, content=content)
     made.headers = httpx.Headers([*_passed(request.headers.raw, settings), *_own(made.headers, body)])
-    try:
+    if body is not None and "accept-encoding" in made.headers:
+        made.headers["accept-encoding"] = encodings.readable(made.headers["accept-encoding"])
+    with _failures("the provider cannot be reached", code="upstream_unreachable"):
         response = await client.send(made, stream=True)
-    except httpx.TimeoutException:
-        raise Refused(504, "the provider did not answer in time", code="upstream_timeout") from None
-    except httpx.HTTPError as error:
-        name = type(error).__name__
-        raise Refused(502, f"the provider cannot be reached ({name})", code="upstream_unreachable") from None
+    request.scope.setdefault(_OPENED, []).append(response)
+    if response.status_code < 200:
+        raise Refused(502, "the provider switched to another protocol", code="upstream_unreachable")
     told = told_of(request)
     told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
-    return Upstream(response, response.aiter_raw())
+    return Upstream(response, _chunks(response))
 
 
-def _has_body(request: Request) -> bool:
+@asynccontextmanager
+async def closing_all(scope: Scope) -> AsyncGenerator[None]:
+    """Close every answer that is opened for a request, however the request ends."""
+    opened: list[httpx.Response] = []
+    scope[_OPENED] = opened
+    try:
+        yield
+    finally:
+        for response in opened:
+            with suppress(httpx.HTTPError, httpx.StreamError):
+                await response.aclose()
+
+
+@contextmanager
+def _failures(message: str, *, code: str) -> Generator[None]:
+    """Turn what httpx raises into a refusal."""
+    try:
+        yield
+    except httpx.TimeoutException:
+        raise Refused(504, "the provider did not answer in time", code="upstream_timeout") from None
+    except (httpx.HTTPError, httpx.StreamError) as error:
+        raise Refused(502, f"{message} ({type(error).__name__})", code=code) from None
+
+
+async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+    with _failures("the provider broke off its answer", code="upstream_broken"):
+        async for chunk in response.aiter_raw():
+            yield chunk
+
+
+def has_body(request: Request) -> bool:
+    """Tell whether a request announces a body."""
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
@@ -110,20 +153,24 @@ def _own(headers: httpx.Headers, body: bytes | None) -> list[tuple[bytes, bytes]
 async def begun(upstream: Upstream, *, announced: bool = False) -> Upstream:
     """Read the first piece of an answer, or all of a short error.
 
-    Some providers announce an answer before they look at the request. Where that is so (``announced``) the piece behind
-    the announcement is waited for a moment: it may say that the request is refused.
+    Some providers announce an answer before they look at the request. Where that is so (``announced``) this waits a
+    moment for the piece after the announcement: it may say that the request is refused.
+
+    Raises:
+        Refused: the provider breaks off or takes too long; the client has not been sent anything yet.
     """
     if upstream.status < 400:
         first = await anext(upstream.chunks, b"")
         if announced and first and _only_announces(first):
             return await _with_next(upstream._replace(read=first))
         return upstream._replace(read=first)
-    read = b""
+    pieces, size = list[bytes](), 0
     async for chunk in upstream.chunks:
-        read += chunk
-        if len(read) > MAX_ERROR:
+        pieces.append(chunk)
+        size += len(chunk)
+        if size > MAX_ERROR:
             break
-    return upstream._replace(read=read)
+    return upstream._replace(read=b"".join(pieces))
 
 
 def _only_announces(read: bytes) -> bool:
@@ -135,7 +182,12 @@ def _only_announces(read: bytes) -> bool:
 async def _with_next(upstream: Upstream) -> Upstream:
     """Read what follows an announcement, if it follows at once."""
     task = asyncio.ensure_future(anext(upstream.chunks, b""))
-    done, _ = await asyncio.wait({task}, timeout=MOMENT)
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # nobody may be left to ask
+    try:
+        done, _ = await asyncio.wait({task}, timeout=MOMENT)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
     if done:
         return upstream._replace(read=upstream.read + task.result())
 
@@ -165,7 +217,10 @@ def answer(upstream: Upstream, headers: Sequence[tuple[str, str]] = ()) -> Respo
 
 
 def answered(upstream: Upstream, *, without: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
-    """Choose the provider's headers that go back."""
-    raw = upstream.response.headers.raw
-    named = {part.strip().lower() for name, value in raw if name.lower() == b"connection" for part in value.split(b",")}
-    return [(name.lower(), value) for name, value in raw if name.lower() not in _HOP | named | without]
+    """Choose the provider's headers that go back: none that only the gateway sets, none that contradicts the body."""
+    raw = [(name.lower(), value) for name, value in upstream.response.headers.raw]
+    named = {part.strip().lower() for name, value in raw if name == b"connection" for part in value.split(b",")}
+    left_out = _HOP | named | without
+    if upstream.status in _EMPTY:
+        left_out |= {b"content-length"}
+    return [(name, value) for name, value in raw if name not in left_out and not name.startswith(b"x-kompakt-")]

@@ -7,6 +7,7 @@ shape of the provider whose endpoint was called.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from kompakt.gateway.configuration import Settings
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.routing import error_format
 from kompakt.gateway.telling import Told
+
+_log = logging.getLogger("kompakt.gateway")
 
 _PER_HEADER = 32
 """Bytes that a header is counted for beside its own: what it takes to keep it."""
@@ -48,9 +51,10 @@ class Limiting:
             _check_headers(scope, settings)
             await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
         except Refused as refused:
-            if started:
-                raise
             scope["kompakt"].refusal = refused.code
+            if started:  # the server closes the connection, so the client sees that its answer is not complete
+                _log.warning("an answer ended early: %s", refused.message)
+                return
             path = scope.get("raw_path", b"").decode("latin-1")
             await refused.response(error_format(path, settings))(scope, receive, send)
 

@@ -123,7 +123,7 @@ class Proxy:
         told = told_of(request)
         told.outcome, told.untouched = "untouched", reason
         headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
-        return forwarding.answer(await self._ask(request, route, body), headers)
+        return forwarding.answer(await forwarding.begun(await self._ask(request, route, body)), headers)
 
     def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
         """Read a request; return the reason when it holds no history that the gateway can compact."""
