@@ -22,6 +22,8 @@ from tests.provider.server import DIALECTS as PROVIDERS
 
 from kompakt.gateway.recalling.events import Events
 from kompakt.gateway.recalling.joining import DIALECTS
+from kompakt.gateway.recalling.offering import fits
+from kompakt.gateway.requests import read
 
 QUERY = {"query": "anything at all"}
 EVENTS = {"content-type": "text/event-stream"}
@@ -224,3 +226,85 @@ def test_a_name_that_comes_in_pieces() -> None:
     assert feed(named(1, arguments="{}")) == [[named(0, arguments="{}")]]
     assert feed({**named(2, name="recall_all"), "id": "c"}) == [[{**named(1, name="recall_all"), "id": "c"}]]
     assert [call.name for call in stream.turn().calls] == ["recall", "record", "recall_all"]
+
+
+CUT = {
+    "openai-chat": ('"finish_reason": "tool_calls"', '"finish_reason": "length"'),
+    "openai-responses": ("completed", "incomplete"),
+    "anthropic": ('"stop_reason": "tool_use"', '"stop_reason": "max_tokens"'),
+    "gemini": ('"finishReason": "STOP"', '"finishReason": "MAX_TOKENS", "finishMessage": "Malformed call: recall(que"'),
+}
+"""What an answer says at its end, and what it says when it was cut off there."""
+
+REASONS = {
+    "openai-chat": '"length"',
+    "openai-responses": '"incomplete"',
+    "anthropic": '"max_tokens"',
+    "gemini": '"MAX_TOKENS"',
+}
+
+
+def cut_off(format: str) -> list[bytes]:
+    """Return a stream that ends, by max_tokens, in the middle of the input of a call of the tool."""
+    whole = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
+    pieces = [at for at, each in enumerate(whole) if b"partial_json" in each or b'"arguments": "' in each]
+    gone = pieces[-1] if format in ("openai-chat", "anthropic") else -1
+    half = json.dumps(json.dumps(QUERY))[1:-1]
+    left = [each.decode().replace(half, half[:12]).replace(*CUT[format]) for each in whole]
+    return [each.encode() for at, each in enumerate(left) if at != gone]
+
+
+class TestACallThatIsCutOff:
+    @each_format
+    def test_by_max_tokens_is_not_seen_at_all(self, format: str, tmp_path: Path) -> None:
+        """Neither its beginning nor its end; the text before it and the reason are."""
+        made = cut_off(format)
+        with (
+            Upstream(Planned(Reply([b"".join(made)], 200, EVENTS))) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+            streamed(gate.url, format) as answer,
+        ):
+            got = answer.read()
+        assert len(upstream.raw) == 1
+        assert b"recall" in b"".join(made) and b"recall" not in got and b"c1" not in got
+        assert b"Look" in got and REASONS[format] in json.dumps(told(got)[-3:], default=str)
+        if format == "anthropic":
+            begun = [one["index"] for one in told(got) if one["type"] == "content_block_start"]
+            assert [one["index"] for one in told(got) if one["type"] == "content_block_stop"] == begun
+
+    @each_format
+    @settings(max_examples=30, deadline=None)
+    @given(share=st.floats(0, 1))
+    def test_by_the_end_of_the_stream_is_not_seen_at_all(self, format: str, share: float) -> None:
+        """Wherever the provider stops: what the client gets are whole events without the call."""
+        made = b"".join(frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),))))
+        stream, events = DIALECTS[format].stream("recall", {}, 0), Events()
+        got = b""
+        for data, raw in (*events.feed(made[: int(len(made) * share)]), *events.last()):
+            got += b"".join(stream.feed(data, raw))
+        got += b"".join(stream.end())
+        assert b"recall" not in got and b"c1" not in got
+        assert got == b"" or got.endswith(b"\n\n")
+        told(got)
+
+    def test_a_call_of_the_client_that_only_begins_like_the_tool_is_seen(self) -> None:
+        """Its name is the beginning of the tool's and it has no arguments: nothing else tells them apart."""
+        stream = DIALECTS["openai-chat"].stream("recall", {}, 0)
+
+        def feed(delta: dict[str, Any], reason: str | None = None) -> list[Any]:
+            body = {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+            return told(b"".join(stream.feed(json.dumps(body).encode(), b"raw")))
+
+        call = {"index": 0, "id": "a", "function": {"name": "rec", "arguments": ""}}
+        assert feed({"tool_calls": [call]}) == []
+        (passed,) = feed({}, "tool_calls")
+        assert passed["choices"][0]["delta"]["tool_calls"] == [call]
+        (end,) = told(b"".join(stream.end()))
+        assert end["choices"][0]["finish_reason"] == "tool_calls"
+
+    def test_pieces_of_arguments_without_a_name_are_never_asked_for(self) -> None:
+        """Gemini can stream the arguments of calls; the tool is then not offered."""
+        calling = {"functionCallingConfig": {"streamFunctionCallArguments": True}}
+        bodies = [asked("gemini"), {**asked("gemini"), "toolConfig": calling}]
+        requests = [read(json.dumps(body).encode(), "gemini") for body in bodies]
+        assert [fits(one) for one in requests if one is not None] == [True, False]

@@ -7,7 +7,7 @@ round until it is known to be the end of the answer. A stream that breaks off br
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
@@ -192,25 +192,18 @@ async def _pieces(stream: Stream, upstream: Upstream) -> AsyncGenerator[bytes, N
     """Read the answer of one round."""
     events = Events()
     try:
-        for piece in _passed(stream, events, upstream.read):
-            yield piece
-        async for chunk in upstream.chunks:
-            for piece in _passed(stream, events, chunk):
+        for data, raw in events.feed(upstream.read):
+            for piece in stream.feed(data, raw):
                 yield piece
-        rest = events.rest()
-        if rest.strip():
-            yield rest
+        async for chunk in upstream.chunks:
+            for data, raw in events.feed(chunk):
+                for piece in stream.feed(data, raw):
+                    yield piece
+        for data, raw in events.last():
+            for piece in stream.feed(data, raw):
+                yield piece
     finally:
         await upstream.response.aclose()
-
-
-def _passed(stream: Stream, events: Events, chunk: bytes) -> Iterator[bytes]:
-    """Take a chunk; what is no event of the provider's goes on as it is."""
-    for data, raw in events.feed(chunk):
-        try:
-            yield from stream.feed(data, raw)
-        except ValueError:
-            yield raw
 
 
 async def _read(upstream: Upstream, told: Told) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kompakt.gateway.recalling.events import event
+from kompakt.gateway.recalling.events import event, read_data
 from kompakt.gateway.recalling.turns import GAP, Call, Round, Stream, Turn, as_list, as_object
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.packing import decode
 
 _THOUGHTS = ("thinking", "redacted_thinking")
 _CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
@@ -155,7 +154,7 @@ class AnthropicStream:
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
         """Take an event."""
-        told = as_object(decode(data)) if data else {}
+        told = read_data(data) or {}
         match told.get("type"):
             case "message_start":
                 return self._started(told, raw)
@@ -196,7 +195,8 @@ class AnthropicStream:
         elif told["type"] == "content_block_delta":
             self._grow(at, as_object(told.get("delta")))
         elif at in self._inputs:
-            self._blocks[at]["input"] = decode(self._inputs.pop(at).encode() or b"{}")
+            # A call cut off by max_tokens ends in the middle of its input.
+            self._blocks[at]["input"] = read_data(self._inputs.pop(at).encode("utf-8", "surrogatepass")) or {}
         place = self._places.get(at)
         if place is None:
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kompakt.gateway.recalling.chat_stream import ChatStream, fitting
+from kompakt.gateway.recalling.chat_stream import CUT, ChatStream, fitting
 from kompakt.gateway.recalling.turns import GAP, Call, Round, Stream, Turn, as_list, as_object
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
@@ -100,7 +100,7 @@ def turn_of(message: JsonObject, reason: Json, name: str) -> Turn:
         for inner in [as_object(call.get("function") or call.get("custom"))]
     )
     seen = visible(sent, name)
-    return Turn(items=[sent], calls=calls, ends=reason not in ("length", "content_filter"), shown=[seen])
+    return Turn(items=[sent], calls=calls, ends=reason not in CUT, shown=[seen])
 
 
 def visible(message: JsonObject, name: str) -> JsonObject:

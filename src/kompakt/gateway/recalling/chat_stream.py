@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kompakt.gateway.recalling.events import event
+from kompakt.gateway.recalling.events import DONE, event, read_data
 from kompakt.gateway.recalling.turns import GAP, Turn, as_list, as_object
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.packing import decode
 
 TurnOf: TypeAlias = Callable[[JsonObject, Json, str], Turn]
 
 _DONE = b"data: [DONE]\n\n"
+
+
+CUT = ("length", "content_filter")
+"""Reasons after which a call may be incomplete."""
 
 
 def fitting(reason: Json, has_calls: bool) -> Json:
@@ -45,12 +48,12 @@ class ChatStream:
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
         """Take a chunk."""
-        if not data:
-            return [raw]
-        if data == b"[DONE]":
+        if data == DONE:
             self._is_done = self.is_over = True
             return []
-        chunk = as_object(decode(data))
+        chunk = read_data(data)
+        if chunk is None:
+            return [raw]
         if "error" in chunk and not chunk.get("choices"):
             self.has_failed = True
             return [raw]
@@ -75,6 +78,8 @@ class ChatStream:
         self._note(delta)
         passed = self._passed(delta)
         reason = choice.get("finish_reason")
+        if reason is not None and reason not in CUT and (held := self._released()):
+            passed = {**passed, "tool_calls": [*as_list(passed.get("tool_calls")), *held]}
         if reason is None:
             if passed == delta and self._is_first and not isinstance(chunk.get("usage"), dict):
                 return [raw]
@@ -154,6 +159,15 @@ class ChatStream:
             return []
         self._places[index] = len(self._places)
         return [{**one, "index": self._places[index]} for one in self._waiting.pop(index)]
+
+    def _released(self) -> list[JsonObject]:
+        """Return the calls held back whose names only begin like the tool's: the answer is complete now."""
+        names = {index: as_object(self._calls[index].get("function")).get("name") for index in self._waiting}
+        pieces: list[JsonObject] = []
+        for index in [index for index, name in names.items() if name != self._name]:
+            self._places[index] = len(self._places)
+            pieces += [{**one, "index": self._places[index]} for one in self._waiting.pop(index)]
+        return pieces
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 

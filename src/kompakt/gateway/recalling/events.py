@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import cast
 
-from kompakt.model.messages import Json
-from kompakt.store.packing import encode
+from kompakt.model.messages import Json, JsonObject
+from kompakt.store.packing import decode, encode
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
+
+DONE = b"[DONE]"
+"""Data with which OpenAI's streams end."""
 
 MAX_EVENT = 64 * 1024 * 1024
 """Bytes of one event; a stream in which none ends is no stream of events."""
@@ -32,10 +36,23 @@ class Events:
         if len(self._held) > MAX_EVENT:
             raise ValueError("an event of the provider does not end")
 
-    def rest(self) -> bytes:
-        """Return what came behind the last event."""
-        held, self._held = self._held, b""
-        return held
+    def last(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the event after which the stream ended without a blank line; an event cut off in its data is dropped.
+
+        Clients ignore such an event as well, and half of it may belong to a call that they never see.
+        """
+        for data, raw in self.feed(b"\n\n"):
+            if data == DONE or read_data(data) is not None:
+                yield data, raw
+
+
+def read_data(data: bytes) -> JsonObject | None:
+    """Read the data of an event; ``None`` when it is not a JSON object."""
+    try:
+        found = decode(data)
+    except (ValueError, RecursionError):
+        return None
+    return cast("JsonObject", found) if isinstance(found, dict) else None
 
 
 def _data(raw: bytes) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kompakt.gateway.recalling.events import event
+from kompakt.gateway.recalling.events import event, read_data
 from kompakt.gateway.recalling.turns import GAP, Call, Round, Stream, Turn, as_list, as_object
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.packing import decode
 
 _UNSIGNED = "skip_thought_signature_validator"
 """What the provider takes in the place of a signature: that of the first call is on a call that nobody sees."""
@@ -32,7 +31,7 @@ class Gemini:
         parts: list[Json] = []
         for one in responses:
             parts += _apart(_visible(_parts(_candidate(one)), name), _has_text(parts))
-        whole = {**_with_parts(last, parts)}
+        whole = _unquoted(_with_parts(last, parts), name)
         if "responseId" in responses[0]:
             whole["responseId"] = responses[0]["responseId"]
         usages = [self.usage(one) for one in responses]
@@ -118,6 +117,15 @@ def _with_parts(response: JsonObject, parts: list[Json]) -> JsonObject:
     return {**response, "candidates": [{**candidate, "content": content}, *response["candidates"][1:]]}
 
 
+def _unquoted(response: JsonObject, name: str) -> JsonObject:
+    """Drop the message of a malformed or cut off call where it quotes a call of the tool."""
+    candidate = _candidate(response)
+    if not name or name not in str(candidate.get("finishMessage", "")):
+        return response
+    rest = {key: value for key, value in candidate.items() if key != "finishMessage"}
+    return {**response, "candidates": [rest, *response["candidates"][1:]]}
+
+
 def _turn(parts: list[Json], reason: Json, name: str) -> Turn:
     called = [as_object(part["functionCall"]) for part in parts if "functionCall" in part]
     calls = tuple(Call(str(call.get("id") or ""), str(call.get("name")), call.get("args")) for call in called)
@@ -195,7 +203,7 @@ class GeminiStream:
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
         """Take a chunk."""
-        chunk = as_object(decode(data)) if data else {}
+        chunk = read_data(data) or {}
         if not chunk or "error" in chunk:
             self.has_failed = self.has_failed or "error" in chunk
             return [raw]
@@ -212,7 +220,7 @@ class GeminiStream:
             keeps = passed or candidate.keys() - {"content", "index"}
             return [event(_with_parts(made, passed))] if keeps and candidate else []
         self._reason, self.is_over = reason or self._reason, True
-        self._end = _with_parts({**(self._end or {}), **made}, []) if candidate else made
+        self._end = _unquoted(_with_parts({**(self._end or {}), **made}, []), self._name) if candidate else made
         bare = {"index": candidate.get("index", 0), "content": {"role": "model"}}
         return [event(_with_parts({**made, "candidates": [bare]}, passed))] if passed else []
 

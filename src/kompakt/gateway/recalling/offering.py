@@ -29,18 +29,25 @@ def declared(asked: Asked) -> frozenset[str] | None:
 
 
 def fits(asked: Asked) -> bool:
-    """Tell whether one answer comes back, and the provider keeps nothing of it that a client could go on from."""
+    """Tell whether one answer with whole calls comes back, and the provider keeps nothing of it to continue from."""
     config = as_object(asked.field("generationConfig"))
     is_kept = asked.format == "openai-responses" and asked.field("store") is not False
-    return not is_kept and asked.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
+    in_pieces = (
+        _calling(asked).get("streamFunctionCallArguments") is True
+    )  # Gemini names a call in its first piece only
+    return not is_kept and not in_pieces and asked.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
 
 
 def forbids(asked: Asked) -> bool:
     """Tell whether the client wants no calls."""
     choice = asked.field("tool_choice")
+    return choice == "none" or as_object(choice).get("type") == "none" or _calling(asked).get("mode") == "NONE"
+
+
+def _calling(asked: Asked) -> JsonObject:
+    """Return how Gemini is told to call."""
     config = as_object(asked.field("toolConfig") or asked.field("tool_config"))
-    calling = as_object(config.get("functionCallingConfig") or config.get("function_calling_config"))
-    return choice == "none" or as_object(choice).get("type") == "none" or calling.get("mode") == "NONE"
+    return as_object(config.get("functionCallingConfig") or config.get("function_calling_config"))
 
 
 def chosen(taken: frozenset[str]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kompakt.gateway.recalling.events import event
+from kompakt.gateway.recalling.events import event, read_data
 from kompakt.gateway.recalling.turns import Call, Round, Stream, Turn, as_list, as_object
 from kompakt.gateway.recalling.usages import plus, summed
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.packing import decode
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _BEGINS = ("response.created", "response.in_progress", "response.queued")
@@ -141,7 +140,7 @@ class ResponsesStream:
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
         """Take an event."""
-        told = as_object(decode(data)) if data and data != b"[DONE]" else {}
+        told = read_data(data) or {}
         kind = told.get("type")
         if not kind:
             return [raw]
