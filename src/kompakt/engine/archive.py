@@ -6,13 +6,16 @@ keeps that apart: this module knows the history, the context knows the view.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from kompakt.engine.state import ContextGroup, speaks
 from kompakt.model.groups import Grouping
-from kompakt.model.messages import Message
+from kompakt.model.messages import Message, Text
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
+
+_NUMBER = re.compile(r"\d+")
 
 
 class Archive:
@@ -20,6 +23,7 @@ class Archive:
 
     __slots__ = (
         "_grouping",
+        "_instructions",
         "_references",
         "first_request",
         "groups",
@@ -28,6 +32,7 @@ class Archive:
         "newest_request",
         "newest_words",
         "rounds",
+        "superseded",
         "tokens",
     )
 
@@ -44,6 +49,9 @@ class Archive:
         """Answers of the model: the steps of the run."""
         self.tokens = 0
         """What all messages cost as they came."""
+        self.superseded: set[int] = set()
+        """System messages amid the conversation that a later one repeats."""
+        self._instructions: dict[str, int] = {}
         self._grouping = Grouping()
         self._references = References(given=references)
 
@@ -53,6 +61,8 @@ class Archive:
         self.messages.append(message)
         if message.role != "system":
             self.newest = index
+        elif self.newest >= 0:
+            self._note_instruction(message, index)
         if message.role == "assistant":
             self.rounds += 1
         elif speaks(message):
@@ -66,6 +76,16 @@ class Archive:
         group.indices.append(index)
         absorbed = self._absorbed(group) if self._grouping.merges else []
         return group, absorbed
+
+    def _note_instruction(self, message: Message, index: int) -> None:
+        """Note a system message amid the conversation; it supersedes an earlier one that differs in numbers at most."""
+        if any(type(part) is not Text for part in message.parts):
+            return
+        said = _NUMBER.sub("0", message.text.strip())
+        earlier = self._instructions.get(said)
+        if earlier is not None:
+            self.superseded.add(earlier)
+        self._instructions[said] = index
 
     def _note_request(self, message: Message, index: int) -> None:
         if self.first_request is None:
@@ -109,9 +129,14 @@ class Archive:
         return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
     def must_stay(self, group: ContextGroup) -> bool:
-        """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group."""
-        if group.pinned or group.kind == "system" or self.is_newest(group):
+        """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group.
+
+        A system message that a later one repeats may go.
+        """
+        if group.pinned or self.is_newest(group):
             return True
+        if group.kind == "system":
+            return not self.superseded.issuperset(group.indices)
         inside = group.indices
         return self.first_request in inside or self.newest_request in inside or self.newest_words in inside
 

@@ -130,9 +130,7 @@ def _stripped(context: Context, entries: list[Placed]) -> list[Placed]:
 def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
     """Join users and part assistants that stand together only because something between them went."""
     out: list[Placed] = []
-    for position, entry in enumerate(entries):
-        if entry.message.role == "system":
-            entry = _settled_system(entries, position)
+    for entry in _settled_system(context, entries):
         previous = out[-1] if out else None
         if entry.message.role == "assistant":
             if previous is None or (previous.message.role == "assistant" and not _follows(context, previous, entry)):
@@ -147,14 +145,35 @@ def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
     return out
 
 
-def _settled_system(entries: Sequence[Placed], position: int) -> Placed:
-    """Keep a system message amid the talk where user and assistant still surround it; else it is said by the user."""
-    entry = entries[position]
-    before = entries[position - 1].message.role if position else "system"
-    after = entries[position + 1].message.role if position + 1 < len(entries) else "assistant"
-    if before in ("user", "tool") and after == "assistant":
-        return entry
-    return Placed(msgspec.structs.replace(entry.message, role="user", raw=None), entry.index, entry.tokens)
+def _settled_system(context: Context, entries: Sequence[Placed]) -> Iterator[Placed]:
+    """Place system messages amid the conversation where providers take them: after a user, before an assistant.
+
+    Those that stand together, because what was between them went, become one message.
+    """
+    held: list[Placed] = []
+    previous = "system"
+    for entry in entries:
+        role = entry.message.role
+        if role == "system":
+            held.append(entry)
+            continue
+        if role == "assistant":
+            yield from _instruction(context, held, previous)
+            held = []
+        yield entry
+        previous = role
+    yield from _instruction(context, held, previous)
+
+
+def _instruction(context: Context, held: Sequence[Placed], previous: str) -> Iterator[Placed]:
+    """Make one message of system messages, after a line from the user's side where none is before it."""
+    if held and previous not in ("user", "tool"):
+        yield _line(context, "user", RUNTIME_LINE)
+    if len(held) > 1:
+        message = Message("system", tuple(part for one in held for part in one.message.parts))
+        yield Placed(message, held[-1].index, context.counter.message(message))
+    else:
+        yield from held
 
 
 def _follows(context: Context, one: Placed, other: Placed) -> bool:
