@@ -137,7 +137,11 @@ def repair(payload: Payload, format: str | None = None, *, strict: bool = False,
     Raises:
         InputError: the payload is not a history, or its format cannot be told.
     """
-    history = parse(payload, format)
+    return _repaired(payload, parse(payload, format), strict=strict, resting=resting)
+
+
+def _repaired(payload: Payload, history: History, *, strict: bool = False, resting: bool = False) -> Repair:
+    """Mend a payload that was parsed already."""
     wire = WIRES[history.format]
     sent = _sent(history, wire, resting)
     if not wire.problems(sent, history.body, strict=strict):
@@ -311,7 +315,7 @@ async def acompact(
     """
     began = time.perf_counter()
     given = parse(payload, format)
-    mended = repair(payload, format)
+    mended = _repaired(payload, given)
     history = parse(mended.payload, given.format) if mended.changes else given
     order = Order(
         budget=budget_for(budget, model or given.model),
@@ -332,7 +336,8 @@ def _account(
     """Put the outcome into the caller's shape and say what was done."""
     context = outcome.context
     result = history.with_messages(context.project())
-    before = tokens.count(given, order.counter).total
+    known = context.fixed_tokens + context.archive.tokens  # what `count` says of the history that was compacted
+    before = known if history is given else tokens.count(given, order.counter).total
     rewritten = context.is_rewritten
     due = f"over {order.budget.trigger} tokens"
     report = Report(

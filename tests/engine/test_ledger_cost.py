@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import process_time
 
 import pytest
 from tests.engine.ledgers import did, ran, tell
 from tests.histories.messages import assistant, user
 
+from kompakt.engine.ledger.book import TOKENS_PER_EVENT
 from kompakt.engine.ledger.events import Called, Event, Spoken
+from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.ledger.quoting import one_line, quoted
 from kompakt.engine.ledger.shell import file_operations, quotes
@@ -80,3 +82,35 @@ def test_a_ledger_is_written_in_linear_time(unit: Callable[[int], str]) -> None:
     for messages in ([user(text)], [assistant(text)], ran("make", text)):
         assert len(tell(messages, 2000)) < 20_000
     assert process_time() - began < 4 * SECONDS
+
+
+class TestManyEventsAtOnce:
+    """A one-shot call hides thousands of calls at once; the ledger has room for a few hundred lines."""
+
+    @staticmethod
+    def history(looks: int) -> list[Message]:
+        """Make a demand, a change and then many calls that only look."""
+        first = [user("Never touch the schema."), *did({"path": "a/billing.py", "old": "1", "new": "2"}, id="edit")]
+        seen = [did({"path": f"src/part_{n}.py"}, f"value_{n} = {n}", name="read", id=f"c{n}") for n in range(looks)]
+        return [*first, *(message for pair in seen for message in pair)]
+
+    def test_an_old_demand_and_an_old_change_are_told(self) -> None:
+        """However much came later, what the user forbade and which files were changed has priority."""
+        told = tell(self.history(3_000), 2_000)
+        assert "user: Never touch the schema." in told and "modified a/billing.py" in told
+        assert "part_2999" in told
+
+    def test_everything_is_drawn_only_from_what_can_fill_the_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The number of calls whose answers are searched follows the room, not the history."""
+        searched: list[int] = []
+
+        def facts(called: Called, reference: str, tasks: Tasks) -> Iterator[Fact]:
+            searched.append(called.at)
+            return drawn(called, reference, tasks)
+
+        drawn = Called.facts
+        monkeypatch.setattr(Called, "facts", facts)
+        for looks in (3_000, 6_000):
+            searched.clear()
+            tell(self.history(looks), 4_000)
+            assert len(searched) == 4_000 // TOKENS_PER_EVENT

@@ -70,22 +70,23 @@ def candidates(chain: bytes) -> Iterator[str]:
 
 def digest(message: Message) -> bytes:
     """Hash one message in its canonical form."""
-    hasher = hashlib.blake2b(message.role.encode(), digest_size=_DIGEST_BYTES)
+    pieces = [message.role.encode()]
     for part in message.parts:
         for text in _canonical(part):
-            data = text.encode("utf-8", "surrogatepass")
-            hasher.update(len(data).to_bytes(8, "big"))
-            hasher.update(data)
-    return hasher.digest()
+            data = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
+            pieces.append(len(data).to_bytes(8, "big"))
+            pieces.append(data)
+    return hashlib.blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
 
 
 def _canonical(part: Part) -> tuple[str, ...]:
     if type(part) is Text:
         return ("text", part.text)
     if type(part) is ToolResult:
-        return ("result", part.call_id, part.output, *[text for item in part.media for text in _canonical(item)])
+        shown = [text for item in part.media for text in _canonical(item)] if part.media else ()
+        return ("result", part.call_id, part.output, *shown)
     if type(part) is ToolCall:
-        return ("call", part.id, part.name, _ordered(part.input))
+        return ("call", part.id, part.name, part.input if type(part.input) is str else _ordered(part.input))
     if type(part) is Media:
         return ("media", part.media, _ordered(part.data or part.url or ""), _ordered(part.detail or ""))
     if type(part) is Reasoning:

@@ -15,7 +15,6 @@ from kompakt.engine.ledger.names import Names, Place
 from kompakt.engine.ledger.naming import places_of
 from kompakt.engine.ledger.parsing import Known
 from kompakt.engine.ledger.quoting import quoted
-from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.tasks import Tasks
 from kompakt.engine.ledger.values import IDS, id_words
 
@@ -27,6 +26,10 @@ MAX_WORDS = 60
 
 _LOOK_BACK = 400
 """Events among which the words of an id are looked for."""
+
+TOKENS_PER_EVENT = 8
+"""Tokens of room for each event from which everything is drawn: about half of what the ledger says of one, so what is
+drawn fills the room twice."""
 
 
 class Book:
@@ -89,17 +92,25 @@ class Book:
             else:
                 stay.append((number, event))
         self._pending = stay
-        self.facts.add(fact for event in left for fact in event.facts(order.reference(event.at), self._tasks))
+        self._draw(left, order)
+        return True
+
+    def _draw(self, left: Sequence[Event], order: Order) -> None:
+        """Draw facts and names from what left the view, from the older of very many only what has priority."""
+        recent = max(0, len(left) - max(order.room // TOKENS_PER_EVENT, _LOOK_BACK))
+        reference, tasks = order.reference, self._tasks
+        older, left = left[:recent], left[recent:]
+        self.facts.add(fact for event in older for fact in event.lasting_facts(reference(event.at), tasks))
+        self.facts.add(fact for event in left for fact in event.facts(reference(event.at), tasks))
         self._taken += left
         self._name_ids(left, order)
         self.names.gather(places_of(left), order.room)
-        return True
 
     def _name_ids(self, left: Sequence[Event], order: Order) -> None:
         """Say what the ids name that the agent or the user used, in words of a line where each stands."""
         used: dict[str, int] = {}
         for event in left:
-            text = event.text if type(event) is Spoken else input_text(event.call) if type(event) is Called else ""
+            text = event.text if type(event) is Spoken else event.words if type(event) is Called else ""
             for id in IDS.findall(text):
                 used.pop(id, None)
                 used[id] = event.at

@@ -14,7 +14,7 @@ import msgspec
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.outcomes import failure_lines, outcome, speaks_of_tests, test_totals, tests_of
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
-from kompakt.engine.ledger.shapes import Deed, deed_of
+from kompakt.engine.ledger.shapes import Deed, deed_of, input_text, only_looks
 from kompakt.engine.ledger.shell import quotes
 from kompakt.engine.ledger.speech import binding, opening, own_words, question, request
 from kompakt.engine.ledger.tasks import Tasks, is_task
@@ -81,6 +81,10 @@ class Spoken(msgspec.Struct, gc=False):
         """Say which messages hold it."""
         return (self.at,)
 
+    def lasting_facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
+        """Say what is so and has priority however old it is: all that the user said."""
+        return self.facts(reference, tasks) if self.role == "user" else iter(())
+
     def facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
         """Say what is so."""
         if self.role == "user":
@@ -106,6 +110,14 @@ class Called(msgspec.Struct, gc=False):
     answered_at: int = -1
     result: ToolResult | None = None
     known: Deed | None = None
+    said: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The words and numbers that the call was given."""
+        if self.said is None:
+            self.said = input_text(self.call)
+        return self.said
 
     @property
     def deed(self) -> Deed:
@@ -123,6 +135,18 @@ class Called(msgspec.Struct, gc=False):
         """The command's first line, as far as it is kept."""
         command = self.deed.command
         return None if command is None else keyed(command.split("\n", 1)[0][:COMMAND])
+
+    def lasting_facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
+        """Say what is so and has priority however old it is: tasks, and files that were changed."""
+        if self.known is None and only_looks(self.call):
+            return
+        deed, result = self.deed, self.result
+        yield from tasks.facts(deed.fields, result, reference, self.at)
+        if result is not None and deed.files and not deed.reads and outcome(result) == "success":
+            failures = failure_lines(result.output) if deed.command is not None else []
+            for done, path in deed.files:
+                if done != "read" and not any(path in line for line in failures):
+                    yield Fact("file", keyed(path), done, reference, (), self.at)
 
     def facts(self, reference: str, tasks: Tasks) -> Iterator[Fact]:
         """Say what is so."""

@@ -20,7 +20,6 @@ from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.names import Names, Place, Sighting, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
-from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.ledger.values import IDS, id_words
 
 LINE = 110
@@ -67,7 +66,7 @@ def places_of(events: Sequence[Event]) -> Iterator[Place]:
             kind, key = _fact_of(event)
             if event.result is not None:
                 yield Place(event.answered_at, "output", event.result.output, kind, key)
-            yield Place(event.at, "call", input_text(event.call), kind, key)
+            yield Place(event.at, "call", event.words, kind, key)
 
 
 def _fact_of(event: Called) -> Owner:
@@ -76,7 +75,7 @@ def _fact_of(event: Called) -> Owner:
         return "command", event.command
     for _, path in event.deed.files:
         return "file", keyed(path)
-    return "", one_line(f"{event.origin} {event.deed.sought or input_text(event.call)}", 50)
+    return "", one_line(f"{event.origin} {event.deed.sought or event.words}", 50)
 
 
 def named(facts: Sequence[Fact], known: Names, room: int, order: Order) -> tuple[Told, list[str], bool]:

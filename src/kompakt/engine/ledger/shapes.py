@@ -43,6 +43,9 @@ _ACTS = re.compile(
     r"commit|push|stage|restore|lock|watch|play|send|import|export|convert|validate|analy[sz]e)(?:$|[_\W])"
 )
 
+TASK_KEYS = frozenset(["status", "state", "subject", "activeForm", "active_form"])
+"""Keys of calls that make a task or change the state of one."""
+
 _WORDS = 256
 """Keys, and calls of one shape, of which it is remembered what they mean."""
 
@@ -180,6 +183,25 @@ def _shaped(name: str, given: tuple[str, ...]) -> str | None:
     if _DELETES.search(name):
         return "deleted"
     return None if _ACTS.search(name) else "read"
+
+
+def only_looks(call: ToolCall) -> bool:
+    """Tell cheaply, by name and keys alone, that a call changes no file and keeps no list of tasks; no may be wrong."""
+    fields = fields_of(call)
+    if not fields or any(type(value) is list for value in fields.values()):
+        return False
+    told = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
+    return told(call.name, tuple(fields))
+
+
+@lru_cache(maxsize=_WORDS)
+def _only_looks(name: str, given: tuple[str, ...]) -> bool:
+    name = _snake(name)
+    return _ACTIVE_KEYS.isdisjoint(given) and not _MOVES.search(name) and _shaped(name, given) in (None, "read")
+
+
+_ACTIVE_KEYS = frozenset([*_COMMAND_KEYS, *TASK_KEYS, "patch", "diff", "input", "action", "operation"])
+"""Keys of calls whose effect depends on the value under the key."""
 
 
 def _moved(verb: str, paths: list[str]) -> Iterator[tuple[str, str]]:

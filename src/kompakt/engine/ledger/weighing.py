@@ -19,7 +19,8 @@ def weight(message: Message) -> int:
         if type(part) is Text:
             total += LINE + _names(part.text)
         elif type(part) is ToolCall:
-            total += LINE + _names(input_text(part))
+            given = part.input
+            total += LINE + _names(given if type(given) is str else input_text(part))
         elif type(part) is ToolResult:
             total += _names(part.output)
     return total
