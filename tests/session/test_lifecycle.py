@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.session.making import answered, asked, called, fresh, run, said, text
 import kompakt
 from kompakt.engine.summary import Material
 from kompakt.model.phrases import RESUME_PROMPT
+from kompakt.session import compacting
 from kompakt.session.events import Failed
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
@@ -221,6 +223,75 @@ class Slow:
         self.asked.set()
         await self.speak.wait()
         return "Slowly told."
+
+
+class Counted(MemoryRecords):
+    """Counts what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    async def rows(self, *args: Any, **options: Any) -> Any:
+        self.calls["rows"] += 1
+        return await super().rows(*args, **options)
+
+    async def events(self, *args: Any, **options: Any) -> Any:
+        self.calls["events"] += 1
+        return await super().events(*args, **options)
+
+    async def commit(self, *args: Any, **options: Any) -> Any:
+        self.calls["commit"] += 1
+        return await super().commit(*args, **options)
+
+
+class TestCost:
+    @pytest.mark.parametrize("earlier", [0, 1])
+    def test_an_automatic_compaction_reads_once_and_commits_once(
+        self, earlier: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The shown session is read and parsed once, and marker, summary and record are one batch."""
+
+        async def work() -> None:
+            records = Counted()
+            session = await begun(records=records)
+            for number in range(earlier):
+                assert (await session.compact(BUDGET)).changed
+                for more in range(4):
+                    await session.append(turn(20 + 10 * number + more))
+            session = await fresh(records)
+            made = 0
+            resumed = compacting.resumed
+
+            async def counted(*args: Any, **options: Any) -> Any:
+                nonlocal made
+                made += 1
+                return await resumed(*args, **options)
+
+            monkeypatch.setattr(compacting, "resumed", counted)
+            records.calls.clear()
+            done = await session.compact(BUDGET)
+            assert done.changed and made == 1
+            assert records.calls == {"rows": 1, "commit": 1, **({"events": 1} if earlier else {})}
+            assert await session.pending() == {}
+            assert [account.auto for account in await session.compactions()] == [True] * (earlier + 1)
+            assert await session.verify() == []
+
+        run(work())
+
+    def test_one_that_waits_for_a_summarizer_still_reads_once(self) -> None:
+        """Its marker is durable before the wait: two commits, one read."""
+
+        async def work() -> None:
+            records = Counted()
+            await begun(records=records)
+            session = await fresh(records)
+            records.calls.clear()
+            assert (await session.compact(BUDGET, summarizer=Telling("All parts were looked at."))).changed
+            assert records.calls == {"rows": 1, "commit": 2}
+            assert await session.pending() == {} and await session.verify() == []
+
+        run(work())
 
 
 class TestMeanwhile:

@@ -80,6 +80,8 @@ class Loop:
         self._ahead, self._share = Preparing(live.session), prepares_at(config)
         self._native = Native(client, live, how=config.native, budget=self._budget)
         self._saving = Saving(client.model, wanted=is_economic(config))
+        self._sent = 0
+        """Tokens of the newest request, as they are counted here."""
         self._before: tuple[int, int] | None = None
         """What was sent last and what of it the provider read; nothing when it was rewritten since."""
         self._paid = Usage()
@@ -147,9 +149,10 @@ class Loop:
         if self._ahead.may_begin:
             await self._ahead.begin(self._wish(goal))
 
-    def _wish(self, goal: int | None) -> Wish:
+    def _wish(self, goal: int | None, *, reason: str | None = None) -> Wish:
         budget = _scaled(self._budget, self._ratio)
         return Wish(
+            reason=reason,
             budget=budget if goal is None else down_to(budget, goal, self._live.context.projected_tokens),
             policy=policy_of(self._config),
             summarizer=self._summarizer(),
@@ -172,14 +175,14 @@ class Loop:
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session; what the model is shown is made again from the store."""
-        if self._budget.due(int(self._live.context.tokens * self._ratio)):
-            await self._request()
+        due = self._budget.due(int(self._live.context.tokens * self._ratio))
+        reason = f"over {self._budget.trigger} tokens" if due else None
         instructions = self._config.instructions
         done = await self._native.compacted(fits=self._has_room, paid=self._pay, instructions=instructions)
         if done is None:
             done = await self._ahead.published(fits=self._still_fits)
         if done is None:
-            done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal)))
+            done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(goal, reason=reason)))
         await self._rewritten(done)
 
     async def _rewritten(self, done: SessionCompaction | None) -> None:
@@ -205,10 +208,10 @@ class Loop:
         tokens = prepared.record.tokens_after + grown
         return self._has_room(tokens) and not self._is_near(int(tokens * self._ratio))
 
-    async def _request(self) -> None:
-        """Ask for a compaction, durably, unless somebody has."""
+    async def _request(self, reason: str) -> None:
+        """Request a compaction, durably, unless one is pending."""
         if not await self._live.session.pending():
-            await self._live.session.request_compaction(auto=True)
+            await self._live.session.request_compaction(auto=True, reason=reason)
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -220,6 +223,7 @@ class Loop:
         """
         for attempt in range(TRIES + 2):
             self._saving.sending(self._live.context)
+            self._sent = self._live.context.projected_tokens
             try:
                 told = self._told if self._streams else None
                 reply = await self._client.send(self._live.body(), on_delta=told, changes=self._native.changes)
@@ -286,19 +290,18 @@ class Loop:
         self._pay(reply.billed)
         self._saving.answered(reply.usage.output)
         self._emit(Stepped(self._steps, reply.usage))
-        said = sum(map(self._live.context.counter.message, self.produced[-1:]))
-        sent = self._live.context.projected_tokens - said
+        sent = self._sent
         if reply.usage.prompt and sent > 0:
             if self._is_cut(sent, reply.usage):
                 _log.warning("the provider read %d of %d tokens: it cut the prompt", reply.usage.prompt, sent)
                 if self._config.auto is not False:
                     self._budget = _within(self._budget, reply.usage.prompt)
-                    await self._request()
+                    await self._request(f"the provider read only {reply.usage.prompt} of {sent} tokens")
                 return
             observed = min(4.0, max(0.25, reply.usage.prompt / sent))
             self._ratio += 0.5 * (observed - self._ratio)
         if self._config.auto is not False and overflows(reply.usage, limits_of(self._client)):
-            await self._request()
+            await self._request(f"over {self._budget.usable} tokens: the provider counts {reply.usage.total}")
 
     def _is_cut(self, sent: int, usage: Usage) -> bool:
         """Tell whether a provider read less than was sent: far less than expected, or no more although more came."""
@@ -306,8 +309,10 @@ class Loop:
             return False
         before, self._before = self._before, (sent, usage.prompt)
         expected, window = int(sent * self._ratio), self._client.context_window
-        if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= before[1]:
-            return True  # counts far from ours say nothing: there are servers that report what is not cached
+        if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= min(before[1], sent - 1):
+            # Far fewer tokens than were sent are a server that reports only what is not cached. At least as many as
+            # were sent are a server that rounds, or counts otherwise: nothing is missing.
+            return True
         return expected > window * _FULL and self._steps > 1 and truncated(expected, usage, window=window)
 
     # --- the tools ------------------------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
 
     auto: bool = True
     instructions: str | None = None
+    reason: str | None = None
+    """Why the compaction was requested, for its report."""
 
 
 class Opaque(msgspec.Struct, frozen=True, gc=False):

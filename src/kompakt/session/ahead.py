@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kompakt import api
-from kompakt.model.messages import Marker
-from kompakt.session.compacting import Prepared, SessionCompaction, Wish, markers_of, told, worked_out, written
+from kompakt.session.compacting import Prepared, SessionCompaction, Wish, told, worked_out, written
 from kompakt.session.locking import hold
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
@@ -36,9 +35,8 @@ class Plan(NamedTuple):
             DoesNotFit: what must stay is larger than the budget.
         """
         budget = api.budget_for(self.wish.budget, self.wish.model or self.session.history.model)
-        nobodys = {0: Marker(auto=True)}  # as if somebody had asked; who really did is known in the end
-        reason = f"prepared ahead of {budget.trigger} tokens"
-        return await worked_out(self.reader, self.session, self.wish, nobodys, reason=reason)
+        wish = msgspec.structs.replace(self.wish, reason=f"prepared ahead of {budget.trigger} tokens")
+        return await worked_out(self.reader, self.session, wish, {})  # the markers are known when it is published
 
 
 async def plan(session: Session, wish: Wish) -> Plan:
@@ -53,9 +51,8 @@ async def publish(session: Session, planned: Plan, prepared: Prepared) -> Sessio
     A person who has asked meanwhile is not answered with something that was made before.
     """
     async with hold(session.records, session.key, "compaction") as fence:
-        markers = await markers_of(await session.reader())
+        markers = await (await session.reader()).markers()
         if not all(marker.auto and not marker.instructions for marker in markers.values()):
             return None
-        rows = tuple(markers) or (await session.request_compaction(auto=True),)
-        prepared.record = msgspec.structs.replace(prepared.record, markers=rows)
+        prepared.record = msgspec.structs.replace(prepared.record, markers=tuple(markers))
         return told(prepared) if await written(session, prepared, planned.reader, fence) else None

@@ -176,7 +176,7 @@ def _noted(message: Message, note: Note) -> Message:
 def _own(row: Row, item: Any) -> Message:
     """Read a row that kompakt put into the stream: a marker, a summary, or an early result."""
     if row.kind == "marker":
-        return Message("user", (Marker(item["auto"], item["instructions"]),))
+        return Message("user", (Marker(item["auto"], item["instructions"], item.get("reason")),))
     if row.kind == "finished":
         return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"]),))
     return Message("assistant", (Text(item["text"]),), is_summary=True)

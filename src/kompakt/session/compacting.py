@@ -1,11 +1,13 @@
-"""The lifecycle of a compaction: a durable request, a pure preparation, words that may take their time, one commit.
+"""The lifecycle of a compaction: one read, a pure preparation that may wait for a summarizer, one commit.
 
-Between the request and the commit nothing is changed, so a crash there costs the words and nothing else: the request is
-found again. One compaction of a session runs at a time, wherever the others are; who waited uses its result.
+A request to compact is durable: until the commit nothing is changed, so a crash costs the summary and nothing else, and
+the request is found again. An automatic compaction writes its request before it waits for a summarizer; without one it
+writes the request in the same commit. One compaction of a session runs at a time; those who waited use its result.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from secrets import token_hex
@@ -40,6 +42,8 @@ from kompakt.wire.thinking import thinks_by_hand
 if TYPE_CHECKING:
     from kompakt.session.session import Session
 
+_log = logging.getLogger("kompakt.session")
+
 TRIES = 3
 """How often a compaction is worked out again because the session was changed meanwhile."""
 
@@ -54,6 +58,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     instructions: str | None = None
     model: str | None = None
+    reason: str | None = None
+    """Why to compact now, whether or not the budget is due; ``None`` compacts only when it is, or on request."""
 
 
 class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,26 +85,39 @@ class Prepared(msgspec.Struct):
 
 
 async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompaction:
-    """Compact a session whose lock is held, when there is a reason to."""
+    """Compact a session whose lock is held, when there is a reason to: one read, one commit."""
     for _ in range(TRIES):
         reader = await session.reader()
-        markers = await markers_of(reader)
-        if not markers:
-            found = await _not_due(reader, wish)
-            if found is not None:
-                return found
-            await session.request_compaction(auto=True)
-            continue
+        now = await resumed(reader, model=wish.model)
+        if not now.markers and wish.reason is None:
+            budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
+            if not budget.due(tokens):
+                return standing(reader, tokens)
+        if not now.markers and (wish.summarizer is not None or policy_named(wish.policy).awaits):
+            if not await _request(session, reader, now, wish):
+                continue
         try:
-            prepared = await prepare(reader, wish, markers)
+            prepared = await worked_out(reader, now, wish, now.markers)
         except DoesNotFit as error:
-            given_up = tuple(seq for seq, marker in markers.items() if marker.auto)
+            _log.warning("session %r was not compacted: %s", session.id, error)
+            given_up = tuple(seq for seq, marker in now.markers.items() if marker.auto)
             failure = Failed(reason=str(error)[:MAX_FAULT], markers=given_up)
             await session.do(lambda _, failure=failure: [failure])
             raise
         if await written(session, prepared, reader, fence):
             return told(prepared)
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
+
+
+async def _request(session: Session, reader: Reader, now: Resumed, wish: Wish) -> bool:
+    """Write a marker before a compaction that waits for a summarizer; false when somebody else has written since."""
+    marker = Marker(reason=wish.reason)
+    row = await session.request_compaction(auto=True, reason=wish.reason)
+    if row != reader.head.rows + 1:
+        return False
+    reader.head = msgspec.structs.replace(reader.head, rows=row, tip=row)
+    now.markers = {row: marker}
+    return True
 
 
 def told(prepared: Prepared) -> SessionCompaction:
@@ -120,13 +139,6 @@ def standing(reader: Reader, tokens: int) -> SessionCompaction:
     return SessionCompaction(
         id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens
     )
-
-
-async def _not_due(reader: Reader, wish: Wish) -> SessionCompaction | None:
-    """Say what the session stands on when nothing needs to be done."""
-    now = await resumed(reader, model=wish.model)
-    budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
-    return None if budget.due(tokens) else standing(reader, tokens)
 
 
 async def written(session: Session, prepared: Prepared, reader: Reader, fence: Fence) -> bool:
@@ -153,19 +165,7 @@ async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
     return is_amid(now.context.messages, now.context.contract)
 
 
-async def markers_of(reader: Reader) -> dict[int, Marker]:
-    """Find the requests to compact behind the newest pivot."""
-    pivot = reader.timeline.pivot
-    found: dict[int, Marker] = {}
-    async for rows in reader.rows(after=pivot.tip if pivot is not None else 0):
-        for one in await reader.stored([row for row in rows if row.kind == "marker"]):
-            part = one.message.parts[0]
-            assert type(part) is Marker
-            found[one.row.seq] = part
-    return {seq: marker for seq, marker in found.items() if seq not in reader.timeline.answered}
-
-
-def order_of(session: Resumed, wish: Wish, markers: dict[int, Marker], pins: tuple[str, ...]) -> Order:
+def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: tuple[str, ...]) -> Order:
     """Say what is asked of the engine."""
     said = [marker.instructions for marker in markers.values() if marker.instructions]
     return Order(
@@ -179,19 +179,10 @@ def order_of(session: Resumed, wish: Wish, markers: dict[int, Marker], pins: tup
     )
 
 
-async def prepare(reader: Reader, wish: Wish, markers: dict[int, Marker]) -> Prepared:
-    """Work out a compaction; nothing is written.
-
-    Raises:
-        DoesNotFit: what must stay is larger than the budget.
-    """
-    return await worked_out(reader, await resumed(reader, model=wish.model), wish, markers)
-
-
-async def worked_out(
-    reader: Reader, session: Resumed, wish: Wish, markers: dict[int, Marker], *, reason: str | None = None
-) -> Prepared:
+async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapping[int, Marker]) -> Prepared:
     """Work out a compaction of what was read; the store is not touched.
+
+    Without markers the compaction is automatic, and its marker is written together with it.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
@@ -201,16 +192,27 @@ async def worked_out(
     order = order_of(session, wish, markers, reader.timeline.pins)
     order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, asked))
     before = session.context.projected_tokens
-    asks = is_auto(markers) and not is_amid(session.context.messages, session.context.contract)
+    auto = is_auto(markers)
+    asks = auto and not is_amid(session.context.messages, session.context.contract)
     spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
     outcome = await _proceeded(session, order, spare)
     steps, budget = outcome.steps, order.budget
-    reason = reason or (f"over {budget.trigger} tokens" if budget.due(before) else "asked for")
+    reason = (wish.reason if auto else None) or _reason(markers, budget, before)
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
     failures = tuple(asked.failures if asked else ())
-    prepared = recorded(reader, session, outcome.context, account, markers=markers, failures=failures)
+    prepared = recorded(reader, session, outcome.context, account, markers=markers, auto=auto, failures=failures)
     prepared.asks = asks and not outcome.context.single_message  # which asks to go on by itself
     return prepared
+
+
+def _reason(markers: Mapping[int, Marker], budget: Budget, tokens: int) -> str:
+    """Say why a compaction is made: the budget, what the requests say, or that somebody asked."""
+    if budget.due(tokens):
+        return f"over {budget.trigger} tokens"
+    given = [marker.reason for marker in markers.values() if marker.reason]
+    if given or not is_auto(markers):
+        return given[-1] if given else "asked for"
+    return f"over {budget.trigger} tokens, as the provider counts"
 
 
 class _Account(NamedTuple):
@@ -232,6 +234,7 @@ def recorded(
     account: _Account,
     *,
     markers: Mapping[int, Marker] = MappingProxyType({}),
+    auto: bool = False,
     failures: tuple[str, ...] = (),
 ) -> Prepared:
     """Put what a context shows into a record."""
@@ -245,7 +248,7 @@ def recorded(
         covers_to=_covers_to(session, kept, reader),
         tip=reader.head.rows,
         markers=tuple(markers),
-        auto=is_auto(markers),
+        auto=auto,
         reason=report.reason,
         policy=report.policy,
         tokens_before=report.tokens_before,
@@ -256,8 +259,8 @@ def recorded(
 
 
 def is_auto(markers: Mapping[int, Marker]) -> bool:
-    """Tell whether nobody asked for a compaction."""
-    return bool(markers) and all(marker.auto for marker in markers.values())
+    """Tell whether a compaction is automatic: no person asked for it."""
+    return all(marker.auto for marker in markers.values())
 
 
 def _mending(session: Resumed, model: str | None) -> int:
@@ -343,8 +346,10 @@ def _report(session: Resumed, context: Context, account: _Account, state: State)
 
 
 def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> None:
-    """Put a prepared compaction into a draft: summary, resume message, record."""
+    """Put a prepared compaction into a draft: its marker where nobody wrote one, summary, resume message, record."""
     record = prepared.record
+    if record.auto and not record.markers:
+        record = msgspec.structs.replace(record, markers=(add_marker(draft, Marker(reason=record.reason)),))
     summary = draft.add({"text": prepared.summary, "compaction": record.id}, _spoken(prepared.summary), kind="summary")
     resume = 0
     if asks:
@@ -352,6 +357,11 @@ def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> No
         (item,) = coding.wire.render(message)
         resume = draft.add(item, message, kind="resume")
     draft.do(msgspec.structs.replace(record, summary=summary, resume=resume))
+
+
+def add_marker(draft: Draft, marker: Marker) -> int:
+    """Append a request to compact to a draft; return its row."""
+    return draft.add(draft.coding.cleaned(msgspec.to_builtins(marker)), Message("user", (marker,)), kind="marker")
 
 
 def _spoken(text: str) -> Message:

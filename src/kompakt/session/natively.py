@@ -22,7 +22,6 @@ from kompakt.session.compacting import (
     SessionCompaction,
     frame_text,
     is_auto,
-    markers_of,
     new_id,
     told,
     write,
@@ -62,7 +61,7 @@ async def publish(
     done: list[Prepared] = []
 
     async with hold(session.records, session.key, "compaction") as fence:
-        markers = await markers_of(await session.reader())
+        markers = await (await session.reader()).markers()
 
         async def make(head: Head) -> Draft:
             draft, done[:] = Draft(head, reader.coding), []
@@ -112,7 +111,7 @@ def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers:
         covers_to=max([seq for seq in now.seqs if seq not in seqs], default=0),
         tip=reader.head.rows,
         markers=tuple(markers),
-        auto=is_auto(markers) or not markers,
+        auto=is_auto(markers),
         reason=report.reason,
         policy=report.policy,
         tokens_before=report.tokens_before,

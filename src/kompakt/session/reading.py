@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from kompakt.errors import StoreDamaged
 from kompakt.model.groups import Grouping, cuts_of
-from kompakt.model.messages import Json, JsonObject, ToolResult
+from kompakt.model.messages import Json, JsonObject, Marker, ToolResult
 from kompakt.session.coding import Coding, Stored
 from kompakt.session.events import Compacted, Deed, Done, Entry, Frame, Timeline
 from kompakt.store.packing import Packing, decode, pointed
@@ -21,6 +22,16 @@ from kompakt.store.values import Event, Head, Row
 
 PAGE = 500
 """Rows read at once."""
+
+
+class SessionRows(NamedTuple):
+    """The messages that a session shows."""
+
+    every: list[Stored]
+    kept: int
+    """How many of them, the first ones, the newest compaction kept."""
+    markers: dict[int, Marker]
+    """The requests to compact that nothing has answered yet, by their rows."""
 
 
 class Reader:
@@ -107,23 +118,39 @@ class Reader:
         blobs = await self.records.blobs(self.head.tenant, [hash]) if hash is not None else {}
         return self.coding.packing.resolve(value, blobs, where=where)
 
-    async def view(self, frame: Frame | None, *, after: int) -> tuple[list[Stored], int]:
-        """Read what is shown: what a compaction left to be seen, and all that came after a row.
+    async def markers(self) -> dict[int, Marker]:
+        """Return the requests to compact that nothing has answered yet, by their rows."""
+        pivot = self.timeline.pivot
+        found: list[Row] = []
+        async for rows in self.rows(after=pivot.tip if pivot is not None else 0):
+            found += [row for row in rows if row.kind == "marker"]
+        return await self._markers(found)
 
-        Returns also how many of them the compaction left. All are read together: a result finds its call.
+    async def _markers(self, rows: Sequence[Row]) -> dict[int, Marker]:
+        """Read marker rows and leave out those that were answered."""
+        open = [row for row in rows if row.seq not in self.timeline.answered]
+        read = [(one.row.seq, one.message.parts[0]) for one in await self.stored(open)] if open else []
+        return {seq: part for seq, part in read if type(part) is Marker}
+
+    async def view(self, frame: Frame | None, *, after: int) -> SessionRows:
+        """Read what is shown: what a compaction left to be seen, and everything after a row.
+
+        All of it is read together, so that a result finds its call.
         """
         entries = {entry.seq: entry for entry in frame.view} if frame is not None else {}
         found = {row.seq: row for row in await self.records.rows_at(self.head.key, entries)} if entries else {}
         if len(found) != len(entries):
             raise StoreDamaged("a compaction shows messages that are missing; undo it, or restore a backup")
         rows = [found[seq] for seq in entries]
-        kept, mute = len(rows), self.timeline.mute
+        kept, mute, markers = len(rows), self.timeline.mute, list[Row]()
         async for page in self.rows(after=after):
             rows += [row for row in page if row.kind in ("message", "resume") and row.seq not in mute]
+            markers += [row for row in page if row.kind == "marker"]
         instead = {seq: entry.item for seq, entry in entries.items() if entry.item is not None}
         blobs = await self.blobs([row for row in rows if row.seq not in instead])
         read = self.coding.stored(rows, blobs, instead)
-        return [_as_shown(one, entries.get(one.row.seq)) for one in read], kept
+        every = [_as_shown(one, entries.get(one.row.seq)) for one in read]
+        return SessionRows(every, kept, await self._markers(markers))
 
 
 def _as_shown(one: Stored, entry: Entry | None) -> Stored:

@@ -312,15 +312,18 @@ class Session:
 
     # --- compaction -----------------------------------------------------------------------------------------------
 
-    async def request_compaction(self, *, auto: bool = False, instructions: str | None = None) -> int:
-        """Ask for a compaction, durably: whoever compacts next carries it out. Return the row of the request."""
-        marker = Marker(auto, instructions)
+    async def request_compaction(
+        self, *, auto: bool = False, instructions: str | None = None, reason: str | None = None
+    ) -> int:
+        """Request a compaction, durably: whoever compacts next carries it out. Return the row of the request.
+
+        ``reason`` appears in the report of the compaction.
+        """
         seqs: list[int] = []
 
         async def make(head: Head) -> Draft:
             draft = Draft(head, self.coding(head.format))
-            item = {"auto": auto, "instructions": instructions}
-            seqs[:] = [draft.add(draft.coding.cleaned(item), Message("user", (marker,)), kind="marker")]
+            seqs[:] = [compacting.add_marker(draft, Marker(auto, instructions, reason))]
             return draft
 
         await self.write(make)
@@ -328,7 +331,7 @@ class Session:
 
     async def pending(self) -> dict[int, Marker]:
         """Return the requests that nobody has carried out, by their rows."""
-        return await compacting.markers_of(await self.reader())
+        return await (await self.reader()).markers()
 
     async def compact(
         self,
@@ -338,15 +341,25 @@ class Session:
         summarizer: Summarizer | None = None,
         instructions: str | None = None,
         model: str | None = None,
+        reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
-        """Carry out what was asked for, or compact when the budget is due; otherwise change nothing.
+        """Carry out pending requests, or compact when the budget is due; otherwise change nothing.
+
+        With ``reason`` the session is compacted in any case, automatically, and the report gives that reason.
 
         Raises:
             DoesNotFit: what must stay is larger than the budget; the failure is recorded, nothing else.
             Busy: somebody else was at it for all the time that the caller would wait.
         """
-        wish = Wish(budget=budget, policy=policy, summarizer=summarizer, instructions=instructions, model=model)
+        wish = Wish(
+            budget=budget,
+            policy=policy,
+            summarizer=summarizer,
+            instructions=instructions,
+            model=model,
+            reason=reason,
+        )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
             return await compacting.carry_out(self, wish, fence)
 
