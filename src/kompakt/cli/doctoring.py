@@ -31,6 +31,7 @@ EXTRAS = {
     "uvicorn": "gateway",
     "httpx": "gateway",
     "prometheus-client": "gateway",
+    "zstandard": "gateway",
     "uvloop": "gateway",
     "httptools": "gateway",
     "asyncpg": "postgres",

@@ -29,6 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import forwarding
+from kompakt.gateway.bodies import read_body
 from kompakt.gateway.configuration import FIXED, Settings, default_store
 from kompakt.gateway.health import Health
 from kompakt.gateway.keeping import Keeping
@@ -178,7 +179,7 @@ class Gateway:
         if not forwarding.has_body(request):
             await request.body()  # tells the watch on the client that there is nothing more to read
         if await self.registry.is_new(tenant.id) and tenant.source == "credential" and route.compacts:
-            answers = _ANSWER.finditer((await request.body())[:_SCANNED])
+            answers = _ANSWER.finditer((await read_body(request, self.settings.max_body))[:_SCANNED])
             told_of(request).is_new = len(list(islice(answers, LONG))) == LONG
         return await self.handler(request, tenant, route)
 

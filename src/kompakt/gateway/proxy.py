@@ -17,6 +17,7 @@ from starlette.responses import Response
 from kompakt.engine.policies import Policy
 from kompakt.errors import DoesNotFit, InputError, UsageError
 from kompakt.gateway import forwarding, planning
+from kompakt.gateway.bodies import read_body, uncompressed
 from kompakt.gateway.compacting import Compacting, Terms
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.forwarding import Upstream
@@ -102,11 +103,11 @@ class Proxy:
         """Serve a request."""
         if not route.compacts or request.method != "POST":
             return await self._untouched(request, route, None, "not-a-conversation")
-        body = await request.body()
-        job = self._job(request, tenant, route, body)
+        body = await read_body(request, self._settings.max_body)
+        job = self._job(uncompressed(request), tenant, route, body)
         if not isinstance(job, Job):
             self._metrics.passes.inc()
-            return await self._untouched(request, route, body, job)
+            return await self._untouched(request, route, await request.body(), job)
         await self._keeping.room()
         standing = await self._stand(job)
         job = await self._joined(job, standing)
