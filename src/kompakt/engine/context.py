@@ -44,6 +44,8 @@ class Context:
     rehearsed: Callable[[Context], Awaitable[bool]] | None = None
     """What is left to do when the replay is over."""
     summary_text: Summary | None = None
+    untold = False
+    """Whether something was taken out of the messages that no summary has told yet."""
     breaks: frozenset[int] = frozenset()
     """Messages before which the history has others that are not here."""
     stripped_to = 0
@@ -306,6 +308,7 @@ class Context:
         self.summary_text = Summary(
             number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load()
         )
+        self.untold = False
         self.view.touch()
         return self.summary_text
 
@@ -363,6 +366,7 @@ class Context:
             shown=dict(self.view.instead),
             summary=self.summary_text,
             inherited=self.inherited,
+            untold=self.untold,
             stripped_to=self.stripped_to,
             actions=len(self._done),
         )
@@ -382,7 +386,7 @@ class Context:
             group = self.archive.group(number)
             self.view.unhide(group)
             group.pinned = number in snapshot.pinned
-        self.inherited, self.stripped_to = snapshot.inherited, snapshot.stripped_to
+        self.inherited, self.untold, self.stripped_to = snapshot.inherited, snapshot.untold, snapshot.stripped_to
         del self._done[snapshot.actions :]
         self.view.touch()
 

@@ -6,10 +6,12 @@ fixed place and role, takes them out, and keeps what they say to be folded into 
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from kompakt.engine import pivot
 from kompakt.engine.context import Context
-from kompakt.model.messages import Text
-from kompakt.model.phrases import is_transcript
+from kompakt.model.messages import Message, Part, Text
+from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal
 
 _REASON = "folded into a newer summary"
 
@@ -39,11 +41,41 @@ def _adopt_one(context: Context) -> bool:
 
 
 def release_notes(context: Context) -> None:
-    """Take transcripts of open rounds out of the user's messages again."""
+    """Take out of the user's messages what an earlier pass added to them or joined with them.
+
+    Transcripts of open rounds are folded into the next summary. Requests that had to share a message with the first one
+    are history like any other: only the newest of them stays, and only while the user has not made another.
+    """
     for index, message in zip(context.shown_indices(), context.view.shown_messages(), strict=True):
-        if message.role != "user":
+        if message.role != "user" or not any(map(_is_boundary, message.parts)):
             continue
-        told = [part for part in message.parts if type(part) is Text and is_transcript(part.text)]
-        if told:
-            context.inherited = "\n".join(filter(None, [context.inherited, *[part.text for part in told]]))
-            context.view.put(index, message.with_parts(part for part in message.parts if part not in told))
+        texts = [part.text for part in message.parts if type(part) is Text]
+        summaries, transcripts = map(noted_summary, texts), map(unseal, filter(is_transcript, texts))
+        context.inherited = "\n".join(filter(None, [*summaries, context.inherited, *transcripts])) or None
+        parts = _released(message, keeps_last=index == context.archive.newest_request)
+        if parts != message.parts:
+            context.view.put(index, message.with_parts(parts))
+            context.untold = True
+
+
+def _is_boundary(part: Part) -> bool:
+    if type(part) is not Text:
+        return False
+    text = part.text
+    return text in (RUNTIME_LINE, PIVOT_QUESTION) or is_transcript(text) or noted_summary(text) is not None
+
+
+def _released(message: Message, *, keeps_last: bool) -> tuple[Part, ...]:
+    """Return the parts of the first request in a joined message, and those of the last one if it is still the newest.
+
+    The pivot's question stays where its answer follows in the next message: whoever adopts the pivot takes it out.
+    """
+    parts = message.parts
+    asked = parts[-1:] if type(parts[-1]) is Text and parts[-1].text == PIVOT_QUESTION else ()
+    requests = [list(found) for splits, found in groupby(parts[: len(parts) - len(asked)], _is_boundary) if not splits]
+    if not requests:
+        return asked or (Text(RUNTIME_LINE),)
+    if len(requests) == 1:
+        return (*requests[0], *asked)
+    last = [Text(RUNTIME_LINE), *requests[-1]] if keeps_last else []
+    return (*requests[0], *last, *asked)

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine.retelling import framed, retell
+from kompakt.engine.state import is_own_part
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
-from kompakt.model.phrases import ASSISTANT_LINE, OPEN_ROUND_NOTE, PINNED_NOTE, RUNTIME_LINE, seal
+from kompakt.model.phrases import (
+    ASSISTANT_LINE,
+    OPEN_ROUND_NOTE,
+    PINNED_NOTE,
+    PIVOT_QUESTION,
+    RUNTIME_LINE,
+    seal,
+    summary_note,
+    unseal,
+)
 from kompakt.model.tokens import json_text
 
 if TYPE_CHECKING:
@@ -138,7 +148,7 @@ def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
             out.append(entry)
         elif previous is None or not _neighbours(context, previous, entry):
             out.append(entry)
-        elif _mixes(context, previous):
+        elif _mixes(context, previous) and not _both_speak(previous, entry):
             out[-1] = _joined(context, previous, entry)
         else:
             out += [_line(context, "assistant", ASSISTANT_LINE), entry]
@@ -195,6 +205,19 @@ def _mixes(context: Context, one: Placed) -> bool:
     return not any(type(part) is ToolResult for part in one.message.parts)
 
 
+def _both_speak(one: Placed, other: Placed) -> bool:
+    """Tell whether two messages hold words of the user's side that kompakt did not write.
+
+    Joined, they would be one message for whoever reads the payload next: a former request would stay for ever because
+    it shares a message with the first.
+    """
+    return _has_words(one.message) and _has_words(other.message)
+
+
+def _has_words(message: Message) -> bool:
+    return any(type(part) is not ToolResult and not is_own_part(part) for part in message.parts)
+
+
 def _joined(context: Context, one: Placed, other: Placed) -> Placed:
     message = Message("user", (*one.message.parts, *other.message.parts))
     return Placed(message, other.index, context.counter.message(message))
@@ -209,10 +232,17 @@ def _line(context: Context, role: Role, text: str) -> Placed:
 
 
 def _single(context: Context, entries: Sequence[Placed]) -> Placed:
-    """Say everything in one user message: the user's own parts as they are, the rest as a transcript."""
+    """Say everything in one user message: the user's own parts, a note of the pivot, a transcript of the rest.
+
+    A line of kompakt's separates one request from the next, so that a later pass can tell them apart.
+    """
     parts: list[Part] = []
     transcript: list[str] = []
     for entry in entries:
+        summary = _summary_of(entry.message)
+        if summary is not None and parts and parts[-1] == Text(PIVOT_QUESTION):
+            parts[-1] = Text(summary_note(summary))
+            continue
         own = [part for part in entry.message.parts if type(part) is not ToolResult]
         if entry.message.role in ("assistant", "tool") or len(own) < len(entry.message.parts):
             transcript += _told(entry.message)
@@ -220,11 +250,19 @@ def _single(context: Context, entries: Sequence[Placed]) -> Placed:
         if own and transcript:
             parts.append(_transcript(transcript))
             transcript = []
+        if own and parts and not is_own_part(own[0]) and not is_own_part(parts[-1]):
+            parts.append(Text(RUNTIME_LINE))
         parts += own
     if transcript:
         parts.append(_transcript(transcript))
     message = Message("user", tuple(parts))
     return Placed(message, entries[-1].index, context.counter.message(message))
+
+
+def _summary_of(message: Message) -> str | None:
+    """Return what the answer of a pivot says; ``None`` for any other message."""
+    alone = message.parts[0] if message.role == "assistant" and len(message.parts) == 1 else None
+    return unseal(alone.text) if type(alone) is Text else None
 
 
 def _transcript(lines: list[str]) -> Text:

@@ -93,6 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     shown: dict[int, Message]
     summary: Summary | None
     inherited: str | None
+    untold: bool
     stripped_to: int
     actions: int
 
@@ -102,8 +103,13 @@ def speaks(message: Message) -> bool:
     if message.role != "user" or message.source_id is not None or message.is_summary:
         return False
     if is_user_message(message):
-        return not all(type(part) is Text and is_own(part.text) for part in message.parts) or not message.parts
+        return not all(map(is_own_part, message.parts)) or not message.parts
     return any(type(part) is Text and bool(part.text.strip()) and not is_own(part.text) for part in message.parts)
+
+
+def is_own_part(part: Part) -> bool:
+    """Tell whether a part is a text that kompakt itself wrote."""
+    return type(part) is Text and is_own(part.text)
 
 
 def byte_size(message: Message) -> int:

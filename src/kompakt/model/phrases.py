@@ -23,6 +23,9 @@ PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
 OPEN_ROUND_NOTE = "[kompakt] The newest tool calls and what they answered:"
 """Starts the sealed text that replaces an open tool round whose signed reasoning can no longer be sent."""
 
+SUMMARY_NOTE = "[kompakt] What was done so far:"
+"""Starts the sealed text that carries a pivot's summary where everything has to stand in one user message."""
+
 RESUME_LINE = "[kompakt: the conversation continues here]"
 """Precedes a history that starts with the assistant, where the provider wants the user first."""
 
@@ -91,7 +94,7 @@ OWN_LINES = (
 
 _LINES = frozenset(OWN_LINES)
 _LONGEST = max(map(len, OWN_LINES))
-_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE)
+_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE)
 
 
 def is_own(text: str) -> bool:
@@ -109,6 +112,17 @@ def is_marked(text: str) -> bool:
 def is_transcript(text: str) -> bool:
     """Tell whether a text is the sealed transcript of an open round that an earlier pass wrote."""
     return text.startswith(OPEN_ROUND_NOTE) and unseal(text) is not None
+
+
+def summary_note(summary: str) -> str:
+    """Write a pivot's summary as a note for the user's side."""
+    return seal(f"{SUMMARY_NOTE}\n{summary}")
+
+
+def noted_summary(text: str) -> str | None:
+    """Return the summary that such a note carries; ``None`` for any other text."""
+    body = unseal(text) if text.startswith(f"{SUMMARY_NOTE}\n") else None
+    return None if body is None else body[len(SUMMARY_NOTE) + 1 :]
 
 
 # --- seals -------------------------------------------------------------------------------------------------------

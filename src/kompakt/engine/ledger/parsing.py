@@ -70,7 +70,8 @@ def read(text: str) -> Known:
         ledger = list(_lines(lines)) if number else []
         _read(ledger, known)
         known.narrative.extend(line for line in lines[len(ledger) :] if line.strip())
-    known.narrative.extend(quoted(line, MAX_TOLD) for line in transcript.split("\n") if line.strip())
+    lines = (line for line in transcript.split("\n") if line.strip() and line != OPEN_ROUND_NOTE)
+    known.narrative.extend(quoted(line, MAX_TOLD) for line in lines)
     return known
 
 

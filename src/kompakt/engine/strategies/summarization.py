@@ -142,7 +142,9 @@ FRAME = 100
 
 
 def owed(context: Context, goal: int) -> bool:
-    """Tell whether so much was shortened or hidden since the last pivot that it wants to be told."""
+    """Tell whether so much was shortened or hidden since the last pivot that the pivot must say so."""
+    if context.untold:
+        return True
     upto = context.summary_text.upto if context.summary_text else 0
     new = [index for index in context.view.instead if index >= upto]
     cut = sum(context.counter.message(context.messages[index]) - context.message_tokens(index) for index in new)
