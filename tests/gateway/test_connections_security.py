@@ -30,7 +30,9 @@ def connected(gate: Gate) -> socket.socket:
 
 def test_a_body_that_never_ends_is_given_up(behind: Upstream, store: str) -> None:
     """Many clients that send a byte now and then take nobody's place."""
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\nauthorization: Bearer k\r\n\r\n".encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\nauthorization: Bearer k\r\n\r\n".encode()
+    )
     with gateway(behind.url, store=store, body_timeout=1.0) as gate:
         slow = [connected(gate) for _ in range(50)]
         half = [connected(gate) for _ in range(50)]
@@ -65,10 +67,10 @@ def exchange(gate: Gate, data: bytes) -> bytes:
 SMUGGLED = [
     b"POST "
     + CHAT.encode()
-    + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
-    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
-    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c: folded\r\ncontent-length: 2\r\n\r\n{}",
-    b"GET /v1/models\r\nx: y HTTP/1.1\r\nhost: x\r\n\r\n",
+    + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
+    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
+    b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: localhost\r\nx-a: b\r\n c: folded\r\ncontent-length: 2\r\n\r\n{}",
+    b"GET /v1/models\r\nx: y HTTP/1.1\r\nhost: localhost\r\n\r\n",
 ]
 
 
@@ -128,7 +130,7 @@ def test_no_request_reaches_another_host(behind: Upstream, store: str) -> None:
             "/openai/\\\\evil",
         ]
         for target in targets:
-            for host in ("x", where):
+            for host in ("localhost", where):
                 data = f"POST {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 2\r\n"
                 exchange(
                     gate, f"{data}x-kompakt-upstream: {inside.url}\r\nauthorization: Bearer k\r\n\r\n{{}}".encode()

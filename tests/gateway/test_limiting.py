@@ -67,7 +67,7 @@ class TestBodies:
 
     def test_one_that_does_not_come_is_given_up(self, small: Served) -> None:
         """A client that sends a byte now and then holds nobody up."""
-        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
+        head = b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{"
         began = time.monotonic()
         answer = small.raw(head)
         assert answer.startswith(b"HTTP/1.1 408") and b'"type":"error"' in answer
@@ -76,7 +76,9 @@ class TestBodies:
     @pytest.mark.parametrize("length", [b"-1", b"1e3", b"9" * 30])
     def test_a_length_that_is_none_is_refused(self, small: Served, length: bytes) -> None:
         """By the server or by the gateway; never believed."""
-        answer = small.raw(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: " + length + b"\r\n\r\n{}")
+        answer = small.raw(
+            b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + length + b"\r\n\r\n{}"
+        )
         assert answer[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 413")
 
 
@@ -95,7 +97,7 @@ class TestHeads:
                     line.sendall(b"x-a: " + b"y" * 1_000 + b"\r\n")
                     time.sleep(0.001)
 
-    @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"])
+    @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"])
     def test_a_head_that_does_not_come_is_given_up(self, small: Served, begun: bytes) -> None:
         """Also on a connection on which nothing was ever said."""
         began = time.monotonic()
@@ -121,8 +123,8 @@ class TestPlainServer:
         with served(settings(max_body=1_000, body_timeout=0.4)) as gate:
             assert gate.post("/v1/messages", content=b"x" * 1_000).json()["size"] == 1_000
             assert gate.post("/v1/messages", content=iter([b"x" * 400] * 4)).status_code == 413
-            assert gate.raw(b"GET /healthz HTTP/1.1\r\nhost: x\r\n").startswith(b"HTTP/1.1 408")
-            assert gate.raw(b"GET /v1/../x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")[9:12] == b"400"
+            assert gate.raw(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n").startswith(b"HTTP/1.1 408")
+            assert gate.raw(b"GET /v1/../x HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")[9:12] == b"400"
 
 
 class Holding:
@@ -205,7 +207,7 @@ class TestPaths:
     )
     def test_a_path_that_leads_out_is_refused(self, small: Served, path: str) -> None:
         """However often it was escaped."""
-        answer = small.raw(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        answer = small.raw(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"x-kompakt-refusal: invalid_path" in answer
 

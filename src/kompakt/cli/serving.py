@@ -41,6 +41,13 @@ ClientSize = Annotated[bool | None, _switch("report-client-size", "Tell clients 
 TenantHeader = Annotated[
     str | None, _option("tenant-header", "NAME", "A header that a proxy in front sets and no client can.")
 ]
+Hosts = Annotated[
+    list[str] | None,
+    _option("allow-host", "HOST", "A name beside localhost under which clients reach the gateway; repeatable."),
+]
+Origins = Annotated[
+    list[str] | None, _option("allow-origin", "ORIGIN", "A web page's origin that may send requests; repeatable.")
+]
 Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request.")]
 Places = Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")]
 PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")]
@@ -48,6 +55,16 @@ Silence = Annotated[float | None, _option("upstream-timeout", "SECONDS", "Longes
 Drain = Annotated[float | None, _option("drain", "SECONDS", "How long running requests have at the end.")]
 LogJson = Annotated[bool | None, _switch("log-json", "Write logs as JSON.")]
 MakeKey = Annotated[str | None, _option("make-key", "TENANT", "Print a new key and the line for its hash, and stop.")]
+
+
+_REPEATED = {
+    "upstream": "upstreams",
+    "window": "windows",
+    "allow_policy": "policies",
+    "allow_host": "allowed_hosts",
+    "allow_origin": "allowed_origins",
+}
+"""Options that are given once for each entry, and the settings that they make up."""
 
 
 def serve(
@@ -64,6 +81,8 @@ def serve(
     recall: Recall = None,
     report_client_size: ClientSize = None,
     tenant_header: TenantHeader = None,
+    allow_host: Hosts = None,
+    allow_origin: Origins = None,
     max_body: Body = None,
     max_concurrency: Places = None,
     max_per_tenant: PerTenant = None,
@@ -73,8 +92,7 @@ def serve(
     make_key: MakeKey = None,
 ) -> None:
     """Serve the gateway: change the base URL, and any agent in any language stops overflowing."""
-    flags = {name: value for name, value in locals().items() if name not in ("upstream", "window", "allow_policy")}
-    flags |= {"upstreams": upstream, "windows": window, "policies": allow_policy}
+    flags = {_REPEATED.get(name, name): value for name, value in locals().items()}
     tenant = flags.pop("make_key")
     if tenant is not None:
         _print_key(tenant)

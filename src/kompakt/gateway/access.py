@@ -1,8 +1,12 @@
-"""Who may see what the gateway knows: the session API, ``/inspect`` and ``/metrics``.
+"""Who may reach a local gateway at all, and who may see what it knows: the session API, ``/inspect``, ``/metrics``.
 
-Either a key, or the machine itself. A browser on that machine is not to be trusted with any page's wishes, so the Host
-must be a name of the loopback and the Origin, where there is one, must be the gateway's own: a foreign name that
-resolves to 127.0.0.1 gets nothing. What passed through another proxy is not from the machine itself.
+A browser on the same machine can reach a gateway on the loopback for any page that it shows: by a request to
+127.0.0.1, or under a foreign name that resolves to it. So on every route the Host must be a name of the loopback or one
+that is configured, and the Origin, where there is one, the gateway's own or one that is configured. Programs that are
+no browsers send no Origin and notice nothing. A key of the gateway says more than either and passes.
+
+What the gateway knows is shown to a key, or to the machine itself. What passed through another proxy is not from the
+machine itself.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import Scope
 
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.keeping import Owner
@@ -19,6 +25,11 @@ from kompakt.gateway.tenants import ANONYMOUS, KEY_HEADER, Tenant, credential_of
 
 _LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|::1|::ffff:127(?:\.\d{1,3}){3}")
 _NAMES = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
+_LOCAL = re.compile(rf"localhost|{_LOOPBACK.pattern}", re.IGNORECASE)
+_FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
+"""Names under which containers reach their host; nobody can register them, so no page can come from them."""
+_PORT = re.compile(r":\d+$")
+_DEFAULT_PORT = re.compile(r":(?:80|443)$")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
@@ -31,13 +42,62 @@ class Access(NamedTuple):
     """Whether tenants have keys and none was shown."""
 
 
+def check_site(scope: Scope, settings: Settings) -> None:
+    """Refuse requests that a web page of somebody else sends to a gateway on the loopback.
+
+    Raises:
+        Refused: the Host is no name of this gateway, or the Origin is another site.
+    """
+    if not (settings.allowed_hosts or is_loopback(settings.host) or is_loopback((scope.get("server") or ("",))[0])):
+        return
+    headers = Headers(scope=scope)
+    if _has_key(headers, settings):
+        return
+    host = headers.get("host", "").lower()
+    if host and not _is_own(host, settings):
+        raise Refused(
+            403,
+            "the Host header is not a name of this gateway; a name in front of it is allowed with --allow-host NAME",
+            code="host_not_allowed",
+        )
+    origin = headers.get("origin", "").lower()
+    if origin in settings.allowed_origins:
+        return
+    site = origin.partition("://")[2]
+    is_foreign = bool(origin) and _DEFAULT_PORT.sub("", site) != _DEFAULT_PORT.sub("", host)
+    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Refused(
+            403,
+            "web pages of other sites may not use this gateway; allow one with --allow-origin ORIGIN",
+            code="origin_not_allowed",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    return _LOCAL.fullmatch(host) is not None
+
+
+def _is_own(host: str, settings: Settings) -> bool:
+    allowed = {*settings.allowed_hosts, *_FROM_CONTAINERS}
+    return bool(_NAMES.fullmatch(host)) or not allowed.isdisjoint(["*", host, _PORT.sub("", host)])
+
+
+def _has_key(headers: Headers, settings: Settings) -> bool:
+    """Tell whether a request shows a key of the gateway, which no web page of somebody else knows."""
+    if not settings.keys and not settings.admin_keys:
+        return False
+    key = headers.get(KEY_HEADER) or _bearer(headers)
+    return bool(key) and (is_admin(key, settings) or tenant_of_key(key, settings) is not None)
+
+
 def access_of(request: Request, settings: Settings) -> Access:
     """Say what whoever asks may see.
 
     Raises:
         Refused: nothing.
     """
-    key = request.headers.get(KEY_HEADER) or _bearer(request)
+    key = request.headers.get(KEY_HEADER) or _bearer(request.headers)
     if key and (settings.keys or settings.admin_keys):
         if is_admin(key, settings):
             return Access(None)
@@ -55,8 +115,8 @@ def access_of(request: Request, settings: Settings) -> Access:
     return _local(request, settings)
 
 
-def _bearer(request: Request) -> str:
-    kind, _, rest = request.headers.get("authorization", "").partition(" ")
+def _bearer(headers: Headers) -> str:
+    kind, _, rest = headers.get("authorization", "").partition(" ")
     return rest.strip() if kind.lower() == "bearer" else ""
 
 

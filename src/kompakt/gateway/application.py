@@ -204,6 +204,7 @@ def application(
             Endpoint("/readyz", health.readyz, methods=["GET"]),
             Endpoint("/metrics", health.metrics, methods=["GET"]),
             Endpoint("/inspect", api.inspect, methods=["GET"]),
+            Endpoint("/favicon.ico", health.favicon, methods=["GET"]),
             Mount("/kompakt", app=api),
         ],
         middleware=[

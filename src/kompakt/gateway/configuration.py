@@ -37,6 +37,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _TENANT = re.compile(r"(?!credential-|anonymous$)[A-Za-z0-9][A-Za-z0-9._@-]{0,127}")
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::\d{1,5})?|\*")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -114,6 +116,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the keys that see metrics and the sessions of all tenants, and send no requests."""
     tenant_header: str | None = None
     """A header that a proxy in front sets and no client can."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names beside those of the loopback under which clients reach a local gateway; ``*`` for any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages, beside the gateway's own, that may send requests to a local gateway."""
     secret: str = ""
     """What the hash of credentials is keyed with; made and kept in the store when not given."""
     max_body: Count = 64 * 1024 * 1024
@@ -143,6 +149,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if name != upstream.name:
                 raise UsageError(f"upstream {upstream.name!r} is listed as {name!r}; use one name")
         self._check_tenants()
+        self._check_sites()
 
     def _check_tenants(self) -> None:
         for digest, tenant in self.keys.items():
@@ -155,6 +162,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if not _HEADER.fullmatch(name):
                 raise UsageError(f"tenant_header={self.tenant_header!r} is no name of a header; write x-tenant")
             msgspec.structs.force_setattr(self, "tenant_header", name)
+
+    def _check_sites(self) -> None:
+        """Write names and origins as they are compared: in small letters, origins without a slash at the end."""
+        hosts = tuple(host.lower() for host in self.allowed_hosts)
+        origins = tuple(origin.lower().rstrip("/") for origin in self.allowed_origins)
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise UsageError(f"allowed_hosts: {host!r} is no name of a host; write gateway.example or NAME:PORT")
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise UsageError(f"allowed_origins: {origin!r} is no origin; write https://HOST or https://HOST:PORT")
+        msgspec.structs.force_setattr(self, "allowed_hosts", hosts)
+        msgspec.structs.force_setattr(self, "allowed_origins", origins)
 
     def policy_named(self, name: str) -> Policy:
         """Return a policy that requests may select.
@@ -193,8 +213,16 @@ def _check_hash(where: str, digest: str) -> None:
 
 _TYPES: dict[str, Any] = get_type_hints(Settings, include_extras=True)
 _READABLE = [name for name in Settings.__struct_fields__ if name != "own_policies"]
-_FLAGS = {"upstreams": "--upstream", "windows": "--window", "policies": "--allow-policy"}
+_FLAGS = {
+    "upstreams": "--upstream",
+    "windows": "--window",
+    "policies": "--allow-policy",
+    "allowed_hosts": "--allow-host",
+    "allowed_origins": "--allow-origin",
+}
 """Flags that are given once for each entry."""
+_LISTS = ("policies", "admin_keys", "allowed_hosts", "allowed_origins")
+"""Settings that are lists; one text holds their entries with commas between them."""
 _COMMON = ("store", "key_file", "policy")
 """Settings that stand outside ``[serve]`` too, for all commands."""
 
@@ -264,7 +292,7 @@ def _read(name: str, value: Any, *, where: str) -> Any:
         if name == "upstreams":
             return {one: Upstream(one, _text(url, where)) for one, url in pairs.items()}
         value = pairs
-    elif name in ("policies", "admin_keys") and isinstance(value, str):
+    elif name in _LISTS and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str | dict))

@@ -58,6 +58,11 @@ class Health:
         ready = all(state == "ok" for state in known.values())
         return _json({"status": "ready" if ready else "not ready", **known}, status=200 if ready else 503)
 
+    async def favicon(self, request: Request) -> Response:
+        """Answer browsers, which ask for an icon by themselves; a provider has nothing to do with it."""
+        del request
+        return Response(status_code=204, headers={"cache-control": "max-age=86400"})
+
     async def metrics(self, request: Request) -> Response:
         """Write all counters."""
         access_of(request, self.gateway.settings)

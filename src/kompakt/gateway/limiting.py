@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kompakt.gateway.access import check_site
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.routing import error_format
@@ -49,6 +50,7 @@ class Limiting:
 
         try:
             _check_headers(scope, settings)
+            check_site(scope, settings)
             await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
         except Refused as refused:
             scope["kompakt"].refusal = refused.code
