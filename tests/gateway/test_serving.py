@@ -197,8 +197,10 @@ class TestStarting:
         """For each upstream, and where it keeps things."""
         named = ("--upstream", "openai=http://127.0.0.1:9", "--upstream", "mine=http://127.0.0.1:9")
         with started(tmp_path, *named, KOMPAKT_STORE="memory:") as gate:
-            assert f"  OPENAI_BASE_URL={gate.url}/v1\n" in gate.log
+            assert f"  OPENAI_BASE_URL={gate.url}/v1  # OpenAI SDKs" in gate.log
             assert f"  OPENAI_BASE_URL={gate.url}/mine/v1 " in gate.log
+            assert f"  ANTHROPIC_BASE_URL={gate.url}/mine  # Claude Code" in gate.log
+            assert f"kompakt doctor --client claude --gateway {gate.url}\n" in gate.log
             assert "store memory:" in gate.log and "warning" not in gate.log
 
     @pytest.mark.parametrize(
@@ -222,11 +224,53 @@ class TestStarting:
         assert said in done.stderr and "Traceback" not in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
-    def test_lines_to_paste_and_addresses(self) -> None:
-        """One for each protocol; passwords of stores are not shown."""
-        made = Settings(store="memory:", upstreams={"anthropic": Upstream("anthropic", "http://h")}, host="::1")
-        base = base_url(made, 1)
-        assert base == "http://[::1]:1" and list(pasted(made, base)) == ["ANTHROPIC_BASE_URL=http://[::1]:1"]
-        assert list(pasted(Settings(), "http://h"))[2] == "GOOGLE_GEMINI_BASE_URL=http://h"
+    @pytest.mark.parametrize(
+        ("upstreams", "expected"),
+        [
+            (
+                {"openai": "https://api.openai.com"},
+                ["OPENAI_BASE_URL=http://g/v1", "OPENAI_API_BASE=http://g/v1"],
+            ),
+            ({"anthropic": "https://api.anthropic.com"}, ["ANTHROPIC_BASE_URL=http://g"]),
+            (
+                {"openai": "http://127.0.0.1:8080"},
+                [
+                    "OPENAI_BASE_URL=http://g/v1",
+                    "OPENAI_API_BASE=http://g/v1",
+                    "ANTHROPIC_BASE_URL=http://g",
+                    "GOOGLE_GEMINI_BASE_URL=http://g",
+                ],
+            ),
+            (
+                {"router": "https://openrouter.ai/api/v1"},
+                [
+                    "OPENAI_BASE_URL=http://g/v1",
+                    "OPENAI_API_BASE=http://g/v1",
+                    "ANTHROPIC_BASE_URL=http://g",
+                    "GOOGLE_GEMINI_BASE_URL=http://g",
+                ],
+            ),
+            (
+                {"anthropic": "https://api.anthropic.com", "router": "https://openrouter.ai/api/v1"},
+                [
+                    "ANTHROPIC_BASE_URL=http://g",
+                    "OPENAI_BASE_URL=http://g/router/v1",
+                    "OPENAI_API_BASE=http://g/router/v1",
+                    "ANTHROPIC_BASE_URL=http://g/router",
+                    "GOOGLE_GEMINI_BASE_URL=http://g/router",
+                ],
+            ),
+        ],
+    )
+    def test_each_client_finds_its_variable(self, upstreams: dict[str, str], expected: list[str]) -> None:
+        """A single upstream gets the requests of every protocol that it may speak."""
+        made = Settings(store="memory:", upstreams={name: Upstream(name, url) for name, url in upstreams.items()})
+        lines = [line for line in pasted(made, "http://g") if not line.startswith("#")]
+        assert [line.partition(" ")[0] for line in lines] == expected
+        assert all("  # " in line for line in lines)
+
+    def test_addresses(self) -> None:
+        """Passwords of stores are not shown."""
+        assert base_url(Settings(store="memory:", host="::1"), 1) == "http://[::1]:1"
         assert without_password("postgresql://me:secret@h/db?sslmode=x") == "postgresql://…@h/db"
         assert is_loopback("127.0.0.1") and is_loopback("::1") and not is_loopback("0.0.0.0")

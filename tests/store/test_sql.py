@@ -448,3 +448,35 @@ class TestLeases:
             await records.close()
 
         asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+class TestFileModes:
+    def test_a_new_file_is_for_its_owner_alone(self, tmp_path: Path) -> None:
+        """The files beside it, too, whatever the process usually allows."""
+
+        async def write() -> dict[str, int]:
+            records = await open_sqlite(tmp_path / "k.db")
+            await start(records)
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+            await records.close()
+            return modes
+
+        before = os.umask(0)
+        try:
+            modes = asyncio.run(write())
+        finally:
+            os.umask(before)
+        assert modes["k.db"] == 0o600 and len(modes) >= 2 and set(modes.values()) == {0o600}
+
+    def test_a_file_that_exists_keeps_its_mode(self, tmp_path: Path) -> None:
+        """An operator may share it on purpose."""
+        path = tmp_path / "k.db"
+        path.touch()
+        path.chmod(0o660)
+
+        async def write() -> None:
+            await (await open_sqlite(path)).close()
+
+        asyncio.run(write())
+        assert path.stat().st_mode & 0o777 == 0o660

@@ -39,6 +39,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the pivot says of what was left out: the ledger, behind a summariser's words if there were any."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
+    session: str | None = None
+    """The session that was compacted, where there is one."""
 
     @property
     def saved(self) -> int:

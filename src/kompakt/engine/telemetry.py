@@ -32,7 +32,8 @@ def on_compaction(listener: Callable[[Report], None]) -> Callable[[], None]:
 
 def announce(report: Report) -> None:
     """Tell everyone who wants to know."""
-    facts = {
+    facts: dict[str, Any] = {} if report.session is None else {"session": report.session}
+    facts |= {
         "policy": report.policy,
         "reason": report.reason,
         "messages_before": report.messages_before,

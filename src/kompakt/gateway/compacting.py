@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from kompakt.engine.policies import Policy
-from kompakt.engine.report import Report
+from kompakt.engine.report import Report, Step
 from kompakt.engine.telemetry import announce
 from kompakt.errors import StoreError
 from kompakt.gateway import planning
@@ -75,7 +76,7 @@ class Compacting:
         return await asyncio.shield(task)
 
     async def _made(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
-        degraded, line = standing.degraded, standing.line
+        degraded, line, began = standing.degraded, standing.line, time.perf_counter()
         if degraded is None:
             try:
                 line = await self._keeping.record(owner, trail, line)
@@ -87,7 +88,7 @@ class Compacting:
         pivot = await self._prepared(owner, trail, Standing(standing.found, line, degraded), terms)
         before, after = pivot.tokens_before + terms.behind, pivot.tokens_after + terms.behind
         pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
-        self._tell(pivot, trail, terms)
+        self._tell(pivot, trail, terms, seconds=time.perf_counter() - began)
         known = None
         if degraded is None:
             try:
@@ -155,7 +156,9 @@ class Compacting:
     def _start(self, trail: Trail, standing: Standing) -> int:
         return (standing.found.at if standing.found is not None else trail.lead) - trail.lead
 
-    def _tell(self, pivot: Pivot, trail: Trail, terms: Terms) -> None:
+    def _tell(self, pivot: Pivot, trail: Trail, terms: Terms, *, seconds: float) -> None:
+        """Log and count a compaction; ``seconds`` is how long the request waited for it."""
+        sizes = (pivot.tokens_before, pivot.tokens_after, trail.length)
         self._metrics.compactions.labels("overflow" if terms.attempt or terms.limit else "due").inc()
         announce(
             Report(
@@ -166,7 +169,10 @@ class Compacting:
                 messages_before=trail.length - trail.lead,
                 messages_after=len(pivot.items),
                 budget=terms.budget.trigger,
+                steps=tuple(Step(name, *sizes) for name in pivot.strategies),
                 told=pivot.told,
+                seconds=seconds,
+                session=pivot.session,
             )
         )
 

@@ -74,6 +74,8 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     due: int = 0
     """How many items the request had for which it was first needed, system messages not counted."""
+    strategies: tuple[str, ...] = ()
+    """The strategies that changed something, in order."""
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ is synchronous and touches nothing outside.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -25,7 +24,7 @@ from kompakt.gateway.looks import decoded, parsed
 from kompakt.gateway.pivots import Found, Pivot, Shown
 from kompakt.gateway.trails import Trail
 from kompakt.model.budget import OUTPUT_CAP, TRIGGER_SHARE, Budget
-from kompakt.model.limits import ASSUMED_OUTPUT, Limits, UnknownModelWarning, limits
+from kompakt.model.limits import ASSUMED_OUTPUT, Limits, lookup
 from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.formats import WIRES
@@ -100,10 +99,7 @@ def _input(window: Limits) -> int | None:
 
 def window_of(model: str, settings: Settings) -> Limits:
     """Return what a model holds: what is configured for it, else what is known, and no more than what is for all."""
-    with warnings.catch_warnings():
-        if model in settings.windows or settings.context_window is not None:
-            warnings.simplefilter("ignore", UnknownModelWarning)
-        known = limits(model)
+    known = lookup(model)
     stated = settings.windows.get(model)
     if stated is None and settings.context_window is not None:
         most = settings.context_window
@@ -181,7 +177,8 @@ def make(wanted: Wanted) -> Pivot:
     )
     count = context.projected_tokens
     outcome = drive(engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True), may_wait=False)
-    return _recorded(wanted, history, outcome.context, count)
+    used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
+    return msgspec.structs.replace(_recorded(wanted, history, outcome.context, count), strategies=used)
 
 
 def _read(wanted: Wanted) -> tuple[History, list[Message], list[Message]]:

@@ -47,6 +47,9 @@ VERSION = "1"
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 
 
+MAX_MODELS = 1_000
+"""Models remembered as unknown; clients can invent any number."""
+
 _FAILURES = (b"error", b"fail", b"base_resp", b"detail")
 """Words without which the start of an answer with a good status reports no failure."""
 
@@ -95,6 +98,8 @@ class Proxy:
         self._client = client
         self._metrics = metrics
         self._trails = Trails()
+        self._models = set[str]()
+        """Models whose window is assumed, and that were logged."""
         self._sizes = Sizes()
         self._compacting = Compacting(keeping, metrics)
         self._recalling = Recalling(keeping, metrics)
@@ -140,6 +145,7 @@ class Proxy:
         if trail is None:
             return "no-messages"
         told_of(request).model = trail.asked.model
+        self._note_window(trail.asked.model or "")
         held = trail.asked.held_elsewhere
         if held is not None:
             return held
@@ -148,6 +154,24 @@ class Proxy:
         if trail.length <= trail.lead:
             return "no-messages"
         return Job(request, route, Owner.of(tenant), trail, policy)
+
+    def _note_window(self, model: str) -> None:
+        """Log once that the window of a model is assumed, and how to state it."""
+        settings = self._settings
+        if model in self._models or model in settings.windows or settings.context_window is not None:
+            return
+        window = planning.window_of(model, settings)
+        if not window.known:
+            if len(self._models) >= MAX_MODELS:
+                self._models.clear()
+            self._models.add(model)
+            _log.warning(
+                "the context window of model %r is not known; %d tokens are assumed. State it with "
+                "--window MODEL=N, or with --context-window N for all models that are not known",
+                model,
+                window.context,
+                extra={"kompakt": {"model": model, "window": window.context}},
+            )
 
     def _provider_compacts(self, trail: Trail) -> bool:
         """Tell whether the client asked the provider to compact, at a size that the model can still hold."""

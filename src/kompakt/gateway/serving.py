@@ -24,17 +24,27 @@ import uvicorn
 from kompakt.errors import UsageError
 from kompakt.gateway import journal
 from kompakt.gateway.application import Gateway, application
-from kompakt.gateway.configuration import Settings
+from kompakt.gateway.configuration import OFFICIAL, Settings
 from kompakt.gateway.connections import protocol
 from kompakt.gateway.reloading import Reloading
 
 _log = logging.getLogger("kompakt.gateway")
 
+DEFAULT = "http://127.0.0.1:8484"
+"""Where the gateway is when nobody says otherwise."""
+
+_OFFICIAL_HOSTS = frozenset(urlsplit(url).hostname for url in OFFICIAL.values())
+
 BACKLOG = 2_048
 KEEP_ALIVE = 75
 """Seconds that a connection may rest between requests: agents think long, and a new one costs them a round trip."""
 
-_VARIABLES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
+_CLIENTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "openai": (("OPENAI_BASE_URL", "OpenAI SDKs, Qwen Code"), ("OPENAI_API_BASE", "aider")),
+    "anthropic": (("ANTHROPIC_BASE_URL", "Claude Code, Anthropic SDKs"),),
+    "gemini": (("GOOGLE_GEMINI_BASE_URL", "Gemini CLI"),),
+}
+"""For each protocol, the environment variables that point clients at an address, and which clients read them."""
 
 
 def serve(
@@ -162,6 +172,7 @@ def _say(settings: Settings, listening: socket.socket) -> None:
     base = base_url(settings, listening.getsockname()[1])
     lines = [f"kompakt gateway on {base}, store {without_password(settings.store)}; point a client at it:"]
     lines += [f"  {line}" for line in pasted(settings, base)]
+    lines.append("check a client: kompakt doctor --client claude" + ("" if base == DEFAULT else f" --gateway {base}"))
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:
         lines.append(
             f"warning: {settings.host} is open to the network and no keys are configured: anybody who reaches it can "
@@ -178,13 +189,22 @@ def base_url(settings: Settings, port: int) -> str:
 
 
 def pasted(settings: Settings, base: str) -> Iterator[str]:
-    """List the lines to paste into a client, one for each upstream."""
-    for name in settings.upstreams:
-        variable = _VARIABLES.get(name)
-        if variable is None:
-            yield f"OPENAI_BASE_URL={base}/{name}/v1   # upstream {name}; others speak to {base}/{name}"
-        else:
-            yield f"{variable}={base}{'/v1' if name == 'openai' else ''}"
+    """List the lines to paste into a shell, with the clients that read them.
+
+    An upstream with a name of its own may speak any protocol, and a single one gets every request.
+    """
+    alone = len(settings.upstreams) == 1
+    for name, upstream in settings.upstreams.items():
+        official = urlsplit(upstream.url).hostname in _OFFICIAL_HOSTS
+        protocols = [name] if name in _CLIENTS and (official or not alone) else list(_CLIENTS)
+        place = base if alone or name in _CLIENTS else f"{base}/{name}"
+        for spoken in protocols:
+            address = f"{place}/v1" if spoken == "openai" else place
+            for variable, clients in _CLIENTS[spoken]:
+                said = clients if place == base else f"{clients}; upstream {name}"
+                yield f"{variable}={address}  # {said}"
+        if "openai" in protocols:
+            yield f"# Codex, opencode, pi: set the base URL of a provider in their configuration to {place}/v1"
 
 
 def is_loopback(host: str) -> bool:

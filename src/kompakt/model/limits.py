@@ -82,11 +82,15 @@ _warned: set[str] = set()
 
 def limits(model: str) -> Limits:
     """Return the limits of a model, assuming a small window with one warning when the name is unknown."""
-    found = _find(model)
-    if found is not None:
-        return found
-    _warn_once(model)
-    return Limits(model=model, context=ASSUMED_WINDOW, output=ASSUMED_OUTPUT, known=False)
+    found = lookup(model)
+    if not found.known:
+        _warn_once(model)
+    return found
+
+
+def lookup(model: str) -> Limits:
+    """Return the limits of a model like `limits`, without a warning."""
+    return _find(model) or Limits(model=model, context=ASSUMED_WINDOW, output=ASSUMED_OUTPUT, known=False)
 
 
 def price_of(model: str) -> Price | None:

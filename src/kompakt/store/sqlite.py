@@ -12,10 +12,11 @@ read without any of them; see ``sqlite_notes``.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,7 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
         raise refused(place, "is a directory; name a file in it")
     if not path.parent.is_dir():
         raise refused(place, f"there is no directory {str(path.parent)!r}; make it first")
+    _create_private(path)
 
     async def connect() -> aiosqlite.Connection:
         connection = _Connection(path, patience)
@@ -290,6 +292,12 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
         await records.close()
         raise
     return records
+
+
+def _create_private(path: Path) -> None:
+    """Create the file for its owner alone; SQLite gives the files beside it (``-wal``, ``-shm``) the same mode."""
+    with suppress(OSError):  # it exists and keeps its mode, or SQLite says why it cannot be created
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 async def _ready(records: SqliteRecords) -> None:
