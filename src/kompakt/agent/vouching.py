@@ -21,9 +21,9 @@ from kompakt.model.phrases import is_own
 _CITED = re.compile(r"(?<![\w./-])m(?=[0-9a-f]*\d)[0-9a-f]{4,40}(?:\.\d+)?(?![\w-]|\.\w)")
 """A reference: one without any digit is as likely a word, and is let be."""
 
-_BRACKETS = re.compile(r"[ \t]*(?:\[([^\[\]\n]{1,1000})\]|\(([^()\n]{1,1000})\))")
+_BRACKETS = re.compile(r"(?:(?<![ \t])[ \t]++)?(?:\[([^\[\]\n]{1,1000})\]|\(([^()\n]{1,1000})\))")
 _SEPARATOR = re.compile(r"\s*[,;]\s*|\s+")
-_QUOTED = re.compile(r"\s*(?:[-*] )*user, (m[0-9a-f]{4,40}(?:\.\d+)?): ?(.*?)\s*")
+_QUOTED = re.compile(r"\s*(?:[-*] )*user, (m[0-9a-f]{4,40}(?:\.\d+)?): ?((?:.*\S)?)\s*")
 _MARKS = "\"'`\u201c\u201d"
 
 

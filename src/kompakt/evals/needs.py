@@ -26,7 +26,7 @@ _LONGEST = 30
 FORMULA = 12
 FORMULA_SHARE = 0.02
 
-_TOKEN = re.compile(r"[~@]?[\w.-]*(?:/[\w.@+-]+)+/?|[A-Za-z_][\w]*(?:[.-][\w]+)*|\d[\w.-]*")
+_TOKEN = re.compile(r"(?:[~@]|(?<![\w.-]))[\w.-]*+(?:/[\w.@+-]+)+/?|[A-Za-z_][\w]*(?:[.-][\w]+)*|\d[\w.-]*")
 _WORD = re.compile(r"(?<![\w./\\-])[a-z]{2,}(?![\w/\\(=]|[.:-]\w)")
 _INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _QUERY_WORD = re.compile(r"[A-Za-z]{3,}")

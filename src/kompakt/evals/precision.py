@@ -23,6 +23,9 @@ _OPERATION = re.compile(
     re.IGNORECASE,
 )
 _PATH = re.compile(r"(?<![\w@:])(?:[\w.@~+-]*/)+[\w.@+-]+\.\w{1,10}\b|(?<![\w/@.-])[\w-]+\.[a-z]{1,5}\b(?![./(])")
+_MAX_LINE = 1_000
+"""Characters of a line in which paths are looked for: the pattern is tried at each part of a path."""
+
 _OUTCOME = re.compile(
     r"(?P<bad>\bfailed\b|\bfailure\b|\bexit(?: code| status)? [1-9]\d*|✗)"
     r"|(?P<good>\bok\b|\bsucceeded\b|\bpassed\b|\bexit(?: code)? 0\b|✓)",
@@ -33,7 +36,7 @@ _CITED = re.compile(r"[\"“][^\"“”\n]*[\"”]?")
 _PIECES = re.compile(r"…|⋯|\.\.\.|[;|\"“”]")
 _CONSTRAINTS = re.compile(r"constraint|user (?:said|asked|demand|require)|rules|must be honou?red", re.I)
 _HEADING = re.compile(r"^\s*(?:#+ .*|\*\*.*\*\*:?|[A-Z][^.`/]{2,60}:)\s*$")
-_REFERENCE = re.compile(r"\s*[\[(]?\bm[0-9a-f]{4,40}(?:\.\d+)?\b[\])]?")
+_REFERENCE = re.compile(r"(?:(?<!\s)\s++)?[\[(]?\bm[0-9a-f]{4,40}(?:\.\d+)?\b[\])]?")
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _SUPPORT = {"modified": {"modified", "created"}, "created": {"created", "modified"}, "deleted": {"deleted"}}
 _CODE = re.compile(r"`([^`\n]*)`")
@@ -113,7 +116,7 @@ def _without_command(code: re.Match[str]) -> str:
 
 def _paths(line: str, heading: str, history: _History) -> Iterator[Assertion]:
     """Yield each path of a line with the operations that the line, or the heading above it, gives it."""
-    paths = list(_PATH.finditer(line))
+    paths = list(_PATH.finditer(line, 0, _MAX_LINE))
     if not paths:
         return
     words = [word for word in _OPERATION.finditer(line) if not _quoted(line, word, history)]

@@ -35,6 +35,9 @@ _SCALE = {"k": 1_000, "m": 1_000_000}
 _STATED_WINDOW = re.compile(r"(?:\[(\d+)([km])\]|(?<=:\d):(\d+)(k))$")
 """A window written into the name: `claude-sonnet-4-5[1m]` (Claude Code), `…-v1:0:200k` (Bedrock provisioned)."""
 
+_MAX_NAME = 200
+"""Characters of a name that are looked at; no model has a longer one, and a request may state anything."""
+
 _VENDOR = re.compile(r"^(?:(?:[a-z-]+|ai21)\.(?=[a-z])|databricks-)+")
 """Bedrock regions and makers (`us.anthropic.`, `us-gov.`, `ai21.`), letters up to a dot before a letter."""
 
@@ -101,7 +104,7 @@ def price_of(model: str) -> Price | None:
 
 def base_name(model: str) -> str:
     """Reduce a name as providers and routers write it to the key of the snapshot, date kept."""
-    name = _VENDOR.sub("", model.strip().lower().rsplit("/", 1)[-1])
+    name = _VENDOR.sub("", model.strip().lower().rsplit("/", 1)[-1][:_MAX_NAME])
     while (shorter := _VARIANT.sub("", name)) != name:
         name = shorter
     name = name.replace("@", "-").replace(":", "-")

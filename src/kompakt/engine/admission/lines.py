@@ -51,7 +51,7 @@ _WARNING = re.compile(r"\b(?:WARN(?:ING)?|[Ww]arning)\b[\]:(! ]|\bdeprecat", re.
 _SUMMARY = re.compile(
     r"\b\d+ (?:\w+ )?(?:passed|passing|skipped|pending|warnings?|tests?|issues?|problems?|files? changed|vulnerabilit)"
     r"|\bcoverage\b|^(?:Tests?|Total|Summary|Ran|Time|Duration|Finished|Done|Test Suites|Snapshots|Result)\b"
-    r"|\bexit code\b|^[-=*]{3,}.*\w.*[-=*]{3,}$",
+    r"|\bexit code\b|^[-=*]{3}(?=.*\w).*[-=*]{3}$",
 )
 """A line that says how something ended, or how much of it there was."""
 

@@ -14,8 +14,8 @@ from kompakt.engine.admission.settings import Settings
 
 _PASSED = re.compile(
     r"\s*(?P<go>--- (?:PASS|SKIP):) (?P<go_name>\S+)"
-    r"|(?P<ok>ok|\?)\s+\t?(?P<package>[\w./@-]*[./][\w./@-]*)\s+(?:\S+s\b|\(cached\)|\[no test files\]).*"
-    r"|(?P<node>\S+::\S+(?:\[.*\])?)\s+(?P<verdict>PASSED|SKIPPED|XFAIL)\b"
+    r"|(?P<ok>ok|\?)\s+\t?(?P<package>[\w@-]*+[./][\w./@-]*+)\s+(?:\S+s\b|\(cached\)|\[no test files\]).*"
+    r"|(?P<node>(?=\S+?::\S)(?:[^\s\[]++\[.*\]|\S++))\s+(?P<verdict>PASSED|SKIPPED|XFAIL)\b"
     r"|test (?P<cargo>\S+) \.\.\. (?P<fine>ok|ignored)$"
     r"|\s*(?P<tick>[✓✔√]) (?P<title>.+?)(?: \(?\d+ ?m?s\)?)?$"
     r"|(?P<unit>test\w* \([\w.]+\)(?: \[.*\])?) \.\.\. (?P<unit_fine>ok|skipped.*)$"

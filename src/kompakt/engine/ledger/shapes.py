@@ -16,7 +16,7 @@ import msgspec
 from kompakt.engine.ledger.shell import file_operations
 from kompakt.model.messages import Json, ToolCall
 
-_PATCHED = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+?)\s*$", re.MULTILINE)
+_PATCHED = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.*\S)", re.MULTILINE)
 _PATCH_WORDS = {"Update": "modified", "Add": "created", "Delete": "deleted"}
 _DIFFED = re.compile(r"^\+\+\+ (?:b/)?(\S+)", re.MULTILINE)
 

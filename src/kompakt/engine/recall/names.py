@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from kompakt.model.tokens import Counter
 
-_TOKEN = re.compile(r"[~@]?[\w.-]*(?:/[\w.@+-]+)+|[A-Za-z_]\w*(?:[.-]\w+)*|\d[\w.-]*")
+_TOKEN = re.compile(r"(?:[~@]|(?<![\w.-]))[\w.-]*+(?:/[\w.@+-]+)+|[A-Za-z_]\w*(?:[.-]\w+)*|\d[\w.-]*")
 _INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 
 _LINE_NUMBER = re.compile(r"(?<=\w)-\d+\Z")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact
+from kompakt.evals.facts.markup import own_text
 from kompakt.evals.trail import Event
 
 SHORTEST, LONGEST = 12, 240
@@ -21,8 +22,6 @@ _PASTED = 1_500
 _HEADING = re.compile(r"^#{1,6} |^\*\*[^*]+\*\*", re.M)
 """A long text with several headings is a document that somebody pasted."""
 
-_TAGGED = re.compile(r"<([A-Za-z][\w-]*)(?:\s[^>]*)?>.*?</\1>", re.S)
-_FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 _LOG = re.compile(
     r"^\s*(?:\d{2,4}[-/:]\d\d|\[[^\]]*\]\s|at \S+ ?\(|File \"|[\w./-]+:\d+|\$ |>|\||[+-]{3} |@@|[{}<]"
@@ -44,8 +43,7 @@ def constraints(text: str) -> Iterator[str]:
     """Yield the constraining sentences of what a user wrote."""
     if len(text) > _PASTED and len(_HEADING.findall(text)) >= 3:
         return
-    own = _FENCED.sub("\n", _TAGGED.sub("\n", text))
-    for line in own.splitlines():
+    for line in own_text(text).splitlines():
         if _LOG.match(line) or _CODE.search(line):
             continue
         for sentence in _ENDS.split(line):

@@ -32,12 +32,12 @@ _QUOTING = frozenset(["cat", "head", "less", "more", "grep", "rg", "sed", "awk",
 _GIT_QUOTING = re.compile(r"\bgit\b[^|;&]*\b(?:diff|show|log|blame|grep)\b")
 
 _TESTS = (
-    (re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+)", re.M), 2, 1),
+    (re.compile(r"^[ \t]*--- (PASS|FAIL|SKIP): (\S+)", re.M), 2, 1),
     (re.compile(r"^(ok|FAIL)\s*\t(\S+)", re.M), 2, 1),
-    (re.compile(r"^(\S+::\S+) (PASSED|FAILED|ERROR)\b", re.M), 1, 2),
+    (re.compile(r"^((?=\S+?::\S)\S++) (PASSED|FAILED|ERROR)\b", re.M), 1, 2),
     (re.compile(r"^(FAILED|ERROR) (\S+::\S+)", re.M), 2, 1),
     (re.compile(r"^test (\S+) \.\.\. (ok|FAILED)", re.M), 1, 2),
-    (re.compile(r"^\s*(✓|✔|✗|✘|✕|×) (.{6,80}?)(?: \(?\d+ ?m?s\)?)?$", re.M), 2, 1),
+    (re.compile(r"^[ \t]*(✓|✔|✗|✘|✕|×) (.{6,80}?)(?: \(?\d+ ?m?s\)?)?$", re.M), 2, 1),
 )
 _PASSED = frozenset(["pass", "ok", "passed", "✓", "✔"])
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact
+from kompakt.evals.facts.markup import own_text
 from kompakt.evals.shell import command_of
 from kompakt.evals.trail import Call, Event, strings
 
-_FENCED = re.compile(r"```.*?(?:```|\Z)|<([A-Za-z][\w-]*)(?:\s[^>]*)?>.*?</\1>", re.S)
 _SAID = re.compile(r"(?<![\w./-])([A-Za-z_][\w-]{3,40})[`*\"]*(?: ?= ?|: ?| is )[`*\"]*(\d[\d.,]*\d%?)(?![\w-])")
-_PRINTED = re.compile(r"^\s*([A-Za-z_][\w -]{3,40}?)\s*[:=]\s*(\d[\d.,]*\d%?)(?: [A-Za-z%]{1,10})?$", re.M)
+_PRINTED = re.compile(r"^[ \t]*([A-Za-z_][\w -]{3,40}?)\s*[:=]\s*(\d[\d.,]*\d%?)(?: [A-Za-z%]{1,10})?$", re.M)
 _NAMELIKE = re.compile(r"[a-z0-9][A-Z]|_|[A-Z]{2}|-")
 _PLACE = re.compile(r"\blines?$|\btime$|\bdate$", re.IGNORECASE)
 
@@ -31,7 +31,7 @@ def number_facts(trail: Iterable[Event], pairs: Iterable[Call]) -> Iterator[Fact
     """Yield numbers with the key they stand behind."""
     for event in trail:
         if event.kind in ("user", "assistant") and not event.summary:
-            said = _numbers(_SAID, _FENCED.sub("\n", event.text), "")
+            said = _numbers(_SAID, own_text(event.text), "")
             yield from (fact for fact in said if _NAMELIKE.search(fact.relation))
     for call in pairs:
         if call.result is not None and command_of(call.event) is not None and len(call.result.text) < 4000:

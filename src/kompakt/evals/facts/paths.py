@@ -31,7 +31,7 @@ _OLD = re.compile(r"old_?(?:str|string|text|content)|search|find|insert_line|dif
 _WHOLE = re.compile(r"(?:new_?|file_?)?(?:content|contents|text|source|file_text)", re.I)
 _PATCH = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)$", re.M)
 _COMMANDS = {"view": "read", "create": "created", "str_replace": "modified", "insert": "modified", "write": "created"}
-_FILE = re.compile(r"[^\n*?<>|]*[\w)\]-]+")
+_FILE = re.compile(r"[^\n*?<>|]*[\w)\]-]")
 
 
 def path_facts(pairs: Iterable[Call]) -> Iterator[Fact]:
