@@ -33,6 +33,7 @@ from kompakt.gateway.bodies import read_body
 from kompakt.gateway.configuration import FIXED, Settings, default_store
 from kompakt.gateway.health import Health
 from kompakt.gateway.keeping import Keeping
+from kompakt.gateway.labels import client_of
 from kompakt.gateway.late import PAUSE, Late
 from kompakt.gateway.limiting import Limiting, Places
 from kompakt.gateway.metrics import Metrics
@@ -164,6 +165,7 @@ class Gateway:
         path = scope["raw_path"].decode("latin-1")
         route = route_of(path, request.headers, settings)
         told.route, told.format, told.model = route.name, route.format, route.model
+        told.client = client_of(request.headers.get("user-agent", ""))
         tenant = tenant_of(request.headers, request.query_params, settings)
         told.tenant = tenant.id
         with self.places.taken(tenant.id, settings):

@@ -42,8 +42,19 @@ def listed(page: Page, *, keyless: bool = False) -> Response:
     rows = [_row(one) for one in sorted(page.sessions, key=lambda one: one.touched, reverse=True)]
     parts = ["<h1>Sessions</h1>"]
     if rows:
-        head = ("session", "tenant", "format", "messages", "turns", "compactions", "before", "after", "last written")
-        parts.append(_table(head, rows, numbers=range(3, 8)))
+        head = (
+            "session",
+            "model",
+            "client",
+            "tenant",
+            "messages",
+            "turns",
+            "compactions",
+            "before",
+            "after",
+            "written",
+        )
+        parts.append(_table(head, rows, numbers=range(4, 9)))
     elif keyless:
         parts.append("<p>Tenants have keys here: send one in the header x-kompakt-key to see its sessions.</p>")
     else:
@@ -54,9 +65,13 @@ def listed(page: Page, *, keyless: bool = False) -> Response:
 
 
 def _row(one: Listed) -> list[str]:
-    link = f'<a href="?{escape(urlencode({"session": one.id, "tenant": one.tenant}))}">{_shown(one.id)}</a>'
+    where = escape(urlencode({"session": one.id, "tenant": one.tenant}))
+    link = f'<a href="?{where}" title="{_shown(one.id)}">{_shown(one.title or one.id)}</a>'
+    if one.purpose:
+        link += f' <span class="undone">{_shown(one.purpose)}</span>'
     numbers = (one.messages, one.turns, one.compactions, one.tokens_before, one.tokens_after)
-    return [link, _shown(one.tenant), _shown(one.format), *map(_number, numbers), _shown(one.touched)]
+    texts = (one.model or one.format, one.client or "", one.tenant)
+    return [link, *map(_shown, texts), *map(_number, numbers), _shown(one.touched)]
 
 
 def shown(account: Shown, query: str, found: str) -> Response:
@@ -65,8 +80,8 @@ def shown(account: Shown, query: str, found: str) -> Response:
     saved = sum(each.tokens_before - each.tokens_after for each in account.compactions if not each.undone)
     parts = [
         '<p><a href="/inspect">all sessions</a></p>',
-        f"<h1>{_shown(one.id)}</h1>",
-        f"<p>{_shown(one.format)}, {one.messages:,} messages, {one.turns:,} turns, begun {_shown(one.created)}, "
+        f"<h1>{_shown(one.title or one.id)}</h1>",
+        f"<p>{_shown(_origin(one))}, {one.messages:,} messages, {one.turns:,} turns, begun {_shown(one.created)}, "
         f"{one.compactions:,} compactions that took {saved:,} tokens out of what the model sees.</p>",
         _compactions(account),
         '<form method="get"><p>'
@@ -78,6 +93,11 @@ def shown(account: Shown, query: str, found: str) -> Response:
     if query:
         parts.append(f"<pre>{escape(found)}</pre>")
     return _page(one.id, parts)
+
+
+def _origin(one: Listed) -> str:
+    """Say where a session comes from."""
+    return ", ".join(filter(None, (one.id, one.purpose, one.client, one.model, one.format)))
 
 
 def _compactions(account: Shown) -> str:

@@ -326,6 +326,10 @@ class Keeping:
 
         self._behind.put_other(tell, known.size)
 
+    def note_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
+        """Keep notes that go with a session, when there is time."""
+        self._behind.put_other(lambda: self.note(owner, session, notes), sum(map(len, notes.values())))
+
     async def room(self) -> None:
         """Wait while more has to be written than may wait for it."""
         await self._behind.room()

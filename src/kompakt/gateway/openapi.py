@@ -87,6 +87,7 @@ _TENANT = _query("tenant", {"type": "string"}, "Of which tenant, for whoever see
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _TOKENS: Json = {"type": ["integer", "null"], "minimum": 0}
 _TEXT: Json = {"type": "string"}
+_MAYBE: Json = {"type": ["string", "null"]}
 _TIME: Json = {"type": "string", "format": "date-time"}
 
 
@@ -107,6 +108,10 @@ _SCHEMAS: Json = {
     "Listed": _object(
         {
             "id": _TEXT,
+            "title": _TEXT,
+            "model": _MAYBE,
+            "client": _MAYBE,
+            "purpose": _MAYBE,
             "tenant": _TEXT,
             "format": _TEXT,
             "messages": _COUNT,

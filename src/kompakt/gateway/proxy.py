@@ -22,6 +22,7 @@ from kompakt.gateway.compacting import Compacting, Terms
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.forwarding import Upstream
 from kompakt.gateway.keeping import Keeping, Owner, Standing
+from kompakt.gateway.labels import Labels, purpose_of
 from kompakt.gateway.marking import marked
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
@@ -103,6 +104,7 @@ class Proxy:
         self._sizes = Sizes()
         self._compacting = Compacting(keeping, metrics)
         self._recalling = Recalling(keeping, metrics)
+        self._labels = Labels(keeping)
 
     async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
         """Serve a request."""
@@ -144,7 +146,8 @@ class Proxy:
             return "unreadable-message"  # the provider says best what is wrong with it
         if trail is None:
             return "no-messages"
-        told_of(request).model = trail.asked.model
+        told = told_of(request)
+        told.model, told.purpose = trail.asked.model, purpose_of(trail.asked, request.headers)
         self._note_window(trail.asked.model or "")
         held = trail.asked.held_elsewhere
         if held is not None:
@@ -364,6 +367,7 @@ class Proxy:
             self._metrics.degraded.inc()
             return
         self._keeping.record_later(job.owner, job.trail, plan.standing.line)
+        self._labels.put(job.owner, plan.standing.line, job.trail, job.request.headers)
         if planning.is_ripe(plan.budget, plan.size) and plan.compaction is None and job.route.name != "count_tokens":
             found = plan.standing.found
             if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.length:

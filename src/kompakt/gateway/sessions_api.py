@@ -6,7 +6,8 @@ all. A session of somebody else is not there: the answer is the same as for one 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,8 @@ from kompakt.errors import StoreDamaged, StoreError, WrongKey
 from kompakt.gateway import inspecting, openapi
 from kompakt.gateway.access import Access, access_of
 from kompakt.gateway.keeping import Owner
+from kompakt.gateway.labels import Label, label_name
+from kompakt.gateway.noting import unpacked
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.registry import PLACE, heads_of
 from kompakt.gateway.tenants import is_named
@@ -43,6 +46,12 @@ class Listed(msgspec.Struct):
     """A session in a list."""
 
     id: str
+    title: str
+    """The first words of the first request."""
+    model: str | None
+    client: str | None
+    purpose: str | None
+    """What it is for, when it is not a conversation: ``title``, ``quota-check``, ``loop-check``, …"""
     tenant: str
     format: str
     messages: int
@@ -175,14 +184,26 @@ class Api:
 
     async def page(self, access: Access, after: str, limit: int) -> Page:
         """Read some sessions, those behind a place."""
-        found: list[Listed] = []
-        last = ""
+        found: list[tuple[str, Head]] = []
+        following = None
         async for tenant, head in self._heads(access, after):
             if len(found) == limit:
-                return Page(found, next=last)
-            found.append(await _line(head, self._store(tenant)))
-            last = f"{tenant}/{head.key}"
-        return Page(found)
+                following = f"{found[-1][0]}/{found[-1][1].key}"
+                break
+            found.append((tenant, head))
+        labels = await self._labels(found)
+        return Page([await self._line(head, tenant, labels) for tenant, head in found], next=following)
+
+    async def _labels(self, found: Sequence[tuple[str, Head]]) -> dict[tuple[str, str], Label]:
+        """Read what sessions are recognised by, with one question for each tenant."""
+        labels: dict[tuple[str, str], Label] = {}
+        packing = self.gateway.keeping.packing
+        for tenant in dict.fromkeys(tenant for tenant, _ in found):
+            names = {label_name(_id(head)): _id(head) for other, head in found if other == tenant}
+            for name, data in (await self.gateway.keeping.notes(Owner(tenant, ""), list(names))).items():
+                with suppress(StoreDamaged, WrongKey):
+                    labels[tenant, names[name]] = unpacked(data, packing, Label)
+        return labels
 
     async def _heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
         """Go through the sessions that somebody may see, tenant by tenant, from a place on."""
@@ -231,9 +252,36 @@ class Api:
                     return Place(head, store)
         raise _missing()
 
+    async def _line(self, head: Head, tenant: str, labels: Mapping[tuple[str, str], Label]) -> Listed:
+        """Describe a session on one line; costs its events, not its messages."""
+        live: list[Account] = []
+        if head.events:
+            with suppress(StoreDamaged, WrongKey):
+                session = await self._store(tenant).session(_id(head))
+                live = [one for one in await session.compactions() if not one.undone]
+        newest = live[-1] if live else None
+        label = labels.get((tenant, _id(head)), Label())
+        return Listed(
+            id=_id(head),
+            title=label.title,
+            model=label.model,
+            client=label.client,
+            purpose=label.purpose,
+            tenant=tenant,
+            format=head.format,
+            messages=head.messages,
+            turns=head.turn,
+            created=_moment(head.created),
+            touched=_moment(head.touched or head.created),
+            compactions=len(live),
+            tokens_before=newest.tokens_before if newest is not None else None,
+            tokens_after=newest.tokens_after if newest is not None else None,
+        )
+
     async def account(self, place: Place) -> Shown:
         """Tell all that is known of a session."""
-        line = await _line(place.head, place.store)
+        tenant = place.store.tenant
+        line = await self._line(place.head, tenant, await self._labels([(tenant, place.head)]))
         accounts = await (await _session(place)).compactions() if place.head.events else []
         return Shown(
             line,
@@ -258,29 +306,6 @@ async def _session(place: Place) -> Session:
 
 def _id(head: Head) -> str:
     return head.id.decode("utf-8", "replace")
-
-
-async def _line(head: Head, store: Store) -> Listed:
-    """Tell of a session on one line; costs its events, not its messages."""
-    live: list[Account] = []
-    if head.events:
-        try:
-            live = [one for one in await (await store.session(_id(head))).compactions() if not one.undone]
-        except (StoreDamaged, WrongKey):
-            live = []
-    newest = live[-1] if live else None
-    return Listed(
-        id=_id(head),
-        tenant=store.tenant,
-        format=head.format,
-        messages=head.messages,
-        turns=head.turn,
-        created=_moment(head.created),
-        touched=_moment(head.touched or head.created),
-        compactions=len(live),
-        tokens_before=newest.tokens_before if newest is not None else None,
-        tokens_after=newest.tokens_after if newest is not None else None,
-    )
 
 
 def _moment(seconds: float) -> str:

@@ -40,6 +40,10 @@ class Told(msgspec.Struct):
     """In whose shape errors are written."""
     tenant: str = ""
     model: str | None = None
+    client: str | None = None
+    """The name and version of the program that asks."""
+    purpose: str | None = None
+    """What the request is for, when it is not part of a conversation."""
     status: int = 0
     session: str | None = None
     tokens_before: int | None = None
@@ -67,6 +71,8 @@ class Told(msgspec.Struct):
             "status": self.status,
             "tenant": self.tenant or None,
             "model": self.model,
+            "client": self.client,
+            "purpose": self.purpose,
             "session": self.session,
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
