@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -448,6 +449,56 @@ class TestLeases:
             await records.close()
 
         asyncio.run(scenario())
+
+    @staticmethod
+    def scenario(tmp_path: Path, work: Callable[[SqliteRecords, SqliteRecords], Coroutine[Any, Any, None]]) -> None:
+        """Run something with two stores on one file."""
+
+        async def opened() -> None:
+            one, two = await open_sqlite(tmp_path / "s.db"), await open_sqlite(tmp_path / "s.db")
+            assert isinstance(one, SqliteRecords) and isinstance(two, SqliteRecords)
+            await work(one, two)
+            await one.close()
+            await two.close()
+
+        asyncio.run(opened())
+
+    def test_a_dead_lock_is_free_after_its_lease_though_the_clock_was_set_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The stated end is an hour away by the new clock; nobody renews the lease, so it ends all the same."""
+
+        async def work(one: SqliteRecords, two: SqliteRecords) -> None:
+            dead = await one.acquire(KEY, "compact", lease=0.2)
+            monkeypatch.setattr("kompakt.store.sqlite.time", clock_off_by(-3600))
+            assert dead is not None and await two.acquire(KEY, "compact", lease=0.2) is None
+            await asyncio.sleep(0.25)
+            fence = await two.acquire(KEY, "compact", lease=0.2)
+            assert fence is not None and fence.number > dead.number
+            assert not await one.renew(KEY, dead, lease=0.2)
+
+        self.scenario(tmp_path, work)
+
+    def test_a_holder_that_renews_keeps_its_lock_though_the_clock_was_set(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither back nor forward ends a lease that is renewed, nor does it keep its holder from renewing it."""
+
+        async def work(one: SqliteRecords, two: SqliteRecords) -> None:
+            fence = await one.acquire(KEY, "compact", lease=30)
+            assert fence is not None and await two.acquire(KEY, "compact", lease=30) is None
+            for offset in (3600, -3600):
+                monkeypatch.setattr("kompakt.store.sqlite.time", clock_off_by(offset))
+                assert await two.acquire(KEY, "compact", lease=30) is None
+                assert await one.renew(KEY, fence, lease=30)
+                assert await two.acquire(KEY, "compact", lease=30) is None
+
+        self.scenario(tmp_path, work)
+
+
+def clock_off_by(seconds: float) -> SimpleNamespace:
+    """Return the module of clocks with the host's clock set."""
+    return SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")

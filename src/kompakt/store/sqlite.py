@@ -64,12 +64,12 @@ _REASONS = {
 _ACQUIRE = text(
     "INSERT INTO kompakt_locks (key, name, fence, expires, guarded) VALUES (:key, :name, :first, :until, 0)"
     " ON CONFLICT (key, name) DO UPDATE SET fence = max(fence + 1, excluded.fence), expires = excluded.expires"
-    " WHERE expires <= :now RETURNING fence"
+    " RETURNING fence"
 )
-_RENEW = text(
-    "UPDATE kompakt_locks SET expires = :until WHERE key = :key AND name = :name AND fence = :fence AND expires > :now"
-)
-_HELD = text("SELECT 1 FROM kompakt_locks WHERE key = :key AND name = :name AND expires > :now")
+_RENEW = text("UPDATE kompakt_locks SET expires = :until WHERE key = :key AND name = :name AND fence = :fence")
+_HELD = text("SELECT fence, expires FROM kompakt_locks WHERE key = :key AND name = :name AND expires > 0")
+_MAX_LEASES = 10_000
+"""Leases of others that a store remembers; a forgotten one is observed anew."""
 _SEARCH = text(
     "SELECT w.seq FROM kompakt_index JOIN kompakt_words AS w ON w.id = kompakt_index.rowid"
     " WHERE kompakt_index MATCH :query AND w.key = :key ORDER BY rank, w.seq DESC LIMIT :limit"
@@ -163,6 +163,7 @@ class SqliteRecords(SqlRecords):
         self._patience = patience
         self._reader = NoteReader(path)
         self._turn = asyncio.Lock()
+        self._leases = _Leases()
 
     @asynccontextmanager
     async def _connection(self, *, write: bool) -> AsyncGenerator[AsyncConnection]:
@@ -223,34 +224,70 @@ class SqliteRecords(SqlRecords):
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
         """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it.
 
-        The lock is a row with the time at which it lapses, by this host's clock. Its number begins with the time in
+        All who take a lock of one name ask for the same lease. The number of the lock begins with the time in
         milliseconds, so it grows even after the row was deleted with its session.
         """
-        place = {"key": key, "name": name}
         async with self._using() as connection:
-            if (await connection.execute(_HELD, place | {"now": time.time()})).first():
+            if await self._holder(connection, key, name, lease) is not None:
                 return None
         async with self._using(write=True) as connection:
+            if await self._holder(connection, key, name, lease) is not None:
+                return None
             now = time.time()  # read inside the transaction: the wait for other writers must not eat the lease
-            values = place | {"now": now, "until": now + lease, "first": int(now * 1000)}
-            number = (await connection.execute(_ACQUIRE, values)).scalar()
-        return None if number is None else Fence(name, number)
+            values = {"key": key, "name": name, "until": now + lease, "first": int(now * 1000)}
+            number: int = (await connection.execute(_ACQUIRE, values)).scalar_one()
+            self._leases.note(key, name, number, now + lease, lease)
+        return Fence(name, number)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
         """Hold a lock for ``lease`` seconds from now; false when it was lost."""
-        return await self._move(key, fence, lease=lease)
+        async with self._using(write=True) as connection:
+            if await self._holder(connection, key, fence.name, lease) != fence.number:
+                return False
+            until = time.time() + lease
+            await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": until})
+            self._leases.note(key, fence.name, fence.number, until, lease)
+        return True
 
     async def release(self, key: str, fence: Fence) -> None:
         """Give a lock back; one that was lost is left alone."""
-        await self._move(key, fence, lease=None)
-
-    async def _move(self, key: str, fence: Fence, *, lease: float | None) -> bool:
-        """Extend a lock that is still held, or end it when ``lease`` is ``None``."""
         async with self._using(write=True) as connection:
-            now = time.time()
-            until = 0.0 if lease is None else now + lease
-            values = {"key": key, "name": fence.name, "fence": fence.number, "until": until, "now": now}
-            return (await connection.execute(_RENEW, values)).rowcount == 1
+            await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": 0.0})
+
+    async def _holder(self, connection: AsyncConnection, key: str, name: str, lease: float) -> int | None:
+        """Return the number under which a lock is held now."""
+        row = (await connection.execute(_HELD, {"key": key, "name": name})).first()
+        if row is None or self._leases.has_ended(key, name, row.fence, row.expires, lease):
+            return None
+        return row.fence
+
+
+class _Leases:
+    """Tells when leases end by a clock that nobody sets.
+
+    A row states its end by the host's clock, which may be set back or forward. So the host's clock is read only once
+    for each state of a row: when a store writes it or first sees it. From then on the monotonic clock counts, and no
+    longer than the length of a lease. A holder that lives renews its row, which is another state.
+    """
+
+    __slots__ = ("_ends",)
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, str], tuple[int, float, float]] = {}
+        """Fence and stated end of each lock, and when it ends by the monotonic clock."""
+
+    def note(self, key: str, name: str, fence: int, stated: float, left: float) -> None:
+        """Note a state of a lock and the seconds that are left of it."""
+        if len(self._ends) >= _MAX_LEASES:
+            self._ends.pop(next(iter(self._ends)))
+        self._ends[key, name] = fence, stated, time.monotonic() + left
+
+    def has_ended(self, key: str, name: str, fence: int, stated: float, lease: float) -> bool:
+        """Tell whether a lock in this state is free."""
+        known = self._ends.get((key, name))
+        if known is None or known[:2] != (fence, stated):
+            self.note(key, name, fence, stated, min(max(stated - time.time(), 0.0), lease))
+        return time.monotonic() >= self._ends[key, name][2]
 
 
 async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> SqlRecords:
