@@ -49,6 +49,9 @@ Origins = Annotated[
     list[str] | None, _option("allow-origin", "ORIGIN", "A web page's origin that may send requests; repeatable.")
 ]
 Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request.")]
+MediaBytes = Annotated[
+    int | None, _option("max-media", "BYTES", "Most bytes of images, audio and documents in a request.")
+]
 Places = Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")]
 PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")]
 Silence = Annotated[float | None, _option("upstream-timeout", "SECONDS", "Longest silence of a provider.")]
@@ -84,6 +87,7 @@ def serve(
     allow_host: Hosts = None,
     allow_origin: Origins = None,
     max_body: Body = None,
+    max_media: MediaBytes = None,
     max_concurrency: Places = None,
     max_per_tenant: PerTenant = None,
     upstream_timeout: Silence = None,

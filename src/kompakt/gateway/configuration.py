@@ -123,6 +123,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
     """What the hash of credentials is keyed with; made and kept in the store when not given."""
     max_body: Count = 64 * 1024 * 1024
+    max_media: Count | None = None
+    """Bytes of images, audio and documents, after base64, that go upstream in one request; ``max_body`` alone when
+    ``None``."""
     max_header: Count = 64 * 1024
     body_timeout: Seconds = 30.0
     """Seconds in which a request's body has to be there."""

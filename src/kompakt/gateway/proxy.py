@@ -5,6 +5,7 @@ Whatever is not a history, or needs nothing done, goes on as the bytes it came a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from kompakt.gateway.forwarding import Upstream
 from kompakt.gateway.keeping import Keeping, Owner, Standing
 from kompakt.gateway.labels import Labels, purpose_of
 from kompakt.gateway.marking import marked
+from kompakt.gateway.media import media_bytes
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import TRIES
@@ -118,7 +120,7 @@ class Proxy:
         await self._keeping.room()
         standing = await self._stand(job)
         job = await self._joined(job, standing)
-        plan = await self._plan(job, standing)
+        plan = await self._within_media(job, await self._plan(job, standing))
         upstream, plan = await self._sent(job, plan)
         self._account(job, plan)
         return await self._answer(job, plan, upstream)
@@ -221,6 +223,43 @@ class Proxy:
                 return made
             plan = made
         return plan
+
+    async def _within_media(self, job: Job, plan: Plan) -> Plan:
+        """Compact further while the request holds more bytes of media than the settings allow.
+
+        Raises:
+            Refused: there is nothing more to leave out.
+        """
+        most = self._settings.max_media
+        if most is None or len(plan.body) <= most:
+            return plan
+        while (found := await asyncio.to_thread(media_bytes, plan.body, job.trail.asked.format)) > most:
+            made = await self._with_less_media(job, plan, most / found)
+            if made is None:
+                message = (
+                    f"the request holds {found:,} bytes of images, audio and documents; the gateway's --max-media "
+                    f"allows {most:,}; send fewer or smaller ones, or send them by address"
+                )
+                raise Refused(413, message, code="media_too_large")
+            plan = made
+        return plan
+
+    async def _with_less_media(self, job: Job, plan: Plan, share: float) -> Plan | None:
+        """Plan with a share of the tokens, as media counts in bytes and leaves with its message."""
+        found = plan.standing.found
+        before = found.known.pivot if found is not None else None
+        attempt = before.attempt + 1 if before is not None and found is not None and found.at == job.trail.length else 0
+        if attempt >= TRIES:
+            return None
+        goal = max(2, int(plan.size.sent * share))
+        terms = msgspec.structs.replace(
+            self._terms(job, plan),
+            budget=Budget(window=goal, trigger=goal, target=goal // 2),
+            reason="more bytes of media than --max-media allows",
+            attempt=attempt,
+        )
+        made = await self._compacted(job, plan, terms, job.trail.length)
+        return None if made is plan or len(made.body) >= len(plan.body) else made
 
     def _end(self, job: Job, plan: Plan) -> int:
         """Say how many items the next pivot covers: as few as may be enough."""
