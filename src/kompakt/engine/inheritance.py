@@ -1,7 +1,8 @@
 """What a context takes over from an earlier pass: its pivots, and transcripts it put beside the user's words.
 
-A caller may send a compacted history back with more behind it. kompakt knows its own texts by their seal, in their
-fixed place and role, takes them out, and keeps what they say to be folded into the next summary.
+A caller may send a compacted history back with more appended to it. kompakt recognizes its own texts by their seal, in
+their fixed place and role, takes them out, and keeps what they say to be folded into the next summary. Anybody can
+compute the seal, so what such a text quotes is compared with the originals as far as they are at hand.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from itertools import groupby
 
 from kompakt.engine import pivot
 from kompakt.engine.context import Context
+from kompakt.engine.ledger.parsing import without_false_quotes
 from kompakt.model.messages import Message, Part, Text
 from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal
 
@@ -29,8 +31,9 @@ def _adopt_one(context: Context) -> bool:
         return False
     position, text = found
     indices = context.shown_indices()
-    context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
     question, answer = indices[position - 1], indices[position]
+    text = _verified(context, text, question)
+    context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
     context.view.hide(context.group_at(answer), _REASON)
     asked = context.shown(question)
     if len(asked.parts) == 1:
@@ -38,6 +41,23 @@ def _adopt_one(context: Context) -> bool:
     else:
         context.view.put(question, asked.with_parts(asked.parts[:-1]))
     return True
+
+
+def _verified(context: Context, text: str, before: int) -> str:
+    """Drop quotes of the user that the messages before a pivot contradict: a seal proves no more than a checksum does.
+
+    A reference that names none of these messages is left alone: its original is not at hand.
+    """
+    originals = {context.reference(index): index for index in range(before)}
+
+    def is_said(reference: str, words: str) -> bool:
+        index = originals.get(reference.partition(".")[0])
+        if index is None:
+            return True
+        said = [part.text for part in context.messages[index].parts if type(part) is Text]
+        return context.is_request_at(index) and any(words in one for one in said)
+
+    return without_false_quotes(text, is_said)
 
 
 def release_notes(context: Context) -> None:
@@ -50,7 +70,8 @@ def release_notes(context: Context) -> None:
         if message.role != "user" or not any(map(_is_boundary, message.parts)):
             continue
         texts = [part.text for part in message.parts if type(part) is Text]
-        summaries, transcripts = map(noted_summary, texts), map(unseal, filter(is_transcript, texts))
+        summaries = [_verified(context, told, index) for told in map(noted_summary, texts) if told]
+        transcripts = map(unseal, filter(is_transcript, texts))
         context.inherited = "\n".join(filter(None, [*summaries, context.inherited, *transcripts])) or None
         parts = _released(message, keeps_last=index == context.archive.newest_request)
         if parts != message.parts:

@@ -7,7 +7,7 @@ transcript of an open round, is kept as lines that assert nothing. Linear in the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -73,6 +73,30 @@ def read(text: str) -> Known:
     lines = (line for line in transcript.split("\n") if line.strip() and line != OPEN_ROUND_NOTE)
     known.narrative.extend(quoted(line, MAX_TOLD) for line in lines)
     return known
+
+
+def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
+    """Drop the lines of ledgers that quote the user in words which their reference does not bear out.
+
+    ``is_said`` takes a reference and words and tells whether the words stand in the message of that name.
+    """
+    first, *ledgers = f"\n{text}".split(f"\n{HEADING}")
+    out = [first]
+    for section in ledgers:
+        lines = section.split("\n")
+        kept: list[str] = []
+        last = ""
+        told = list(_lines(lines))
+        for line, (reference, body) in zip(lines, told, strict=False):
+            quoted_words = body.removeprefix(SPEAKERS["word"])
+            is_quote = reference not in ("", BARE) and quoted_words != body
+            if is_quote and not is_said(reference, quoted_words):
+                continue
+            is_cut_off = line.startswith(SAME) and reference not in (last, BARE)
+            kept.append(f"{reference} {body}" if is_cut_off else line)
+            last = reference
+        out.append("\n".join([*kept, *lines[len(told) :]]))
+    return f"\n{HEADING}".join(out).removeprefix("\n")
 
 
 def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
