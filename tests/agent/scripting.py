@@ -65,7 +65,8 @@ class Scripted:
 
     async def send(self, body: JsonObject, *, on_delta: Any = None, changes: Any = None) -> Reply:
         body = {**body, WIRES[self.format].messages_key: list(body[WIRES[self.format].messages_key])}
-        assert kompakt.check(body, self.format) == []
+        problems = kompakt.check(body, self.format)
+        assert problems == [], problems
         counted = kompakt.count(body, self.model, self.format).total
         if self.limit is not None and counted * self.factor > self.limit:
             self.refused.append(body)

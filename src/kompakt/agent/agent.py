@@ -9,6 +9,7 @@ What is said at the call counts before what was said to the agent, and that befo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,10 +30,14 @@ from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Json, Message, Text
+from kompakt.model.tokens import Tokenizer
 from kompakt.session.compacting import SessionCompaction
-from kompakt.session.providers import ContextProvider, Run
+from kompakt.session.providers import ContextProvider, HistoryProvider, Run
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
+from kompakt.store.memory import MemoryRecords
+
+_log = logging.getLogger("kompakt.agent")
 
 MAX_STEPS = 10_000
 """Model calls of one run at most: a model that never ends is ended."""
@@ -47,10 +52,11 @@ class Agent:
         *,
         tools: Iterable[Function | Tool] = (),
         system: str | None = None,
-        store: str | Store = "memory:",
+        store: str | Store | None = None,
         budget: int | Budget | None = None,
         policy: str | Policy | None = None,
         summarizer: Summarizer | None = None,
+        tokenizer: Tokenizer | None = None,
         compaction: CompactionConfig | None = None,
         providers: Sequence[ContextProvider] = (),
         max_steps: int = MAX_STEPS,
@@ -60,10 +66,13 @@ class Agent:
         self.tools = tools_of(tools)
         self.providers = tuple(providers)
         self.max_steps = max_steps
-        own = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer)
+        own = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer, tokenizer=tokenizer)
         self._config = own.over(compaction) if compaction is not None else own
-        self._store = store
-        self._opened: Store | None = store if isinstance(store, Store) else None
+        loading = (one for one in self.providers if isinstance(one, HistoryProvider) and one.loads)
+        self._history = next(loading, None) if store is None else None
+        """The provider that has the history, where the agent has no store of its own."""
+        self._store = self._history.store if self._history is not None else store
+        self._opened: Store | None = self._store if isinstance(self._store, Store) else None
         self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -82,11 +91,10 @@ class Agent:
         await self.client.close()
 
     async def session(self, id: str) -> Session:
-        """Return a session of the agent's store."""
+        """Return a session of the agent's store, or of its history provider's when the agent has none."""
         async with self._opening:
             if self._opened is None:
-                assert isinstance(self._store, str)
-                self._opened = await open_store(self._store)
+                self._opened = await open_store(self._store if isinstance(self._store, str) else "memory:")
         return await self._opened.session(id)
 
     async def run(
@@ -148,19 +156,21 @@ class Agent:
             summarizer=config.summarizer,
             instructions=config.instructions,
             model=self.client.model,
+            tokenizer=config.tokenizer,
         )
 
     async def _natively(self, session: Session, config: CompactionConfig) -> SessionCompaction | None:
         """Have the provider compact a session, where it does and that helps."""
-        live, budget = self._live(session), budget_of(self.client, config)
+        live, budget = self._live(session, config), budget_of(self.client, config)
         await live.load()
         native = Native(self.client, live, how=config.native, budget=budget)
         fits = partial(_helps, before=live.context.projected_tokens, budget=budget)
         return await native.compacted(fits=fits, paid=lambda _: None, instructions=config.instructions)
 
-    def _live(self, session: Session) -> Live:
+    def _live(self, session: Session, config: CompactionConfig) -> Live:
         envelope = self.client.envelope(system=self.system, tools=[tool.spec for tool in self.tools.values()])
-        return Live(session, envelope, format=self.client.format, model=self.client.model)
+        format, model = self.client.format, self.client.model
+        return Live(session, envelope, format=format, model=model, tokenizer=config.tokenizer)
 
     async def _started(
         self, text: str | None, session: str | None, config: CompactionConfig, *, streams: bool
@@ -188,45 +198,69 @@ class Agent:
         *,
         streams: bool,
     ) -> Result:
-        session = await self.session(id)
-        live = self._live(session)
-        async with session.turn():
-            run = await self._begun(text, session, live)
+        home, config = await self.session(id), config_of(self.client, config, self._config)
+        async with home.turn():
+            run = await self._prepared(text, id)
+            live = self._live(await self._workplace(home, run), config)
+            await self._begun(text, run, live)
             loop = Loop(
                 self.client,
                 live,
                 self.tools,
-                config=config_of(self.client, config, self._config),
+                config=config,
                 emit=told.put_nowait,
                 max_steps=self.max_steps,
                 streams=streams,
             )
-            if text is None and live.rests:  # it was cut short behind its last word
+            if text is None and live.rests:  # the run ended after its last answer
                 return loop.said_last()
-            result = await loop.run()
+            try:
+                result = await loop.run()
+            except BaseException:
+                run.responses = loop.broken_off()
+                await surely(self._end(run, [one for one in self.providers if isinstance(one, HistoryProvider)]))
+                raise
             run.responses = loop.produced
-            for provider in self.providers:
-                await provider.after_run(run)
+            run.compacted = list(live.context.project()) if loop.compacted else None
+            await self._end(run, self.providers)
             return result
 
-    async def _begun(self, text: str | None, session: Session, live: Live) -> Run:
-        """Load the session, or begin it, and say what is new."""
-        opening: list[Json] = []
+    async def _prepared(self, text: str | None, id: str) -> Run:
+        """Let the providers say what comes before a run; one that is taken up again has been prepared."""
         spoken = [] if text is None else [Message("user", (Text(sendable(text)),))]
-        run = Run(session.id, spoken, format=self.client.format)
-        if await session.exists():
+        run = Run(id, spoken, format=self.client.format)
+        for provider in self.providers:
+            if text is not None or provider is self._history:
+                await provider.before_run(run)
+        return run
+
+    async def _workplace(self, home: Session, run: Run) -> Session:
+        """Return the session to work in: one of this run alone where a provider has the history."""
+        provided = self._history is not None or (self._store is None and bool(run.history))
+        return await Store(MemoryRecords()).session(home.id) if provided else home
+
+    async def _begun(self, text: str | None, run: Run, live: Live) -> None:
+        """Load the session, or begin it, and say what is new."""
+        opening, history = list[Json](), list[Message]()
+        if await live.session.exists():
             await live.load()
-            if await retold(session, live, self.client.opening(self.system)):
+            if await retold(live.session, live, self.client.opening(self.system)):
                 await live.load()
-        elif text is None:
-            raise UsageError(f"there is no session {session.id!r} to take up; say something to begin it")
+        elif text is None and not run.history:
+            raise UsageError(f"there is no session {run.session!r} to take up; say something to begin it")
         else:
             live.begin()
             opening = self.client.opening(self.system)
-        for provider in self.providers if text is not None else ():  # what is taken up has been prepared
-            await provider.before_run(run)
-        await surely(live.add([*run.added, *run.inputs], opening=opening))
-        return run
+            history = [one for one in run.history if one.role != "system" or not opening]
+        await surely(live.add([*history, *run.added, *run.inputs], opening=opening))
+
+    async def _end(self, run: Run, providers: Sequence[ContextProvider]) -> None:
+        """Tell providers that a run is over; what goes wrong with them is logged."""
+        for provider in providers:
+            try:
+                await provider.after_run(run)
+            except Exception as error:  # noqa: BLE001 — a provider may be anybody's code; the run is over
+                _log.warning("provider %r failed after the run: %r", provider.source_id, error)
 
 
 def _helps(tokens: int, *, before: int, budget: Budget) -> bool:

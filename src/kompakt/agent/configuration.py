@@ -13,6 +13,7 @@ from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
 from kompakt.model.limits import Limits
+from kompakt.model.tokens import Tokenizer
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     prepare: bool | float | None = None
     """Whether a summary that has to be waited for is written ahead, while the agent works; true when nobody says. A
     number is the share of the trigger at which that begins."""
+    tokenizer: Tokenizer | None = None
+    """Counts tokens instead of the model's own counter: a ``Counter``, or a function from a text to its tokens."""
     instructions: str | None = None
     output_cap: int | None = None
     """Most tokens that are kept free for an answer."""

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kompakt import api
+from kompakt.agent.tools import interrupted
 from kompakt.engine.context import Context
 from kompakt.model.groups import groups
 from kompakt.model.messages import History, Json, JsonObject, Message, Text, ToolCall, ToolResult
 from kompakt.model.pairs import pair
-from kompakt.model.phrases import CUT_SHORT, NOT_FINISHED
-from kompakt.model.tokens import counter_for
+from kompakt.model.phrases import CUT_SHORT
+from kompakt.model.tokens import Tokenizer, counter_of
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.session import Session
@@ -32,11 +33,20 @@ class Live:
 
     context: Context
 
-    def __init__(self, session: Session, envelope: JsonObject, *, format: str, model: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        envelope: JsonObject,
+        *,
+        format: str,
+        model: str,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self.session = session
         self.envelope = envelope
         self.format = format
         self.model = model
+        self.tokenizer = tokenizer
         self._wire = WIRES[format]
         self._request = self._wire.parse([], {**envelope, self._wire.messages_key: []})
         self._items: list[Json] = []
@@ -52,7 +62,7 @@ class Live:
     async def load(self) -> None:
         """Make the context from the store; close what a run that was cut short has left open."""
         reader = await self.session.reader()
-        found = await resumed(reader, model=self.model)
+        found = await resumed(reader, model=self.model, tokenizer=self.tokenizer)
         self.context, self._shown, self._written = found.context, (), 0
         self._rows, self._events = reader.head.rows, reader.head.events
         left = self.open_calls()
@@ -63,7 +73,7 @@ class Live:
     def begin(self) -> None:
         """Begin with nothing: there is no such session yet."""
         history = self._wire.parse([], self.envelope)
-        self.context = Context(history, counter=counter_for(self.model).own())
+        self.context = Context(history, counter=counter_of(self.tokenizer, self.model).own())
 
     def _whole(self) -> History:
         history = self._wire.parse([], self.envelope)
@@ -81,7 +91,7 @@ class Live:
         done = {
             result.call_id: result for one in behind if one.row.kind == "finished" for result in one.message.results
         }
-        return [_named(done.get(call.id) or ToolResult(call.id, NOT_FINISHED, is_error=True), call) for call in calls]
+        return [_named(done.get(call.id) or interrupted(call), call) for call in calls]
 
     async def is_current(self) -> bool:
         """Tell whether nobody else has written to the session."""
@@ -142,7 +152,8 @@ class Live:
         for message in messages:
             new += [_sourced(one, message.source_id) for one in self._wire.parse(self._wire.render(message), None)]
         await self._append(new)
-        if follows and follows[0].role != "assistant":  # nobody has answered what was said before
+        unanswered = bool(follows) and follows[0].role != "assistant"
+        if unanswered or len(messages) > 1:  # two messages of one side in a row, which not every provider takes
             self._mends = bool(api.check(self._whole(), resting=True))
 
     async def remember(self, result: ToolResult) -> None:
@@ -157,11 +168,16 @@ class Live:
         await self.session.write(make)
         self._rows += 1
 
-    async def answer(self, results: Sequence[ToolResult]) -> None:
-        """Append the results of a step, laid out as the provider wants them, all at once."""
-        await self.say([item for message in self._laid_out(results) for item in self._wire.render(message)])
+    async def answer(self, results: Sequence[ToolResult]) -> list[Message]:
+        """Append the results of a step, laid out as the provider wants them, all at once; return their messages."""
+        return await self._append(self.laid_out(results))
 
-    def _laid_out(self, results: Sequence[ToolResult]) -> list[Message]:
+    def laid_out(self, results: Sequence[ToolResult]) -> list[Message]:
+        """Write results as messages of the provider's format."""
+        made = [item for message in self._grouped(results) for item in self._wire.render(message)]
+        return list(self._wire.parse(made, None))
+
+    def _grouped(self, results: Sequence[ToolResult]) -> list[Message]:
         if self._wire.contract.results == "next-user-message":
             return [Message("user", tuple(results))]
         return [Message("tool", (result,)) for result in results]

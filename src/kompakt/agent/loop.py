@@ -21,7 +21,7 @@ from kompakt.agent.preparing import Preparing
 from kompakt.agent.protocol import ChatClient, Delta, Reply
 from kompakt.agent.saving import Saving, down_to
 from kompakt.agent.summarizing import LLMSummarizer
-from kompakt.agent.tools import Tool, failed
+from kompakt.agent.tools import Tool, failed, interrupted
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import DoesNotFit, Overflowed
@@ -87,6 +87,11 @@ class Loop:
         self._paid = Usage()
         self._steps = 0
         self.produced: list[Message] = []
+        """What the run has said and done: answers, calls, results."""
+        self.compacted = False
+        """Whether the model sees something else than all that was said."""
+        self._finished: dict[str, ToolResult] = {}
+        """Results of the step whose tools are at work."""
 
     async def run(self) -> Result:
         """Go on until the model has nothing more to do."""
@@ -120,6 +125,14 @@ class Loop:
     def said_last(self) -> Result:
         """Return the end of a run that had come to it before."""
         return self._result([self._live.context.messages[-1]], "end")
+
+    def broken_off(self) -> list[Message]:
+        """Return what the run has produced, with the calls closed whose tools have not answered."""
+        answered = {result.call_id for message in self.produced for result in message.results}
+        calls = [call for message in self.produced for call in message.calls if not call.hosted]
+        left = [call for call in calls if call.id not in answered]
+        closed = [self._finished.get(call.id) or interrupted(call) for call in left]
+        return [*self.produced, *(self._live.laid_out(closed) if closed else ())]
 
     # --- the window -----------------------------------------------------------------------------------------------
 
@@ -158,6 +171,7 @@ class Loop:
             summarizer=self._summarizer(),
             instructions=self._config.instructions,
             model=self._client.model,
+            tokenizer=self._config.tokenizer,
         )
 
     def _summarizer(self) -> Summarizer | None:
@@ -194,6 +208,7 @@ class Loop:
         await self._live.load()
         self._before = None
         if done.changed and done.id is not None:
+            self.compacted = True
             self._saving.rewrote(shown, self._live.context.projected_tokens)
             self._emit(Compacted(done.id, done.report))
 
@@ -262,6 +277,7 @@ class Loop:
         await self._live.load()
         self._saving.rewrote(counted, self._live.context.projected_tokens)
         self._before = None
+        self.compacted = True
         self._emit(Recovered(guilty, self._live.context.projected_tokens))
 
     async def _to_the_least(self, goal: int) -> None:
@@ -270,7 +286,7 @@ class Loop:
         for _ in range(2):
             await session.request_compaction(auto=True)
             try:
-                await session.compact(goal, model=self._client.model)
+                await session.compact(goal, model=self._client.model, tokenizer=self._config.tokenizer)
                 return
             except DoesNotFit as error:
                 goal = max(1, error.floor)
@@ -326,6 +342,7 @@ class Loop:
         async def one(call: ToolCall) -> ToolResult:
             nonlocal left
             result = await self._called(call)
+            self._finished[call.id] = result
             if left > 1:
                 await surely(self._live.remember(result))
             left -= 1
@@ -333,7 +350,8 @@ class Loop:
             return result
 
         results = await asyncio.gather(*map(one, calls))
-        await surely(self._live.answer(results))
+        self.produced += await surely(self._live.answer(results))
+        self._finished = {}
 
     async def _called(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)

@@ -85,7 +85,7 @@ class Native:
         if shown is None:
             _log.warning("the provider did not compact: it gave nothing that stands for the history")
             return None
-        return await publish(session, reader, shown, fits=fits, model=self._model)
+        return await publish(session, reader, shown, fits=fits, model=self._model, tokenizer=self._live.tokenizer)
 
     def _shown(self, reply: Reply) -> Shown | None:
         """Put what the provider made beside the user's own words."""
@@ -137,7 +137,14 @@ class Native:
         shown = Shown(messages=tuple(kept), summary=_summary(block), reason="made by the provider", asks=False)
         try:
             reader = await self._live.session.reader()
-            return await publish(self._live.session, reader, shown, fits=lambda _: True, model=self._model)
+            return await publish(
+                self._live.session,
+                reader,
+                shown,
+                fits=lambda _: True,
+                model=self._model,
+                tokenizer=self._live.tokenizer,
+            )
         except KompaktError as error:
             _log.warning("what the provider no longer reads is still sent: %s", error)
             return None

@@ -16,6 +16,7 @@ import msgspec
 from kompakt.agent.protocol import ToolSpec
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json, JsonObject, ToolCall, ToolResult
+from kompakt.model.phrases import NOT_FINISHED
 from kompakt.store.packing import decode, encode
 
 Function = Callable[..., Any]
@@ -72,6 +73,11 @@ def _text(made: object) -> str:
 def failed(call: ToolCall, why: str) -> ToolResult:
     """Answer a call with what went wrong."""
     return ToolResult(call.id, sendable(why), name=call.name, is_error=True)
+
+
+def interrupted(call: ToolCall) -> ToolResult:
+    """Answer a call whose run ended before the tool did."""
+    return ToolResult(call.id, NOT_FINISHED, name=call.name, is_error=True)
 
 
 def sendable(text: str) -> str:

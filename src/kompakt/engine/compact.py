@@ -150,7 +150,7 @@ async def _perform(context: Context, steps: list[Step]) -> None:
     """Ask the summariser once, for all that the replay left to it; what it cannot do the ledger says alone."""
     rehearsed, context.rehearsed = context.rehearsed, None
     if rehearsed is not None:
-        await _attempt(context, rehearsed, "Summarization", steps)
+        await attempt(context, rehearsed, "Summarization", steps)
 
 
 def _context(history: History, order: Order) -> Context:
@@ -188,16 +188,16 @@ async def rewrite(
         if context.tokens <= context.goal and not getattr(strategy, "concludes", False):
             continue
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
-        await _attempt(context, strategy, name, steps)
+        await attempt(context, strategy, name, steps)
     if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
-        await _attempt(context, Truncation(), Truncation.__name__, steps)
+        await attempt(context, Truncation(), Truncation.__name__, steps)
         resize(context)
     if context.is_rewritten:
         context.strip_reasoning()
         context.note_pins()
 
 
-async def _attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
+async def attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
     """Run a strategy and note what it did; undo it when it raises."""
     before, snapshot = context.tokens, context.snapshot()
     try:

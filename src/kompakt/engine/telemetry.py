@@ -46,7 +46,10 @@ def announce(report: Report) -> None:
     _log.info("compacted %(tokens_before)d to %(tokens_after)d tokens", facts, extra={"kompakt": facts})
     _trace(facts)
     for listener in tuple(_listeners):
-        listener(report)
+        try:
+            listener(report)
+        except Exception as error:  # noqa: BLE001 — a listener may be anybody's code; the compaction is done
+            _log.warning("a listener of compactions failed: %r", error)
 
 
 def _trace(facts: dict[str, Any]) -> None:

@@ -138,9 +138,7 @@ class Counter:
         self._count = count
         self._adds_up = count is None
         """Whether counts of pieces add up to that of the whole; of somebody's own function nobody knows."""
-        self._vocabulary = (
-            family.vocabulary if count is None else getattr(count, "__qualname__", type(count).__qualname__)
-        )
+        self._vocabulary = family.vocabulary if count is None else _function_name(count)
         self._cache: dict[int, int] = {}
 
     @property
@@ -280,6 +278,30 @@ def _shared(family: Family) -> Counter:
 def counter_for(model: str | None) -> Counter:
     """Return the counter that serves a model; models of one family share it and its cache."""
     return _shared(family_of(model))
+
+
+Tokenizer: TypeAlias = Counter | Callable[[str], int]
+"""What a caller may count with: a counter, or a function that counts the tokens of a text."""
+
+
+def counter_of(tokenizer: Tokenizer | None, model: str | None) -> Counter:
+    """Return the counter that a caller asks for; the model's own when the caller gives none.
+
+    A function's counts are taken as they are: no factor of the model's family is applied to them.
+    """
+    if tokenizer is None:
+        return counter_for(model)
+    if isinstance(tokenizer, Counter):
+        return tokenizer
+    return Counter(msgspec.structs.replace(family_of(model), factor=1.0), count=tokenizer)
+
+
+def _function_name(count: Callable[[str], int]) -> str:
+    """Name a function so that its counts are not taken for another's; one without a lasting name is named by its id."""
+    name = getattr(count, "__qualname__", None)
+    if name is None or "<" in name:
+        return f"{name or type(count).__qualname__}@{id(count):x}"
+    return f"{count.__module__}.{name}"
 
 
 class TokenCount(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 async def plan(session: Session, wish: Wish) -> Plan:
     """Read what a compaction has to know."""
     reader = await session.reader()
-    return Plan(reader, await resumed(reader, model=wish.model), wish)
+    return Plan(reader, await resumed(reader, model=wish.model, tokenizer=wish.tokenizer), wish)
 
 
 async def publish(session: Session, planned: Plan, prepared: Prepared) -> SessionCompaction | None:

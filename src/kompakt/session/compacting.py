@@ -28,6 +28,7 @@ from kompakt.engine.telemetry import announce
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
+from kompakt.model.tokens import Tokenizer, count
 from kompakt.session.asking import MAX_FAULT, Asked, with_summarizer
 from kompakt.session.coding import Coding
 from kompakt.session.events import Compacted, Entry, Failed, Frame
@@ -58,6 +59,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     instructions: str | None = None
     model: str | None = None
+    tokenizer: Tokenizer | None = None
     reason: str | None = None
     """Why to compact now, whether or not the budget is due; ``None`` compacts only when it is, or on request."""
 
@@ -88,7 +90,7 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompac
     """Compact a session whose lock is held, when there is a reason to: one read, one commit."""
     for _ in range(TRIES):
         reader = await session.reader()
-        now = await resumed(reader, model=wish.model)
+        now = await resumed(reader, model=wish.model, tokenizer=wish.tokenizer)
         if not now.markers and wish.reason is None:
             budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
             if not budget.due(tokens):
@@ -194,7 +196,7 @@ async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapp
     before = session.context.projected_tokens
     auto = is_auto(markers)
     asks = auto and not is_amid(session.context.messages, session.context.contract)
-    spare = _mending(session, wish.model) + (room_for(order.counter) if asks else 0)
+    spare = _mending(session) + (room_for(order.counter) if asks else 0)
     outcome = await _proceeded(session, order, spare)
     steps, budget = outcome.steps, order.budget
     reason = (wish.reason if auto else None) or _reason(markers, budget, before)
@@ -263,12 +265,13 @@ def is_auto(markers: Mapping[int, Marker]) -> bool:
     return all(marker.auto for marker in markers.values())
 
 
-def _mending(session: Resumed, model: str | None) -> int:
+def _mending(session: Resumed) -> int:
     """Count what has to be added to a broken history so that the provider takes it."""
     shown = projected(session)
     if not shown.repairs:
         return 0
-    return max(0, api.count(shown.payload, model, session.history.format).total - shown.tokens)
+    repaired = api.parse(shown.payload, session.history.format)
+    return max(0, count(repaired, session.context.counter).total - shown.tokens)
 
 
 async def _proceeded(session: Resumed, order: Order, spare: int) -> Outcome:
@@ -292,18 +295,31 @@ def frame_text(frame: Frame) -> str:
     return encode(msgspec.to_builtins(frame)).decode()
 
 
-async def apply(session: Session, strategy: Strategy, fence: Fence) -> SessionCompaction:
-    """Run one strategy on what is stored; nothing is written when it changes nothing."""
+async def apply(
+    session: Session,
+    strategy: Strategy,
+    fence: Fence,
+    *,
+    tokenizer: Tokenizer | None = None,
+    reason: str | None = None,
+) -> SessionCompaction:
+    """Run one strategy on what is stored; nothing is written when it changes nothing.
+
+    The reason is the caller's, else what the strategy states in its attribute ``reason``.
+    """
     for _ in range(TRIES):
         reader = await session.reader()
-        now = await resumed(reader)
+        now = await resumed(reader, tokenizer=tokenizer)
+        now.context.pinned_texts = list(reader.timeline.pins)
         before, began = now.context.projected_tokens, time.perf_counter()
         if not await strategy(now.context):
             return standing(reader, before)
         if now.context.is_rewritten:
             now.context.strip_reasoning()
+            now.context.note_pins()
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
-        account = _Account(name, "asked for", before, seconds=time.perf_counter() - began)
+        why = reason or getattr(strategy, "reason", None) or "asked for"
+        account = _Account(name, why, before, seconds=time.perf_counter() - began)
         prepared = recorded(reader, now, now.context, account)
         if await written(session, prepared, reader, fence):
             return told(prepared)

@@ -16,6 +16,7 @@ from kompakt.engine.report import Report
 from kompakt.engine.resuming import State, resume
 from kompakt.model.messages import Marker, Message
 from kompakt.model.references import digest
+from kompakt.model.tokens import Tokenizer
 from kompakt.session.compacting import (
     RECOVERABLE,
     Prepared,
@@ -51,13 +52,19 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def publish(
-    session: Session, reader: Reader, shown: Shown, *, fits: Callable[[int], bool], model: str | None = None
+    session: Session,
+    reader: Reader,
+    shown: Shown,
+    *,
+    fits: Callable[[int], bool],
+    model: str | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> SessionCompaction | None:
     """Let the model see what a provider made of a session as it was read; what was said since follows.
 
     ``None``, and nothing is written, when that does not fit or something was done to the session as a whole meanwhile.
     """
-    now = await resumed(reader, model=model)
+    now = await resumed(reader, model=model, tokenizer=tokenizer)
     done: list[Prepared] = []
 
     async with hold(session.records, session.key, "compaction") as fence:

@@ -15,7 +15,7 @@ from kompakt.engine.context import Context
 from kompakt.engine.resuming import FULL_LEDGER, State, resume
 from kompakt.engine.retelling import told_in_full
 from kompakt.model.messages import History, Json, Marker
-from kompakt.model.tokens import Counter, counter_for
+from kompakt.model.tokens import Counter, Tokenizer, counter_of
 from kompakt.session.coding import Stored, history_of
 from kompakt.session.going_on import is_amid
 from kompakt.session.reading import Reader
@@ -49,13 +49,13 @@ class Resumed(msgspec.Struct):
     """The requests to compact that nothing has answered yet, by their rows."""
 
 
-async def resumed(reader: Reader, *, model: str | None = None) -> Resumed:
-    """Make the context of a session as it is now."""
+async def resumed(reader: Reader, *, model: str | None = None, tokenizer: Tokenizer | None = None) -> Resumed:
+    """Make the context of a session as it is now, counted by a tokenizer, else for a model, else for its own model."""
     pivot = reader.timeline.pivot
     frame = await reader.frame(pivot) if pivot is not None else None
     rows = await reader.view(frame, after=pivot.tip if pivot is not None else 0)
     envelope = history_of((), reader.head.format, reader.envelope)
-    counter = counter_for(model or envelope.model).own()
+    counter = counter_of(tokenizer, model or envelope.model).own()
     session = _put_together(envelope, frame.state if frame else State(), rows.every, rows.kept, counter)
     session.markers = rows.markers
     session.altered = frozenset(entry.seq for entry in (frame.view if frame else ()) if entry.item is not None)

@@ -23,7 +23,7 @@ from kompakt.model.budget import Budget
 from kompakt.model.groups import page_end, safe_cuts
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
-from kompakt.model.tokens import counter_for
+from kompakt.model.tokens import Tokenizer, counter_for
 from kompakt.session import compacting, recalling, traveling, verifying
 from kompakt.session.coding import Coding, Redact, envelope_of
 from kompakt.session.compacting import SessionCompaction, Wish
@@ -341,12 +341,14 @@ class Session:
         summarizer: Summarizer | None = None,
         instructions: str | None = None,
         model: str | None = None,
+        tokenizer: Tokenizer | None = None,
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
         """Carry out pending requests, or compact when the budget is due; otherwise change nothing.
 
-        With ``reason`` the session is compacted in any case, automatically, and the report gives that reason.
+        ``tokenizer`` counts instead of the model's own counter. With ``reason`` the session is compacted in any case,
+        automatically, and the report gives that reason.
 
         Raises:
             DoesNotFit: what must stay is larger than the budget; the failure is recorded, nothing else.
@@ -358,19 +360,29 @@ class Session:
             summarizer=summarizer,
             instructions=instructions,
             model=model,
+            tokenizer=tokenizer,
             reason=reason,
         )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
             return await compacting.carry_out(self, wish, fence)
 
-    async def apply(self, strategy: Strategy, *, patience: float = PATIENCE) -> SessionCompaction:
+    async def apply(
+        self,
+        strategy: Strategy,
+        *,
+        tokenizer: Tokenizer | None = None,
+        reason: str | None = None,
+        patience: float = PATIENCE,
+    ) -> SessionCompaction:
         """Run a strategy on what the model sees; it is recorded like a compaction and undone like one."""
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
-            return await compacting.apply(self, strategy, fence)
+            return await compacting.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
 
-    async def replace(self, messages: Payload, *, format: str | None = None) -> SessionCompaction:
+    async def replace(
+        self, messages: Payload, *, format: str | None = None, reason: str = "asked for"
+    ) -> SessionCompaction:
         """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
-        return await traveling.replace(self, await self._parsed(messages, format))
+        return await traveling.replace(self, await self._parsed(messages, format), reason=reason)
 
     async def compactions(self) -> list[Account]:
         """List all compactions, oldest first, whatever became of them."""

@@ -203,7 +203,7 @@ async def edit(session: Session, text: str, id: str | None) -> None:
 # --- replace -----------------------------------------------------------------------------------------------------
 
 
-async def replace(session: Session, history: History) -> SessionCompaction:
+async def replace(session: Session, history: History, *, reason: str = "asked for") -> SessionCompaction:
     """Let the model see other messages: those that are stored are shown as they are, the others are inserted."""
     made: list[SessionCompaction] = []
 
@@ -215,7 +215,7 @@ async def replace(session: Session, history: History) -> SessionCompaction:
             known.setdefault(digest(message), []).append(seq)
         draft = Draft(reader.head, reader.coding)
         view = [_placed(draft, known, item, message) for item, message in reader.coding.items(history)]
-        made[:] = [_replaced(draft, reader, now, view, history)]
+        made[:] = [_replaced(draft, reader, now, view, history, reason)]
         return draft
 
     await session.write(make)
@@ -228,13 +228,15 @@ def _placed(draft: Draft, known: dict[bytes, list[int]], item: Json, message: Me
     return Entry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
 
 
-def _replaced(draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History) -> SessionCompaction:
+def _replaced(
+    draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History, reason: str
+) -> SessionCompaction:
     before, shown = now.context.projected_tokens, {entry.seq for entry in view}
     state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger_without(now, shown))
     context = resume(now.history.with_messages(history), state, counter=now.context.counter)
     report = Report(
         policy="replace",
-        reason="asked for",
+        reason=reason,
         tokens_before=before,
         tokens_after=context.projected_tokens,
         messages_before=len(now.history),
