@@ -16,7 +16,7 @@ from kompakt.engine.admission.lines import failures
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.page import page_of
 from kompakt.engine.ledger.values import printed_numbers
-from kompakt.model.phrases import is_admitted
+from kompakt.model.phrases import cut_note, is_admitted
 
 LEVELS = [
     msgspec.structs.replace(GENTLE, min_tokens=10),
@@ -134,6 +134,17 @@ class TestEveryOutput:
         assert admit_all(texts[:1], level) == found[:1]
         again = [admit(one.text, reference="mffff.0", settings=level) for one in found if one is not None]
         assert again == [None] * len(again)
+
+    @given(text=outputs, names=st.lists(st.integers(0, 0xFFFF), min_size=2, max_size=2))
+    def test_the_name_of_a_message_decides_nothing(self, level: Settings, text: str, names: list[int]) -> None:
+        """Under any name an output is compressed or left alone: names change from pass to pass."""
+        one, other = (admit(text, reference=f"m{name:04x}.0", settings=level) for name in names)
+        assert (one is None) == (other is None)
+
+    @given(text=outputs)
+    def test_what_was_shortened_is_left_alone(self, level: Settings, text: str) -> None:
+        """Head and tail of an output that a later step cut are not compressed in the next pass."""
+        assert admit(f"{text}{cut_note('m1234.0', 500)}{text}", reference="m0000.0", settings=level) is None
 
     @given(text=st.text(max_size=600))
     def test_anything_may_come(self, level: Settings, text: str) -> None:

@@ -261,3 +261,25 @@ class TestThreePoints:
         assert asyncio.run(strategy(context))
         assert kompakt.compact(chat(*session(1, 10)), 3000, policy=kompakt.Policy("t", (strategy,))).changed
         assert [tool(result("c9", "9 " + LONG))] == list(context.project()[-1:])
+
+
+class TestIdempotence:
+    """A payload that was compacted comes back as it is under the same budget and policy."""
+
+    @pytest.mark.parametrize(
+        ("seed", "chars", "parallel", "format", "share"),
+        [
+            (92, 1000, 2, "bedrock", 0.9),
+            (135, 200, 1, "openai-chat", 0.6),
+            (345, 1000, 3, "gemini", 0.7),
+            (521, 1000, 1, "openai-chat", 0.5),
+            (752, 2000, 4, "gemini", 0.4),
+        ],
+    )
+    def test_outputs_are_admitted_once(self, seed: int, chars: int, parallel: int, format: str, share: float) -> None:
+        """Neither what a later step cut nor an output that gains hardly enough is compressed in the next pass."""
+        for number in range(12):
+            body = plain.build(format, messages=8 + 3 * number, seed=seed + number, mean_chars=chars, parallel=parallel)
+            budget = int(kompakt.count(body, format=format).total * share)
+            once = kompakt.compact(body, budget, format=format, policy="admission")
+            assert kompakt.compact(once.payload, budget, format=format, policy="admission").payload is once.payload

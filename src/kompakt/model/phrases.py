@@ -199,3 +199,11 @@ def seen_mark(reference: str, lines: str) -> str:
 def is_admitted(text: str) -> bool:
     """Tell whether a text ends in a note of admission."""
     return _ADMITTED.search(text, max(0, len(text) - 260)) is not None
+
+
+_CUT = re.compile(r"\[kompakt\] … about \d{1,12} tokens left out here; recall \S{1,80} restores them …")
+
+
+def is_cut(text: str) -> bool:
+    """Tell whether a text holds the note that separates head and tail of a shortened one."""
+    return "[kompakt] … about " in text and _CUT.search(text) is not None

@@ -7,6 +7,7 @@ look at the first lines for each kind, then one pass over the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -19,8 +20,14 @@ from kompakt.engine.admission.prose import sentences
 from kompakt.engine.admission.seen import Seen
 from kompakt.engine.admission.settings import DEFAULT, Settings
 from kompakt.model.messages import Json
-from kompakt.model.phrases import folded_note, is_admitted, repeated_note
+from kompakt.model.phrases import folded_note, is_admitted, is_cut, repeated_note
 from kompakt.model.tokens import counter_for
+
+_REFERENCE = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d{1,6})?\b")
+
+_LONGEST_REFERENCE = "m9f9f.0"
+"""A name that takes as many tokens as any of usual length. References change from pass to pass, so whether an output is
+compressed must not depend on the tokens that its own ones take."""
 
 _MIN_ANCHOR = 12
 """Characters of a line by which a text is found again."""
@@ -55,17 +62,16 @@ def admit(
     count = counter_for(None).text if count is None else count
     before = count(text) if len(text) >= settings.min_tokens else 0
     found = None
-    if before >= settings.min_tokens and not is_admitted(text):
+    if before >= settings.min_tokens and not is_admitted(text) and not is_cut(text):
         found = _compressed(text, reference, settings, seen, call_input)
     if found is not None:
         shrunk, kind = found
         written = above() + shrunk.text if above is not None else shrunk.text
-        after = count(written)
-        if after <= before * (1 - settings.min_saving):
+        if count(_REFERENCE.sub(_LONGEST_REFERENCE, written)) <= before * (1 - settings.min_saving):
             if kind != "source" or not settings.show_again:  # what was shown of a file is found line by line
                 seen.add_whole(reference, text)
             seen.add(reference, shrunk.shown or ())
-            return Admitted(written, kind, before, after)
+            return Admitted(written, kind, before, count(written))
     seen.add_text(reference, text)
     return None
 
