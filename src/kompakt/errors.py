@@ -133,9 +133,13 @@ class ProviderRefused(ProviderError):
 class Overflowed(ProviderRefused):
     """The request is too long for the model."""
 
-    def __init__(self, message: str, *, status: int | None = None, overflow: object = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, overflow: object = None, round: str | None = None
+    ) -> None:
         self.overflow = overflow
         """A ``kompakt.Overflow`` with what the provider stated."""
+        self.round = round
+        """The round that brought the overflow, where it was looked for."""
         super().__init__(message, status=status)
 
 

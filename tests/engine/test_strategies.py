@@ -310,14 +310,15 @@ class TestOverflowByRounds:
         assert changed == [8]
 
     def test_then_drops_the_oldest(self) -> None:
-        """When shortening is not enough, rounds go oldest first, with the guilty one in the reason."""
+        """When shortening is not enough, rounds go oldest first, told by a pivot; the reason names the guilty one."""
         context = Context([user("Task."), *rounds(12)])
         overflow = OverflowByRounds(target=3000)
         assert run(overflow, context)
         assert context.tokens <= 3000
         gone = [group for group in context.groups if group.excluded]
         assert [group.indices[0] for group in gone] == list(range(1, 2 * len(gone), 2))
-        assert {group.excluded for group in gone} == {f"overflow brought by {overflow.guilty}"}
+        assert overflow.guilty is not None and overflow.guilty in overflow.reason
+        assert context.summary_text is not None and all(group.summarized_by is not None for group in gone)
 
     def test_spares_a_pinned_round(self) -> None:
         """A pinned result is not shortened, though its round is the guilty one."""

@@ -90,6 +90,8 @@ class Loop:
         """What the run has said and done: answers, calls, results."""
         self.compacted = False
         """Whether the model sees something else than all that was said."""
+        self._guilty = "the whole history"
+        """The round that brought the newest overflow."""
         self._finished: dict[str, ToolResult] = {}
         """Results of the step whose tools are at work."""
 
@@ -244,14 +246,16 @@ class Loop:
                 reply = await self._client.send(self._live.body(), on_delta=told, changes=self._native.changes)
             except Overflowed as error:
                 if attempt > TRIES:
-                    raise
+                    told = f"{error}; the overflow came with {self._guilty}, also with the least of it sent"
+                    raise Overflowed(told, status=error.status, overflow=error.overflow, round=self._guilty) from error
                 await self._recover(error.overflow, attempt)
                 continue
             if reply.stop != "overflow":
                 return reply
             self._pay(reply.billed)
             if attempt > TRIES:
-                raise Overflowed("the window was full before the answer was over, also with the least in it")
+                told = "the window was full before the answer was over, also with the least in it"
+                raise Overflowed(f"{told}; the overflow came with {self._guilty}", round=self._guilty)
             await self._recover(None, attempt)
         raise AssertionError("unreachable")
 
@@ -265,28 +269,27 @@ class Loop:
         """Bring the history down to what the provider takes: the guilty round first, at last to the least."""
         session, counted = self._live.session, self._live.context.projected_tokens
         goal = self._goal(overflow if isinstance(overflow, Overflow) else None, counted)
-        guilty = "the whole history"
+        strategy = OverflowByRounds(target=goal)
         if attempt < TRIES:
-            strategy = OverflowByRounds(target=goal)
-            await session.apply(strategy)
-            guilty = strategy.guilty or guilty
+            await session.apply(strategy, tokenizer=self._config.tokenizer)
+            self._guilty = strategy.guilty or self._guilty
         else:
-            await self._to_the_least(max(1, goal // 2))
-        _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, guilty, goal)
+            strategy.guilty = self._guilty
+            await self._to_the_least(max(1, goal // 2), strategy.reason)
+        _log.warning("the request of %d tokens was too long: cut at %s, to %d", counted, self._guilty, goal)
         await self._ahead.drop()
         await self._live.load()
         self._saving.rewrote(counted, self._live.context.projected_tokens)
         self._before = None
         self.compacted = True
-        self._emit(Recovered(guilty, self._live.context.projected_tokens))
+        self._emit(Recovered(self._guilty, self._live.context.projected_tokens))
 
-    async def _to_the_least(self, goal: int) -> None:
+    async def _to_the_least(self, goal: int, reason: str) -> None:
         """Compact to a goal; where what must stay is larger, to that: the provider may take it."""
-        session = self._live.session
+        session, model, tokenizer = self._live.session, self._client.model, self._config.tokenizer
         for _ in range(2):
-            await session.request_compaction(auto=True)
             try:
-                await session.compact(goal, model=self._client.model, tokenizer=self._config.tokenizer)
+                await session.compact(goal, model=model, tokenizer=tokenizer, reason=reason)
                 return
             except DoesNotFit as error:
                 goal = max(1, error.floor)

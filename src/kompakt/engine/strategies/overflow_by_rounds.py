@@ -2,53 +2,103 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from kompakt.engine import pivot
 from kompakt.engine.context import Context
-from kompakt.engine.strategies.shortening import shorten_results
+from kompakt.engine.strategies.shortening import shorten_calls, shorten_results, shortened
 from kompakt.engine.strategies.strategy import Deterministic
-from kompakt.model.groups import rounds
+from kompakt.engine.strategies.summarization import Summarization
+from kompakt.model.groups import Round, rounds
+from kompakt.model.messages import Text
 
 _SMALLEST = 200
-"""Tokens a result of the guilty round is shortened to at the least, before older rounds pay for it."""
+"""Tokens that a part of the guilty round is shortened to at the least, before older rounds pay for it."""
 
 
 class OverflowByRounds(Deterministic):
-    """Shorten what the round that brought the overflow added; only then leave out rounds, oldest first.
+    """Shorten the round that brought the overflow: its results, what its calls were given, the assistant's answer.
 
-    ``guilty`` names the round found, for logs and errors.
+    Only when that is not enough are the oldest groups replaced by a pivot, which tells what they were. ``guilty`` names
+    the round for logs, errors and reports.
     """
 
     guilty: str | None = None
 
-    def apply(self, context: Context) -> bool:
+    @property
+    def reason(self) -> str:
+        """Say why the history was rewritten."""
+        return f"too long for the provider; the overflow came with {self.guilty or 'the whole history'}"
+
+    async def __call__(self, context: Context) -> bool:
         """Come down to the goal; pairs stay whole at each step."""
-        changed = self._shorten_guilty(context)
+        if not self.is_due(context):
+            return False
+        changed = self.apply(context)
+        if self.excess(context) > 0:
+            changed |= await Summarization(target=self.goal(context))(context)
         for group in context.droppable():
             if self.excess(context) <= 0:
                 break
-            changed |= context.exclude(group, reason=f"overflow brought by {self.guilty}")
+            changed |= context.exclude(group, reason=self.reason)
         return changed
 
-    def _shorten_guilty(self, context: Context) -> bool:
-        """Find the round in which the total crossed the goal and shorten its results just enough."""
-        goal = self.goal(context)
+    def apply(self, context: Context) -> bool:
+        """Shorten the rounds beyond the goal, the largest first, just enough."""
+        changed = False
+        for one in self._beyond(context):
+            if self.guilty is None:
+                self.guilty = f"{one.name} at {context.reference(one.start)}"
+            changed |= self._shorten(context, _shown(context, one))
+            if self.excess(context) <= 0:
+                break
+        return changed
+
+    def _beyond(self, context: Context) -> list[Round]:
+        """List the round in which the total crossed the goal and those after it, the largest first."""
+        found: list[Round] = []
         total = context.tokens - sum(group.tokens for group in context.live)
         for one in rounds(context.messages):
-            indices = [i for i in range(one.start, one.start + len(one)) if context.group_at(i).excluded is None]
-            size = sum(context.message_tokens(i) for i in indices)
-            total += size
-            if total > goal:
-                self.guilty = one.name
-                return self._shorten(context, indices)
-        return False
+            total += _size(context, one)
+            if total > self.goal(context):
+                found.append(one)
+        return sorted(found, key=lambda one: _size(context, one), reverse=True)
 
     def _shorten(self, context: Context, indices: list[int]) -> bool:
         changed = False
-        for index in sorted(indices, key=context.message_tokens, reverse=True):
-            excess = self.excess(context)
-            if excess <= 0:
-                break
-            if context.group_at(index).pinned:
-                continue
-            limit = max(_SMALLEST, context.message_tokens(index) - excess - 50)
-            changed |= shorten_results(context, index, limit)
+        for shorten in (shorten_results, shorten_calls, _shorten_answer):
+            for index in sorted(indices, key=context.message_tokens, reverse=True):
+                excess = self.excess(context)
+                if excess <= 0:
+                    return changed
+                if not context.group_at(index).pinned:
+                    limit = max(_SMALLEST, context.message_tokens(index) - excess - 50)
+                    changed |= shorten(context, index, limit)
         return changed
+
+
+def _shown(context: Context, one: Round) -> list[int]:
+    return [i for i in range(one.start, one.start + len(one)) if context.group_at(i).excluded is None]
+
+
+def _size(context: Context, one: Round) -> int:
+    return sum(context.message_tokens(index) for index in _shown(context, one))
+
+
+def _shorten_answer(context: Context, index: int, limit: int) -> bool:
+    """Shorten the texts of an assistant message to head, tail and a reference; pivots stay as they are."""
+    if context.messages[index].role != "assistant":
+        return False
+    changed = False
+    for place, part in enumerate(context.shown(index).parts):
+        if type(part) is not Text or pivot.unseal(part.text) is not None:
+            continue
+        tokens = context.counter.part(part)
+        if tokens <= limit:
+            continue
+        text = shortened(part.text, limit, context.counter, reference=context.reference(index, place))
+        short = msgspec.structs.replace(part, text=text, edited=True)
+        if context.counter.part(short) < tokens:
+            context.show(index, place, short, what="shortened", why=f"over {limit} tokens")
+            changed = True
+    return changed
