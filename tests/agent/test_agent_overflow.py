@@ -33,9 +33,7 @@ async def grown(store: Store, format: str) -> None:
     """Begin a session with several small turns and one enormous answer, in a window that holds it."""
     for turn in range(6):
         step = calls("look", id=f"c{turn}_", part=turn)
-        agent = Agent(
-            Scripted(step, f"Answer {turn} is short.", format=format), tools=[look], store=store, compaction=PLAIN
-        )
+        agent = Agent(Scripted(step, f"Answer {turn} is short.", format=format), tools=[look], store=store, **PLAIN)
         await agent.run(f"Question {turn}?", session="s")
     await Agent(Scripted(ESSAY, format=format), tools=[look], store=store, **PLAIN).run("Write an essay.", session="s")
 
