@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import cache
+from random import Random
 from typing import Any
 
 from tests.histories.plain import build
@@ -36,6 +37,9 @@ OUTPUT_CHARS = 1_000
 COLD_CHARS = 1_100
 """Mean size of a tool output at which 1,000 messages have 200,000 tokens."""
 COLD_RUNS = 9
+SMALL_CALLS = 5_000
+STATELESS = 5_000
+"""Messages of a history that is handed in whole."""
 RUN_STEPS = 4_000
 RUN_BUDGET = 50_000
 STABLE_BUDGET = 20_000
@@ -208,6 +212,71 @@ def _peer_cold(peer: AgentFramework, seed: int) -> float:
     return seconds(lambda: peer.shrink(native, 100_000, fast=True))
 
 
+# --- many small calls, and a call without state --------------------------------------------------------------------
+
+
+@cache
+def small_calls(seed: int) -> bytes:
+    """Return a session of 5,000 small tool calls and 200,000 tokens as it travels."""
+    random = Random(seed)
+    messages: list[Any] = [
+        {"role": "system", "content": "You are a careful agent."},
+        {"role": "user", "content": "Find out why the import fails. Never touch the migration files."},
+    ]
+    for number in range(SMALL_CALLS):
+        name = random.choice(("read_file", "search", "run_command"))
+        given = json.dumps({"path": f"src/part_{random.randrange(300)}.py", "line": random.randrange(9_999)})
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": given}}
+        output = f"value_{random.randrange(9_999)} = fetch({random.randrange(99_999)})"
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": output})
+    return json.dumps({"messages": messages}).encode()
+
+
+def small_seconds(seed: int) -> float:
+    """Time a compaction of many small calls to half, from bytes to bytes, of texts never counted before."""
+    given = small_calls(seed)
+    return seconds(lambda: json.dumps(kompakt.compact(json.loads(given), 100_000).payload))
+
+
+def stateless_seconds(seed: int) -> float:
+    """Time a compaction of 5,000 messages less the time that reading and counting them takes."""
+    payload = build("openai-chat", messages=STATELESS, mean_chars=OUTPUT_CHARS, seed=seed)
+    counted = seconds(lambda: kompakt.count(payload))
+    texts = build("openai-chat", messages=STATELESS, mean_chars=OUTPUT_CHARS, seed=seed + 500)
+    return seconds(lambda: kompakt.compact(texts, RUN_BUDGET)) - counted
+
+
+def measure_small_calls() -> list[Row]:
+    """Measure many small calls, and a call that is given a long history and has no state."""
+    small_seconds(1_000)
+    small = [small_seconds(seed) for seed in range(COLD_RUNS)]
+    stateless = [stateless_seconds(seed) for seed in range(COLD_RUNS)]
+    total = kompakt.count(json.loads(small_calls(0))).total
+    note = f"{SMALL_CALLS:,} calls, {total:,} tokens, to 100,000; from bytes to bytes, texts not seen before"
+    again = f"budget {RUN_BUDGET:,}; the time to read and count another history of this size is subtracted"
+    rows = [
+        row("many small calls, `default`", spread(small).scaled(1000), "ms", at_most=150, note=note),
+        row(f"{STATELESS:,} messages, no state", spread(stateless).scaled(1000), "ms", at_most=60, note=again),
+    ]
+    peer = _peer()
+    if peer is not None:
+        plain = AgentFrameworkPlain()
+        theirs = [_peer_seconds(plain, json.loads(small_calls(seed))["messages"], 100_000) for seed in range(3)]
+        history = build("openai-chat", messages=STATELESS, mean_chars=OUTPUT_CHARS)["messages"]
+        long = [_peer_seconds(plain, history, RUN_BUDGET) for _ in range(3)]
+        rows += [
+            row("Agent Framework: many small calls, oldest groups first", spread(theirs).scaled(1000), "ms", peer=True),
+            row(f"Agent Framework: {STATELESS:,} messages, oldest first", spread(long).scaled(1000), "ms", peer=True),
+        ]
+    return rows
+
+
+def _peer_seconds(peer: AgentFramework, messages: list[Any], budget: int) -> float:
+    native = peer.read(messages)
+    return seconds(lambda: peer.shrink(native, budget, fast=True))
+
+
 # --- a long run --------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +410,7 @@ def measure() -> list[Row]:
     parts: Sequence[Callable[[], list[Row]]] = (
         measure_memory,
         measure_cold,
+        measure_small_calls,
         measure_steps,
         measure_run,
         measure_stability,
