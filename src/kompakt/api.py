@@ -352,6 +352,7 @@ def _account(
         actions=tuple(context.actions()),
         repairs=tuple(map(str, mended.changes)),
         problems=tuple(map(str, mended.remaining)),
+        failures=(*context.failures, *(f"{step.strategy}: {step.failed}" for step in outcome.steps if step.failed)),
         told=retell(context) if context.summary_text else "",
         seconds=time.perf_counter() - began,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any
 
@@ -223,6 +224,40 @@ class Slow:
         self.asked.set()
         await self.speak.wait()
         return "Slowly told."
+
+
+class TestFailuresAreTold:
+    @pytest.mark.parametrize("own", [False, True])
+    def test_they_reach_the_log_the_report_and_the_list(self, own: bool, caplog: pytest.LogCaptureFixture) -> None:
+        """Whether the summarizer is the caller's or the policy's own, it is retried and every failure is told."""
+        telling = Telling("", RuntimeError("no connection"), "All parts were looked at.")
+        options: dict[str, Any] = {"summarizer": telling}
+        if own:
+            options = {"policy": kompakt.Policy("own", (kompakt.strategies.Summarization(telling),))}
+
+        async def work() -> None:
+            session = await begun()
+            done = await session.compact(BUDGET, **options)
+            assert "All parts were looked at." in await seen(session)
+            assert done.report is not None and len(done.report.failures) == 2
+            assert (await session.compactions())[-1].failures == done.report.failures
+            assert "no connection" in done.report.failures[1]
+
+        with caplog.at_level(logging.WARNING, "kompakt.compaction"):
+            run(work())
+        assert caplog.text.count("summarizer failed") == 2
+
+    def test_a_strategy_that_raises_is_listed(self) -> None:
+        async def broken(context: Any) -> bool:
+            raise RuntimeError("not today")
+
+        async def work() -> None:
+            session = await begun()
+            policy = kompakt.Policy("own", (broken, kompakt.strategies.Summarization()))
+            await session.compact(BUDGET, policy=policy)
+            assert any("not today" in one for one in (await session.compactions())[-1].failures)
+
+        run(work())
 
 
 class Counted(MemoryRecords):

@@ -114,7 +114,9 @@ def _fitted(context: Context, history: History, order: Order, steps: list[Step])
         if order.policy.admission is not None:
             context.note_pins()
     if limit and context.projected_tokens > limit and not fit(context, limit):
-        return Outcome(_least(history, order, limit), (_last_step(context, history),))
+        least = _least(history, order, limit)
+        least.failures = context.failures
+        return Outcome(least, (_last_step(context, history),))
     return Outcome(context, tuple(steps))
 
 

@@ -74,6 +74,8 @@ class Context:
         self._done: list[tuple[int, int | None, str, str, int]] = []
         self.inherited: str | None = None
         """What the summaries of earlier passes said."""
+        self.failures: list[str] = []
+        """What went wrong with summarizers; reported with the compaction."""
         self.ledger = Ledger()
         self.told: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""

@@ -37,6 +37,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What no repair could mend: the provider will refuse it still."""
     told: str = ""
     """What the pivot says of what was left out: the ledger, behind a summariser's words if there were any."""
+    failures: tuple[str, ...] = ()
+    """What went wrong on the way: summaries that could not be used, strategies that raised."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
     session: str | None = None

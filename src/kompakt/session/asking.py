@@ -1,7 +1,4 @@
-"""Ask a summariser as a stranger is asked: again when it fails, never believed when it says nothing or too much.
-
-What goes wrong is noted and told; where nothing comes of it, the ledger speaks alone.
-"""
+"""Summarizers of a policy, with what they say redacted before anything is stored."""
 
 from __future__ import annotations
 
@@ -14,53 +11,19 @@ from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.engine.summary import Material, Summarizer
 from kompakt.session.coding import Coding
 
-TRIES = 3
-"""How often a summariser is asked before the ledger speaks alone."""
 
-MAX_FAULT = 1_000
-"""Characters of an error that are kept."""
-
-
-class Asked:
-    """A summariser with patience: asked again when it fails, never believed when it says nothing or too much."""
-
-    def __init__(self, summarizer: Summarizer, coding: Coding) -> None:
-        self._summarizer = summarizer
-        self._coding = coding
-        self.failures: list[str] = []
-
-    async def __call__(self, material: Material) -> str:
-        """Ask, as often as it takes and is worth; an empty text when nothing can be used."""
-        for _ in range(TRIES):
-            try:
-                made = self._summarizer(material)
-                text = self._coding.cleaned((await made if isinstance(made, Awaitable) else made).strip())
-            except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the session must outlive it
-                self.failures.append(self._coding.cleaned(repr(error))[:MAX_FAULT])
-                continue
-            fault = _fault(text, material)
-            if fault is None:
-                return text
-            self.failures.append(fault)
-        return ""
+def with_summarizer(policy: Policy, summarizer: Summarizer | None, coding: Coding) -> Policy:
+    """Let the summarisation steps of a policy ask this summarizer, else their own; what it says is redacted."""
+    steps = tuple(_asking(step, summarizer, coding) for step in policy.steps)
+    return policy if steps == policy.steps else msgspec.structs.replace(policy, steps=steps)
 
 
-def _fault(text: str, material: Material) -> str | None:
-    if not text:
-        return "the summary is empty"
-    if material.count(text) > material.max_tokens:
-        return f"the summary has more than the {material.max_tokens} tokens it may have"
-    return None
-
-
-def with_summarizer(policy: Policy, asked: Asked | None) -> Policy:
-    """Let the policy's summarisation ask this summariser."""
-    if asked is None:
-        return policy
-    return msgspec.structs.replace(policy, steps=tuple(_asking(step, asked) for step in policy.steps))
-
-
-def _asking(step: Strategy, asked: Asked) -> Strategy:
-    if not isinstance(step, Summarization):
+def _asking(step: Strategy, summarizer: Summarizer | None, coding: Coding) -> Strategy:
+    if not isinstance(step, Summarization) or (chosen := summarizer or step.summarizer) is None:
         return step
-    return Summarization(asked, share=step.share, when=step.when, target=step.target)
+
+    async def ask(material: Material) -> str:
+        made = chosen(material)
+        return coding.cleaned((await made if isinstance(made, Awaitable) else made).strip())
+
+    return Summarization(ask, share=step.share, when=step.when, target=step.target)

@@ -23,13 +23,13 @@ from kompakt.engine.policies import Policy, policy_named
 from kompakt.engine.report import Report, Step
 from kompakt.engine.resuming import Kept, State, state_of
 from kompakt.engine.strategies import Strategy
-from kompakt.engine.summary import Summarizer
+from kompakt.engine.summary import MAX_FAULT, Summarizer
 from kompakt.engine.telemetry import announce
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.tokens import Tokenizer, count
-from kompakt.session.asking import MAX_FAULT, Asked, with_summarizer
+from kompakt.session.asking import with_summarizer
 from kompakt.session.coding import Coding
 from kompakt.session.events import Compacted, Entry, Failed, Frame
 from kompakt.session.going_on import is_amid, less, resuming, room_for
@@ -190,9 +190,8 @@ async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapp
         DoesNotFit: what must stay is larger than the budget.
     """
     began = time.perf_counter()
-    asked = Asked(wish.summarizer, reader.coding) if wish.summarizer is not None else None
     order = order_of(session, wish, markers, reader.timeline.pins)
-    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, asked))
+    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, wish.summarizer, reader.coding))
     before = session.context.projected_tokens
     auto = is_auto(markers)
     asks = auto and not is_amid(session.context.messages, session.context.contract)
@@ -201,7 +200,8 @@ async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapp
     steps, budget = outcome.steps, order.budget
     reason = (wish.reason if auto else None) or _reason(markers, budget, before)
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
-    failures = tuple(asked.failures if asked else ())
+    failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
+    failures = tuple(reader.coding.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
     prepared = recorded(reader, session, outcome.context, account, markers=markers, auto=auto, failures=failures)
     prepared.asks = asks and not outcome.context.single_message  # which asks to go on by itself
     return prepared
@@ -241,7 +241,7 @@ def recorded(
 ) -> Prepared:
     """Put what a context shows into a record."""
     state, kept = state_of(context)
-    report = _report(session, context, account, state)
+    report = msgspec.structs.replace(_report(session, context, account, state), failures=failures)
     brief = msgspec.structs.replace(report, actions=())  # one for each message that was ever there: told, not kept
     frame = Frame(view=tuple(_entry(session, one, reader.coding) for one in kept), state=state, report=brief)
     record = Compacted(

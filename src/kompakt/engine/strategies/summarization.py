@@ -8,10 +8,9 @@ from functools import partial
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import adopt_pivots
 from kompakt.engine.ledger import parsing
-from kompakt.engine.ledger.lines import narrated
 from kompakt.engine.retelling import settle
 from kompakt.engine.state import ContextGroup, Load
-from kompakt.engine.summary import Material, Summarizer
+from kompakt.engine.summary import Material, Summarizer, ask
 from kompakt.engine.triggers import Trigger
 
 SUMMARY_SHARE = 0.8
@@ -115,9 +114,9 @@ class Summarization:
             count=lambda text: context.counter.scaled(context.counter.text(text)),
             instructions=context.instructions,
         )
-        made = self.summarizer(material)
-        text = narrated((made if isinstance(made, str) else await made).strip())
-        return text if material.count(text) <= material.max_tokens else ""
+        if not material.messages and material.earlier is None and material.instructions is None:
+            return ""  # there is nothing to put into words
+        return await ask(self.summarizer, material, context.failures)
 
 
 def _load_of(context: Context, group: ContextGroup) -> Load:
