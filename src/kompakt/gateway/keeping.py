@@ -85,6 +85,8 @@ class Standing(msgspec.Struct):
     line: Line
     degraded: str | None = None
     """Why the store was not asked."""
+    undone: bool = False
+    """Whether a deeper pivot was undone: the request is then sent without it as long as it fits."""
 
 
 class Keeping:
@@ -131,6 +133,33 @@ class Keeping:
             return Standing(standing.found, standing.line, self.failed(error))
         self._remembered.stand(trail, found)
         return Standing(found, standing.line, standing.degraded)
+
+    async def without_undone(self, owner: Owner, trail: Trail, standing: Standing) -> Standing:
+        """Go back to the pivot before the one that a request stands on, as often as that was undone."""
+        found = standing.found
+        while found is not None:
+            name = pivots.undo_name(found.known.pivot.id)
+            try:
+                note = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
+                if note is None:
+                    break
+                undo = unpacked(note, self.packing, pivots.Undo)
+                found = await self._before(owner, trail, undo) if undo.covers < found.at else None
+            except StoreError as error:
+                self.failed(error)
+                break
+        if found is standing.found:
+            return standing
+        return msgspec.structs.replace(standing, found=found, undone=True)
+
+    async def _before(self, owner: Owner, trail: Trail, undo: pivots.Undo) -> Found | None:
+        """Find the pivot before one that was undone."""
+        if undo.covers <= trail.lead:
+            return None
+        names = [pivots.name_of(trail.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
+        notes = await self._reached(self.records.notes(owner.tenant, names))
+        kept = (unpacked(notes[name], self.packing, Pivot) for name in names if name in notes)
+        return next((Found(undo.covers, Known.of(pivot)) for pivot in kept if pivot.id == undo.before), None)
 
     async def _placed(self, owner: Owner, trail: Trail, line: Line) -> Line:
         """Record at once a conversation that went on otherwise than what its session holds: it is in another then."""

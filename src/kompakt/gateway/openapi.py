@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kompakt.version import __version__
@@ -9,8 +10,8 @@ from kompakt.version import __version__
 Json = dict[str, Any]
 
 
-def document() -> Json:
-    """Return the description."""
+def document(policies: Sequence[str]) -> Json:
+    """Return the description; ``policies`` are those that a request may select."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -19,7 +20,7 @@ def document() -> Json:
             "description": "Sessions that the gateway recorded. Providers' own endpoints are passed on beside it.",
         },
         "security": [{"key": []}, {}],
-        "paths": _paths(),
+        "paths": _paths(list(policies)),
         "components": {
             "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "x-kompakt-key"}},
             "schemas": _SCHEMAS,
@@ -27,13 +28,19 @@ def document() -> Json:
     }
 
 
-def _paths() -> Json:
+def _paths(policies: list[str]) -> Json:
     one = [_path("id", "A session, as the list names it."), _TENANT]
     words = {"type": "string", "minLength": 1, "maxLength": 2000, "pattern": r"\S"}
     recall = [
         *one,
         _query("q", words, "Words or a reference.", True),
         _query("tokens", {"type": "integer", "minimum": 1, "maximum": 100_000}, "How long the answer may be."),
+    ]
+    budget = {"type": "integer", "minimum": 1, "maximum": 100_000_000}
+    look = [
+        *one,
+        _query("budget", budget, "Tokens above which a compaction is due; what the model holds when not given."),
+        _query("policy", {"type": "string", "enum": policies}, "One of the policies that requests may select."),
     ]
     page = [
         _query("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most."),
@@ -50,13 +57,21 @@ def _paths() -> Json:
         "/kompakt/sessions/{id}/recall": {
             "get": _operation("Find what was said.", recall, _answer("What was found.", "Recalled"))
         },
+        "/kompakt/sessions/{id}/preview": {
+            "get": _operation("Preview a compaction.", look, _answer("What it would do.", "Preview"), unfit=True)
+        },
+        "/kompakt/sessions/{id}/undo": {
+            "post": _operation("Undo the newest compaction.", one, _answer("It is undone.", "Undone"), nothing=True)
+        },
         "/kompakt/openapi.json": {
             "get": {"summary": "Describe the interface.", "operationId": "describe", "responses": itself}
         },
     }
 
 
-def _operation(summary: str, parameters: list[Json], answers: Json) -> Json:
+def _operation(
+    summary: str, parameters: list[Json], answers: Json, *, unfit: bool = False, nothing: bool = False
+) -> Json:
     refusals = {
         "400": "A parameter cannot be meant.",
         "401": "The key is not known.",
@@ -64,6 +79,8 @@ def _operation(summary: str, parameters: list[Json], answers: Json) -> Json:
         "404": "There is no such session.",
         "503": "The store does not answer.",
     }
+    refusals |= {"409": "There is no compaction to undo."} if nothing else {}
+    refusals |= {"409": "What must stay is larger than the budget."} if unfit else {}
     wrong = {status: _answer(said, "Error")["200"] for status, said in refusals.items()}
     name = "".join(part.capitalize() if at else part.lower() for at, part in enumerate(summary.rstrip(".").split()))
     return {"summary": summary, "operationId": name, "parameters": parameters, "responses": {**answers, **wrong}}
@@ -144,5 +161,20 @@ _SCHEMAS: Json = {
             "tokens": _COUNT,
         }
     ),
+    "Preview": _object(
+        {
+            "due": {"type": "boolean"},
+            "budget": _COUNT,
+            "target": _COUNT,
+            "policy": _TEXT,
+            "tokens_before": _COUNT,
+            "tokens_after": _COUNT,
+            "messages_before": _COUNT,
+            "messages_after": _COUNT,
+            "strategies": {"type": "array", "items": _TEXT},
+            "text": _TEXT,
+        }
+    ),
+    "Undone": _object({"undone": _TEXT, "tokens": _COUNT}),
     "Error": _object({"error": _object({"message": _TEXT, "type": _TEXT, "param": {"type": "null"}, "code": _TEXT})}),
 }

@@ -105,6 +105,20 @@ def name_of(key: bytes, attempt: int = 0) -> str:
     return f"pivot {key.hex()}" if not attempt else f"pivot {key.hex()} {attempt}"
 
 
+class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is sent where a pivot was undone."""
+
+    before: str = ""
+    """The pivot before it; empty when there was none."""
+    covers: int = 0
+    """How many items that covers, system messages at the head counted."""
+
+
+def undo_name(id: str) -> str:
+    """Name the note that says that a pivot was undone."""
+    return f"undone {id}"
+
+
 def ready_name(key: bytes, trigger: int, target: int) -> str:
     """Name the note that holds a pivot that is not due yet."""
     return f"ready {key.hex()} {trigger} {target}"

@@ -200,7 +200,8 @@ class Proxy:
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
             raise Refused(400, "x-kompakt-session is not the name of a session", code="invalid_session")
-        return await self._keeping.stand(job.owner, job.trail, named=named or None)
+        standing = await self._keeping.stand(job.owner, job.trail, named=named or None)
+        return await self._keeping.without_undone(job.owner, job.trail, standing)
 
     async def _joined(self, job: Job, standing: Standing) -> Job:
         """Put beside a request what no client sees; an answer that is read is asked for uncompressed."""
@@ -215,6 +216,8 @@ class Proxy:
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
             return plan
+        if plan.standing.undone and plan.size.sent <= plan.budget.usable:
+            return plan  # somebody undid the compaction: what fits the window is sent without it
         plan = self._planned(job, await self._keeping.stand_again(job.owner, job.trail, plan.standing))
         while planning.is_due(plan.budget, plan.size):
             at = self._end(job, plan)

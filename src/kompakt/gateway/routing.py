@@ -91,10 +91,10 @@ def route_of(path: str, headers: Mapping[str, str], settings: Settings) -> Route
     Raises:
         Refused: the path leads out of an upstream's folder, or no upstream is configured for it.
     """
-    if not _PATH.fullmatch(path) or _leaves(path):
-        raise Refused(400, "the path is not one that is passed on", code="invalid_path")
     if path == "/kompakt" or path.startswith("/kompakt/"):
         raise Refused(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
+    if not _PATH.fullmatch(path) or _leaves(path):
+        raise Refused(400, "the path is not one that is passed on", code="invalid_path")
     named, rest = _split(path, settings)
     endpoint = endpoint_of(rest)
     protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)

@@ -6,6 +6,7 @@ all. A session of somebody else is not there: the answer is the same as for one 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,15 +20,19 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from kompakt.engine.recall import DEFAULT_TOKENS
-from kompakt.errors import StoreDamaged, StoreError, WrongKey
-from kompakt.gateway import inspecting, openapi
+from kompakt.errors import DoesNotFit, StoreDamaged, StoreError, UsageError, WrongKey
+from kompakt.gateway import inspecting, openapi, planning
 from kompakt.gateway.access import Access, access_of
 from kompakt.gateway.keeping import Owner
 from kompakt.gateway.labels import Label, label_name
-from kompakt.gateway.noting import unpacked
+from kompakt.gateway.noting import packed, unpacked
+from kompakt.gateway.pivots import Undo, undo_name
+from kompakt.gateway.previews import preview
 from kompakt.gateway.refusing import Refused
 from kompakt.gateway.registry import PLACE, heads_of
 from kompakt.gateway.tenants import is_named
+from kompakt.gateway.waiting import promptly
+from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.traveling import Account
@@ -40,6 +45,10 @@ MAX_PAGE = 200
 MAX_TOKENS = 100_000
 MAX_QUERY = 2_000
 MAX_ID = 512
+MAX_BUDGET = 100_000_000
+
+FLUSH_PATIENCE = 10.0
+"""Seconds in which what waits to be written is written before something is undone."""
 
 
 class Listed(msgspec.Struct):
@@ -108,6 +117,8 @@ class Api:
                 Route("/openapi.json", self.described, methods=["GET"]),
                 Route("/sessions", self.listed, methods=["GET"]),
                 Route("/sessions/{id:path}/recall", self.recalled, methods=["GET"]),
+                Route("/sessions/{id:path}/preview", self.previewed, methods=["GET"]),
+                Route("/sessions/{id:path}/undo", self.undone, methods=["POST"]),
                 Route("/sessions/{id:path}", self.one, methods=["GET", "DELETE"]),
             ],
             redirect_slashes=False,
@@ -129,7 +140,7 @@ class Api:
     async def described(self, request: Request) -> Response:
         """Describe the interface itself."""
         del request
-        return _json(openapi.document())
+        return _json(openapi.document(self.gateway.settings.policies))
 
     async def listed(self, request: Request) -> Response:
         """List sessions."""
@@ -154,6 +165,46 @@ class Api:
         tokens = _number(request, "tokens", DEFAULT_TOKENS, MAX_TOKENS)
         found = await (await _session(place)).recall(query, tokens)
         return _json({"found": bool(found), "text": found.text, "references": found.references, "tokens": found.tokens})
+
+    async def previewed(self, request: Request) -> Response:
+        """Say what a compaction of a session would do."""
+        place = await self._find(request)
+        settings = self.gateway.settings
+        name = request.query_params.get("policy", settings.policy)
+        try:
+            policy = settings.policy_named(name)
+        except UsageError as error:
+            raise Refused(400, str(error), code="unknown_policy") from None
+        shown = await (await _session(place)).project()
+        if "budget" in request.query_params:
+            budget = Budget.of(_number(request, "budget", 1, MAX_BUDGET))
+        else:
+            label = (await self._labels([(place.store.tenant, place.head)])).get((place.store.tenant, _id(place.head)))
+            model = shown.history.model or (label.model if label else None) or ""
+            share = settings.trigger or TRIGGER_SHARE
+            budget = Budget.for_model(planning.window_of(model, settings), trigger_share=share)
+        try:
+            return _json(await asyncio.to_thread(preview, shown.history, shown.tokens, budget, policy))
+        except DoesNotFit as error:
+            raise Refused(409, str(error), code="does_not_fit") from None
+        except UsageError as error:
+            raise Refused(400, str(error), code="unknown_policy") from None
+
+    async def undone(self, request: Request) -> Response:
+        """Take back the newest compaction of a session."""
+        place = await self._find(request)
+        session = await _session(place)
+        await promptly(self.gateway.keeping.flush(), FLUSH_PATIENCE)  # the newest compaction may not be written yet
+        timeline = (await session.reader()).timeline
+        live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
+        if not live:
+            raise Refused(409, "the session has no compaction to undo", code="nothing_to_undo")
+        newest, before = live[-1], live[-2] if len(live) > 1 else None
+        undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
+        note = {undo_name(newest.id): packed(undo, self.gateway.keeping.packing)}
+        await self.gateway.keeping.note(Owner(place.store.tenant, ""), session.id, note)
+        await session.undo(newest.id)
+        return _json({"undone": newest.id, "tokens": newest.tokens_before})
 
     async def inspect(self, request: Request) -> Response:
         """Show sessions as a page for people."""
