@@ -97,6 +97,20 @@ class TestSurvival:
 
         on(url, scenario)
 
+    def test_a_server_that_came_back_without_persistence_is_refused(self) -> None:
+        """It is checked again after a restart, before anything is written to it."""
+        with Server() as own:
+
+            async def scenario(records: RedisRecords) -> None:
+                await start(records)
+                own.stop()
+                own.options = ("--appendonly", "no")
+                own.start()
+                with pytest.raises(StoreUnavailable, match="append-only file"):
+                    await start(records)
+
+            on(own.url, scenario)
+
     def test_cancelled_calls_leave_no_answers_behind(self, url: str) -> None:
         """A call that is cancelled half-way never gives its answer to the next one."""
 

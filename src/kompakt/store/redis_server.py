@@ -155,11 +155,15 @@ class Server:
             return await self._client.execute_command(*command)
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-        """Run a script by its name; send it whole when the server does not know it yet."""
+        """Run a script by its name; send it whole when the server does not know it yet.
+
+        A server that does not know it was perhaps restarted, and with other settings, so it is checked again.
+        """
         with self._translated():
             try:
                 return await self._client.execute_command("EVALSHA", script.digest, len(keys), *keys, *args)
             except exceptions.NoScriptError:
+                await self.check()
                 return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
 
     async def check(self) -> None:
