@@ -82,6 +82,34 @@ class TestClaudeCode:
         assert answer.status_code == 200 and len(stage.upstream.raw) == 2
 
 
+def clearing(**more: Any) -> dict[str, Any]:
+    return {"context_management": {"edits": [CLEAR_THINKING, {**CLEAR_TOOL_USES, **more}]}}
+
+
+class TestToolUsesThatTheProviderClears:
+    def test_do_not_count(self, stage: Stage) -> None:
+        """What is left after the provider has cleared them is far from the window."""
+        more = clearing(trigger={"type": "input_tokens", "value": 9_000})
+        body = odd(request("anthropic", history("anthropic", 60), **more))
+        answer = stage.post("anthropic", body)
+        assert answer.headers["x-kompakt-outcome"] == "fits" and stage.upstream.raw[-1].body == body
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"trigger": {"type": "input_tokens", "value": 90_000}},
+            {"trigger": {"type": "tool_uses", "value": 500}},
+            {"trigger": {"type": "tool_uses", "value": 5}, "keep": {"type": "tool_uses", "value": 50}},
+            {"trigger": {"type": "tool_uses", "value": 5}, "exclude_tools": ["read"]},
+            {},
+        ],
+    )
+    def test_count_where_the_edit_does_not_reach(self, stage: Stage, more: dict[str, Any]) -> None:
+        """It starts too late, or keeps too much."""
+        answer = stage.post("anthropic", request("anthropic", history("anthropic", 60), **clearing(**more)))
+        assert answer.headers["x-kompakt-outcome"] == "compacted"
+
+
 class TestProviderCompaction:
     @pytest.mark.parametrize(
         ("format", "more"),

@@ -21,6 +21,7 @@ from kompakt.gateway import forwarding, planning
 from kompakt.gateway.bodies import read_body, uncompressed
 from kompakt.gateway.compacting import Compacting, Terms
 from kompakt.gateway.configuration import Settings
+from kompakt.gateway.context_edits import cleared_tokens, clearing_of
 from kompakt.gateway.forwarding import Upstream
 from kompakt.gateway.keeping import Keeping, Owner, Standing
 from kompakt.gateway.labels import Labels, purpose_of
@@ -218,6 +219,8 @@ class Proxy:
             return plan
         if plan.standing.undone and plan.size.sent <= plan.budget.usable:
             return plan  # somebody undid the compaction: what fits the window is sent without it
+        if self._provider_clears(job, plan):
+            return plan
         plan = self._planned(job, await self._keeping.stand_again(job.owner, job.trail, plan.standing))
         while planning.is_due(plan.budget, plan.size):
             at = self._end(job, plan)
@@ -226,6 +229,16 @@ class Proxy:
                 return made
             plan = made
         return plan
+
+    def _provider_clears(self, job: Job, plan: Plan) -> bool:
+        """Tell whether the client asked the provider to clear outputs of tools, and what that leaves is not due."""
+        clearing = clearing_of(job.trail.asked)
+        if clearing is None:
+            return False
+        found = plan.standing.found
+        start = found.at if found is not None else job.trail.lead
+        cleared = cleared_tokens(job.trail, start, plan.size.sent, clearing)
+        return not planning.is_due(plan.budget, plan.size._replace(sent=plan.size.sent - cleared))
 
     async def _within_media(self, job: Job, plan: Plan) -> Plan:
         """Compact further while the request holds more bytes of media than the settings allow.

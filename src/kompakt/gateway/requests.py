@@ -100,7 +100,8 @@ class Asked(msgspec.Struct):
     def provider_compacts_at(self) -> int | None:
         """Input tokens from which the provider compacts this history itself; ``None`` when it never does.
 
-        ``clear_thinking_*`` removes no history and ``clear_tool_uses_*`` only outputs of tools, so neither counts.
+        ``clear_thinking_*`` removes no history and ``clear_tool_uses_*`` only outputs of tools, which ``context_edits``
+        counts; neither is a compaction.
         """
         if self.format == "anthropic" and self.field("compaction"):
             return 0
