@@ -29,7 +29,7 @@ from kompakt.model.groups import Group, Round, Turn
 from kompakt.model.limits import limits as limits_of
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
-from kompakt.model.tokens import Counter, TokenCount
+from kompakt.model.tokens import Counter, TokenCount, Tokenizer
 from kompakt.wire.conversion import Drop
 from kompakt.wire.detection import detect
 from kompakt.wire.formats import WIRES, Wire
@@ -270,12 +270,14 @@ def compact(
     policy: str | Policy = "default",
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Give back a payload within budget that the provider accepts; untouched when nothing is due.
 
     ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``pins`` are texts that must
-    survive as they are, or indices of messages. ``progress`` is told how many messages are done, and of how many.
+    survive as they are, or indices of messages. ``tokenizer``, a ``Counter`` or a function from a text to its
+    tokens, counts instead of the model's own counter. ``progress`` is told how many messages are done, and of how many.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
@@ -291,6 +293,7 @@ def compact(
         policy=chosen,
         pins=pins,
         instructions=instructions,
+        tokenizer=tokenizer,
         progress=progress,
     )
     return drive(work, may_wait=chosen.awaits)
@@ -305,6 +308,7 @@ async def acompact(
     policy: str | Policy = "default",
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Do what ``compact`` does, with policies that await something.
@@ -320,7 +324,7 @@ async def acompact(
     order = Order(
         budget=budget_for(budget, model or given.model),
         policy=policy_named(policy),
-        counter=_counter(given, model),
+        counter=_counter(given, model) if tokenizer is None else tokens.counter_of(tokenizer, model or given.model),
         pins=_pins(pins, given, history),
         instructions=instructions,
         progress=progress,
