@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +20,35 @@ from rich.table import Table
 
 import kompakt
 from kompakt.errors import KompaktError
-from kompakt.evals.data import Document, Session, load, sessions
+from kompakt.evals.data import Session, sessions
 from kompakt.model.groups import rounds
 from kompakt.model.messages import Message
 
 RUN_SEPARATOR = "\0"
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A data file, decoded here: one record a line for JSON lines, else one record."""
+
+    lines: list[bytes]
+    records: list[Any]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """Return the first record."""
+        return self.records[0]
+
+
+def load(path: Path) -> Document:
+    """Decode a data file; lines that are not JSON are left out."""
+    data = path.read_bytes()
+    if path.suffix != ".jsonl":
+        return Document([], [json.loads(data)])
+    records: list[Any] = []
+    for line in data.splitlines():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return Document(data.splitlines(), records)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -60,7 +85,7 @@ def main(arguments: list[str]) -> int:
 
 def _examine(directory: Path, session: Session) -> Row:
     name, _, entry = session.name.partition("#")
-    document = load(directory / name, name=name)
+    document = load(directory / name)
     items = _items(session)
     ids = session.ids or (None,) * len(items)
     roles: list[Any] = ["assistant" if _by_model(item) else "user" for item in items]

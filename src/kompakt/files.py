@@ -1,7 +1,7 @@
 """Read a history from a file, whatever kind of file it is, and write one without ever leaving half of it.
 
-JSON request bodies and message lists, Claude Code and Codex transcripts, one message a line. What cannot be read
-is refused in one line that names the file and the position.
+JSON request bodies and message lists, one message a line, and the recordings that ``wire.transcripts`` knows. What
+cannot be read is refused in one line that names the file and the position.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
 from kompakt.errors import UnreadableFile
-from kompakt.model.messages import History, Json
+from kompakt.model.messages import History, Json, JsonObject
 from kompakt.wire.formats import WIRES
-from kompakt.wire.transcripts import Transcript, is_transcript, read
+from kompakt.wire.transcripts import WRITERS, Document, Line, Transcript, kind_of, read
+from kompakt.wire.transcripts import decode as decode_lines
+from kompakt.wire.transcripts.transcript import decode_value
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+
+
+SQLITE = b"SQLite format 3\0"
+
+MAX_HEAD = 200
+"""Lines looked at to tell what kind of file this is."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -32,38 +41,174 @@ class Loaded(msgspec.Struct, frozen=True):
     """A request body, a list of messages, or a ``History`` for a transcript."""
     format: str | None = None
     transcript: Transcript | None = None
+    sessions: tuple[str, ...] = ()
+    """Names of all sessions in the file, when it holds more than one; ``FILE#NAME`` selects one."""
+    data: bytes = b""
+    """The bytes of a transcript that can be written back."""
 
 
 def load(source: str | Path) -> Loaded:
-    """Read a file, or standard input for ``-``.
+    """Read a file, or standard input for ``-``; ``FILE#NAME`` is one session of a file that holds several.
 
     Raises:
         UnreadableFile: it holds no history; the text names file and position.
     """
-    name = "standard input" if str(source) == "-" else str(source)
-    return decode(_bytes(source, name), name)
+    name, session = _split(source)
+    shown = "standard input" if name == "-" else name
+    if name != "-" and _begins(name, SQLITE):
+        return _chosen(shown, read(Document(value=_opencode_sessions(name))), session)
+    return decode(_bytes(name, shown), shown, session=session)
 
 
-def decode(data: bytes, name: str) -> Loaded:
-    """Read what a file holds; ``name`` is what errors call it.
+def load_all(source: str | Path) -> list[Transcript]:
+    """Read every session of a recording; the list is empty when the file is no recording but a request body.
+
+    Raises:
+        UnreadableFile: it cannot be read; the text names file and position.
+    """
+    name, _ = _split(source)
+    if _begins(name, SQLITE):
+        return read(Document(value=_opencode_sessions(name)))
+    document = _document(_bytes(name, name), name)
+    return read(document) if kind_of(document) is not None else []
+
+
+def decode(data: bytes, name: str, *, session: str | None = None) -> Loaded:
+    """Read what a file holds; ``name`` is what errors call it, ``session`` selects one of several.
 
     Raises:
         UnreadableFile: it holds no history; the text names file and position.
     """
+    document = _document(data, name)
+    if kind_of(document) is not None:
+        loaded = _chosen(name, read(document), session)
+        return msgspec.structs.replace(loaded, data=data)
+    if session is not None:
+        raise UnreadableFile(f"{name}: holds one history and no sessions; leave #{session} out")
+    if not document.is_lines:
+        return Loaded(name, document.value)
+    messages: list[Json] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            messages.append(_decode_line(line, number, name))
+    return Loaded(name, messages)
+
+
+def is_writable(loaded: Loaded) -> bool:
+    """Tell whether a file is a transcript that can be written back."""
+    return loaded.transcript is not None and loaded.transcript.kind in WRITERS
+
+
+def rewrite(loaded: Loaded, repaired: Json) -> bytes:
+    """Write a transcript again so that it says what its repaired body says.
+
+    Raises:
+        UnreadableFile: it is no transcript, or one of a kind that is only read.
+    """
+    transcript = loaded.transcript
+    if transcript is None or transcript.kind not in WRITERS:
+        raise UnreadableFile(
+            f"{loaded.name}: not a transcript that can be written back; write the request body instead"
+        )
+    raw = loaded.data.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
+    return WRITERS[transcript.kind](raw, decode_lines(raw), transcript, cast("JsonObject", repaired))
+
+
+def _split(source: str | Path) -> tuple[str, str | None]:
+    """Take the name of a session off a path; a file that is really called that comes first."""
+    name, separator, session = str(source).rpartition("#")
+    if not separator or not session or not name or Path(str(source)).exists():
+        return str(source), None
+    return name, session
+
+
+def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
+    """Select a session by name or number; the first one when none is named."""
+    names = [one.name for one in found]
+    if session is None:
+        index = 0
+    elif session in names:
+        index = names.index(session)
+    elif session.isdigit() and 1 <= int(session) <= len(found):
+        index = int(session) - 1
+    else:
+        some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        raise UnreadableFile(f"{name}: there is no session {session!r}; there are {len(names)}: {some}")
+    chosen = found[index]
+    return Loaded(name, history(chosen), chosen.format, chosen, tuple(names) if len(names) > 1 else ())
+
+
+def _document(data: bytes, name: str) -> Document:
+    """Decode a file into lines or one value."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
         raise UnreadableFile(f"{name}: the file is empty")
-    if b"\0" in data[:4096] or data[:4] in (b"\x89PNG", b"%PDF"):
+    if b"\0" in data[:4096].partition(b"\n")[0] or data[:4] in (b"\x89PNG", b"%PDF"):
         at = max(data.find(b"\0"), 0)
         raise UnreadableFile(f"{name}: byte {at}: a binary file (or not UTF-8), no JSON")
     if _is_lines(data):
-        return _load_lines(data, name)
-    return Loaded(name, _decode(data, name))
+        if kind_of(decode_lines(_head(data, MAX_HEAD))) is not None:
+            return decode_lines(data.splitlines())
+        return Document(is_lines=True)
+    value, exact = _decode(data, name)
+    document = Document(value=value, replaced=() if exact else (1,))
+    if kind_of(document) is None and isinstance(value, dict):  # a transcript of one record
+        single = Document(lines=(Line(1, cast("JsonObject", value)),), is_lines=True, replaced=document.replaced)
+        return single if kind_of(single) is not None else document
+    return document
 
 
-def _bytes(source: str | Path, name: str) -> bytes:
+def _begins(name: str, magic: bytes) -> bool:
     try:
-        if str(source) == "-":
+        with Path(name).open("rb") as file:
+            return file.read(len(magic)) == magic
+    except (OSError, ValueError):  # what is wrong with the file is said when it is read
+        return False
+
+
+def _opencode_sessions(name: str) -> Json:
+    """Read the sessions of an opencode database as ``opencode export`` writes them, the newest first."""
+    import sqlite3  # late: only this kind of file needs it
+
+    try:
+        connection = sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise UnreadableFile(f"{name}: {error}") from None
+    try:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"session", "message", "part"} <= tables:
+            raise UnreadableFile(
+                f"{name}: a SQLite database that opencode did not write; a store of kompakt is named sqlite:///{name}"
+            )
+        parts: dict[str, list[Json]] = {}
+        for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
+            parts.setdefault(message, []).append(_loose(data))
+        messages: dict[str, list[Json]] = {}
+        for id, session, data in connection.execute("SELECT id, session_id, data FROM message ORDER BY id"):
+            messages.setdefault(session, []).append({"info": _loose(data), "parts": parts.get(id, [])})
+        rows = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
+        return [
+            {"info": {"id": id, "title": title}, "messages": messages[id]}
+            for id, title in connection.execute(rows)
+            if id in messages
+        ]
+    except sqlite3.Error as error:
+        raise UnreadableFile(f"{name}: {error}") from None
+    finally:
+        connection.close()
+
+
+def _loose(data: object) -> Json:
+    """Decode a column; one that is no JSON holds nothing."""
+    try:
+        return decode_value(data.encode() if isinstance(data, str) else bytes(cast("Any", data)))[0]
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _bytes(source: str, name: str) -> bytes:
+    try:
+        if source == "-":
             return sys.stdin.buffer.read()
         return Path(source).read_bytes()
     except IsADirectoryError:
@@ -74,12 +219,19 @@ def _bytes(source: str | Path, name: str) -> bytes:
         raise UnreadableFile(f"{name!r}: {error}") from None
 
 
-def _decode(data: bytes, name: str) -> Json:
+def _decode(data: bytes, name: str) -> tuple[Json, bool]:
+    """Decode one JSON value and say whether every character came through; only recordings may have others."""
     try:
-        return msgspec.json.decode(data)
+        return msgspec.json.decode(data), True
     except RecursionError:
         raise UnreadableFile(f"{name}: nested too deeply to be a provider's request") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            value = decode_value(data)[0]
+        except (ValueError, RecursionError):
+            value = None
+        if value is not None and kind_of(Document(value=value)) is not None:
+            return value, False
         raise UnreadableFile(f"{name}: {_position(data, str(error))}") from None
 
 
@@ -116,42 +268,18 @@ def _is_lines(data: bytes) -> bool:
     first, _, rest = data.lstrip().partition(b"\n")
     if not rest.strip() or not first.startswith(b"{"):
         return False
-    try:
-        msgspec.json.decode(first, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
+    if not _whole(first):
         return rest.lstrip().startswith(b"{") and _whole(rest.lstrip().partition(b"\n")[0])
     return rest.lstrip().startswith(b"{") or not _whole(data)
 
 
 def _whole(data: bytes) -> bool:
+    """Tell whether this is one JSON value; characters that no text can hold may be in it."""
     try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
+        decode_value(data)
+    except (ValueError, RecursionError):
         return False
     return True
-
-
-def _load_lines(data: bytes, name: str) -> Loaded:
-    records = _records(data)
-    if is_transcript(records[:200]) is not None:
-        transcript = read(data.splitlines())
-        return Loaded(name, history(transcript), transcript.format, transcript)
-    messages: list[Json] = []
-    for number, line in enumerate(data.splitlines(), 1):
-        if line.strip():
-            messages.append(_decode_line(line, number, name))
-    return Loaded(name, messages)
-
-
-def _records(data: bytes) -> list[object]:
-    """Decode the first lines leniently, to see what kind of file this is."""
-    found: list[object] = []
-    for line in _head(data, 200):
-        try:
-            found.append(msgspec.json.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-    return found
 
 
 def _head(data: bytes, lines: int) -> Iterator[bytes]:

@@ -29,13 +29,13 @@ from kompakt.evals.bills import (
     requests,
     sent_whole,
 )
-from kompakt.evals.data import load, read, sessions
+from kompakt.evals.data import read, sessions
 from kompakt.evals.recording import Recording, record
 from kompakt.evals.results import goals, numbers
 from kompakt.evals.row import Row
 from kompakt.evals.run import Settings, run
-from kompakt.evals.session import seconds
 from kompakt.model.budget import Budget
+from kompakt.wire.transcripts.transcript import seconds
 
 WIDE = Budget(window=1_000_000, trigger=900_000, target=450_000)
 
@@ -72,8 +72,8 @@ class TestRequests:
             },
         ]
         (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, entries)))
-        (one,) = read(load(tmp_path / "a.jsonl", name="a"))
-        (two,) = read(load(tmp_path / "b.jsonl", name="b"))
+        (one,) = read(tmp_path / "a.jsonl", name="a")
+        (two,) = read(tmp_path / "b.jsonl", name="b")
         assert one.times == two.times == ((1, seconds("2025-01-01T00:01:00Z")),)
         assert requests(record(one))[0].now == seconds("2025-01-01T00:01:00Z")
 

@@ -251,3 +251,19 @@ class TestLocomo:
         assert (first.answer, first.evidence, first.messages) == ("2022", ("D1:2", "D2:1"), (1, 2))
         assert (second.answer, second.trap, second.messages) == (None, "Bo", ())
         assert session.notes == ("question 1 names the turn 'D9:9', which the dialogue does not have",)
+
+
+class TestBadFiles:
+    def test_they_are_reported_and_the_others_are_read(self, tmp_path: Path) -> None:
+        """A pi message without content, a trajectory of another shape, a torn file: each costs only itself."""
+        write(tmp_path, "a.json", {"nothing": "known"})
+        (tmp_path / "b.traj").write_text('{"history": [')
+        write(tmp_path, "c.jsonl", [{"type": "session", "id": "s"}, {"type": "message", "message": {"role": "user"}}])
+        write(tmp_path, "d.traj", {"trajectory": [{"action": "ls", "observation": "a.py"}]})
+        write(tmp_path, "e.json", [{"conversation": {"session_1": [{"speaker": "A"}]}, "qa": []}])
+        reported: list[str] = []
+        found = [session.name for session in sessions(tmp_path, reported.append)]
+        assert found == ["c.jsonl", "d.traj"]
+        assert [name for line in reported for name in ("a.json", "b.traj", "e.json") if name in line] == [
+            *("a.json", "b.traj", "e.json"),
+        ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import run as command
+from tests.cli.storing import runner
 from tests.evals.making import long, write_transcript
 
 import kompakt
@@ -45,7 +46,7 @@ class TestRun:
         settings = Settings(data=data, out=tmp_path / "out", jobs=1)
         rows = run(settings, lambda done, total, what: seen.append((done, total, what)))
         assert {row.measure for row in rows} == {"told", "chains", "attack", "latency"}
-        assert [done for done, _, _ in seen] == [1, 2, 3]
+        assert [done for done, _, _ in seen] == [0, 1, 2, 3]
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 3
 
     def test_a_second_run_measures_nothing_again(
@@ -76,6 +77,26 @@ class TestRun:
         alone = run(Settings(data=data, out=tmp_path / "a", jobs=1))
         beside = run(Settings(data=data, out=tmp_path / "b", jobs=2))
         assert [(one.mode, one.told) for one in alone] == [(one.mode, one.told) for one in beside]
+
+    def test_bad_files_and_failing_measures_do_not_stop_it(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are reported, and the rest is measured."""
+        (data / "bad.traj").write_text("{")
+        (data / "odd.jsonl").write_text('{"type": "session", "id": "s"}\n{"type": "message", "message": {}}\n')
+        perform = running.perform
+
+        def failing(work: running.Work) -> list[Row]:
+            if work.measure == "chains":
+                raise KeyError("content")
+            return perform(work)
+
+        monkeypatch.setattr(running, "perform", failing)
+        reported: list[str] = []
+        rows = run(Settings(data=data, out=tmp_path / "out", jobs=1), report=reported.append)
+        assert {row.measure for row in rows} == {"told", "attack", "latency"}
+        assert "bad.traj" in reported[0]
+        assert "one.jsonl: chains failed: KeyError: 'content'" in reported
 
     def test_an_empty_folder_is_an_error(self, tmp_path: Path) -> None:
         """Nothing measured is not a good result."""
@@ -192,3 +213,56 @@ class TestCommand:
     def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
         """Wrong usage."""
         assert command("eval", "--data", tmp_path / "no").code == 2
+
+    def test_a_bad_file_is_reported_and_skipped(self, data: Path, tmp_path: Path) -> None:
+        """One line on standard error, no traceback, and the report lists it."""
+        (data / "bad.traj").write_text('{"trajectory": 5}')
+        done = command("eval", "--data", data, "--out", tmp_path / "out", "--jobs", "1")
+        assert done.code == 0, done.err
+        assert "skipped: " in done.err and "bad.traj" in done.err
+        assert "Traceback" not in done.err
+        assert "bad.traj" in (tmp_path / "out" / "report.md").read_text()
+
+    @pytest.mark.parametrize(("finished", "said"), [(0, "0 of 3 results are in out/rows"), (2, "2 of 3 results")])
+    def test_an_interrupt_says_what_was_written(
+        self,
+        data: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsysbinary: pytest.CaptureFixture[bytes],
+        finished: int,
+        said: str,
+    ) -> None:
+        """And what was written is there."""
+        kom = runner(tmp_path, monkeypatch, capsysbinary)
+        done: list[str] = []
+
+        def perform(work: running.Work) -> list[Row]:
+            if len(done) == finished:
+                raise KeyboardInterrupt
+            done.append(work.measure)
+            return []
+
+        monkeypatch.setattr(running, "perform", perform)
+        outcome = kom("eval", "--data", data, "--out", "out", "--jobs", "1")
+        assert outcome.code == 130
+        assert said in outcome.err and "run it again to continue" in outcome.err
+        assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == finished
+
+    def test_an_interrupt_while_reading_wrote_nothing(
+        self,
+        data: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsysbinary: pytest.CaptureFixture[bytes],
+    ) -> None:
+        """There is no folder, and the message says so."""
+
+        def interrupted(*_: object) -> list[Session]:
+            raise KeyboardInterrupt
+
+        kom = runner(tmp_path, monkeypatch, capsysbinary)
+        monkeypatch.setattr(running, "sessions", interrupted)
+        outcome = kom("eval", "--data", data, "--out", "out")
+        assert outcome.code == 130 and "nothing was written" in outcome.err
+        assert not (tmp_path / "out").exists()

@@ -10,52 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.judges import judge
+from tests.wire.recording import CALL, META, OUTPUT, TURN, Writer, event, item, lines, result, said, text, use
 
 from kompakt.errors import UnreadableFile
 from kompakt.model.groups import rounds
 from kompakt.model.messages import Message
-from kompakt.wire.transcripts import Skipped, Transcript, is_transcript, read
-
-Record = dict[str, Any]
-
-
-def text(words: str) -> Record:
-    return {"type": "text", "text": words}
-
-
-def use(call_id: str) -> Record:
-    return {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a.py"}}
-
-
-def result(call_id: str, words: str = "done") -> Record:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": words}
-
-
-class Writer:
-    """Writes records the way Claude Code does, each with the one before as its parent."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.records: list[Record] = []
-        self._fields = fields
-
-    def _add(self, kind: str, message: Record, fields: Record) -> Writer:
-        parent = self.records[-1]["uuid"] if self.records else None
-        number = f"{self._fields.get('prefix', 'u')}{len(self.records)}"
-        base = {"type": kind, "uuid": number, "parentUuid": parent, "sessionId": "s", "isSidechain": False}
-        self.records.append({**base, **self._fields, **fields, "message": message})
-        return self
-
-    def user(self, content: Any, **fields: Any) -> Writer:
-        return self._add("user", {"role": "user", "content": content}, fields)
-
-    def assistant(self, id: str, *blocks: Record, model: str = "claude-opus-4-5", **fields: Any) -> Writer:
-        usage = {"input_tokens": len(self.records), "output_tokens": 1}
-        message = {"id": id, "type": "message", "role": "assistant", "model": model, "usage": usage}
-        return self._add("assistant", {**message, "content": list(blocks)}, fields)
-
-
-def lines(*records: Any) -> list[str]:
-    return [json.dumps(record) for record in records]
+from kompakt.wire.transcripts import Skipped, Transcript, decode, kind_of
+from kompakt.wire.transcripts import read_lines as read
 
 
 def read_written(writer: Writer) -> Transcript:
@@ -184,7 +145,7 @@ class TestClaudeCode:
         changed = {**records[0], "message": {"role": "user", "content": "other"}}
         transcript = read(lines(*records, *records, changed))
         assert [m["content"] for m in messages(transcript)] == ["go", "other"]
-        assert transcript.skipped == (Skipped(2, "the same record once more, uuid u0"),)
+        assert transcript.skipped == (Skipped(2, "the same record once more, uuid u0", "TF-3"),)
 
     def test_broken_lines_are_skipped_and_reported(self) -> None:
         """A torn line, a bare value and a record without a message cost only themselves."""
@@ -199,7 +160,7 @@ class TestClaudeCode:
         record = json.dumps(Writer().user("cut X off").records[0]).replace("X", "\\ud83d").encode()
         transcript = read([record])
         assert messages(transcript)[0]["content"] == "cut \ufffd off"
-        assert transcript.mended == (1,)
+        assert transcript.replaced == (1,)
 
     def test_content_is_not_touched(self) -> None:
         """Blank blocks, unsigned thinking and unknown fields come through; repair is somebody else's work."""
@@ -241,25 +202,6 @@ def _draw_session(data: st.DataObject) -> Writer:
 def _blocks(content: Any) -> list[str]:
     blocks = [text(content)] if isinstance(content, str) else content
     return [json.dumps(block, sort_keys=True) for block in blocks]
-
-
-def item(**payload: Any) -> Record:
-    return {"timestamp": "t", "type": "response_item", "payload": payload}
-
-
-def said(role: str, words: str) -> Record:
-    kind = "output_text" if role == "assistant" else "input_text"
-    return {"type": "message", "role": role, "content": [{"type": kind, "text": words}]}
-
-
-def event(**payload: Any) -> Record:
-    return {"timestamp": "t", "type": "event_msg", "payload": payload}
-
-
-META: Record = {"type": "session_meta", "payload": {"id": "s", "base_instructions": {"text": "Be brief."}}}
-TURN: Record = {"type": "turn_context", "payload": {"model": "gpt-5.1-codex", "cwd": "/r"}}
-CALL: Record = {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": "{}"}
-OUTPUT: Record = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
 
 
 class TestCodex:
@@ -339,17 +281,21 @@ class TestCodex:
         assert [one.line for one in transcript.skipped] == [2, 3]
 
 
+def kind_of_lines(records: list[Any]) -> str | None:
+    return kind_of(decode(lines(*records)))
+
+
 class TestDetection:
     def test_records_tell_the_agent(self) -> None:
         """Record shapes decide, also behind lines that tell nothing."""
-        assert is_transcript([1, {}, Writer().user("go").records[0]]) == "claude-code"
-        assert is_transcript([{"type": "file-history-snapshot", "snapshot": {}}]) == "claude-code"
-        assert is_transcript([META]) == "codex"
+        assert kind_of_lines([1, {}, Writer().user("go").records[0]]) == "claude-code"
+        assert kind_of_lines([{"type": "file-history-snapshot", "snapshot": {}}]) == "claude-code"
+        assert kind_of_lines([META]) == "codex"
 
     def test_other_lines_are_no_transcript(self) -> None:
         """Messages of a request, one a line, are not mistaken for records."""
         others = [{"role": "user", "content": "go"}, {"type": "message", "role": "user", "content": "go"}]
-        assert is_transcript([*others, {"type": "user", "content": "go"}, {"type": "progress"}, [], None]) is None
+        assert kind_of_lines([*others, {"type": "user", "content": "go"}, {"type": "progress"}, [], None]) is None
 
     def test_reading_something_else_is_an_error(self) -> None:
         """The error says what was found instead."""

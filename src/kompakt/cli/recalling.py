@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt import api, files
+from kompakt.cli.opening import note_session
 from kompakt.cli.options import AsJson, Format
 from kompakt.cli.stores import KeyFile, Place, Tenant, encode, is_store, read_id, within
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
@@ -66,6 +67,7 @@ def recall(
 
 def _from_file(file: str, asked: str, tokens: int | None, format: str | None) -> Recalled:
     loaded = files.load(file)
+    note_session(loaded, file)
     try:
         return api.recall(loaded.payload, asked, tokens=tokens, format=format)
     except InputError as error:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kompakt import api
 from kompakt.cli import configuration, removing, traveling
 from kompakt.cli.compacting import Budget, ModelName, PolicyName, progress
 from kompakt.cli.compacting import show as show_report
-from kompakt.cli.opening import read_history
+from kompakt.cli.opening import problems_of, read_history
 from kompakt.cli.options import AsJson, File, Format
 from kompakt.cli.stores import (
     URL,
@@ -75,7 +74,7 @@ def import_file(
     """Put FILE into the store as it is and print the session's id. What is there already is not written again."""
     history, loaded = read_history(file, format)
     chosen = read_id(id) if id is not None else _id_for(file, history)
-    problems = api.check(history, resting=loaded.transcript is not None)
+    problems = problems_of(loaded)
 
     async def work(store: Store) -> Head:
         session = await store.session(chosen)
@@ -87,8 +86,8 @@ def import_file(
         head = within(Place(store, tenant, key_file), work, make=True)
     for problem in problems[:_TOLD]:
         typer.echo(f"{loaded.name}: {problem}", err=True)
-    mended = f"; {len(problems)} problems, mended whenever it is sent" if problems else ""
-    typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{mended}", err=True)
+    repaired = f"; {len(problems)} problems, repaired whenever it is sent" if problems else ""
+    typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
     typer.echo(written(chosen))
 
 

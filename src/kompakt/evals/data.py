@@ -1,6 +1,7 @@
 """Recorded sessions from a directory, whatever agent or benchmark they come from.
 
-One invariant: a data file is never passed over in silence; one that no source knows is an error that names it.
+One invariant: a data file is never ignored in silence. One that cannot be read, or that no reader knows, is reported
+with its name, and the others are read.
 """
 
 from __future__ import annotations
@@ -8,72 +9,69 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
+from kompakt.errors import KompaktError, UnreadableFile
+from kompakt.evals import locomo
+from kompakt.evals.session import Question, Session
+from kompakt.files import load_all
+from kompakt.wire.transcripts import KNOWN, Transcript
 
-from kompakt.errors import UnreadableFile
-from kompakt.evals.session import Document, Question, Session
-from kompakt.evals.sources import locomo, openhands, pi, swe_agent, tau_bench, transcripts
-from kompakt.model.messages import Json
+__all__ = ["Question", "Session", "read", "sessions"]
 
-__all__ = ["Document", "Question", "Session", "load", "read", "sessions"]
-
-SUFFIXES = frozenset([".json", ".jsonl", ".traj"])
-
-_SOURCES: tuple[tuple[Callable[[Document], bool], Callable[[Document], Iterator[Session]]], ...] = (
-    (transcripts.matches, transcripts.read),
-    (pi.matches, pi.read),
-    (openhands.matches, openhands.read),
-    (swe_agent.matches, swe_agent.read),
-    (tau_bench.matches, tau_bench.read),
-    (locomo.matches, locomo.read),
-)
+SUFFIXES = frozenset([".db", ".json", ".jsonl", ".traj"])
 
 
-def sessions(directory: Path) -> Iterator[Session]:
+def sessions(directory: Path, report: Callable[[str], None] | None = None) -> Iterator[Session]:
     """Yield every session of every data file below a directory, in the order of their names.
 
+    ``report`` is called with a line for each file that cannot be read; without it such a file is an error.
+
     Raises:
-        UnreadableFile: a data file is not JSON, or of a shape that no source has.
+        UnreadableFile: a file cannot be read, and nobody wants to know.
     """
     for path in sorted(directory.rglob("*")):
-        if path.suffix in SUFFIXES and path.is_file():
-            yield from read(load(path, name=path.relative_to(directory).as_posix()))
-
-
-def load(path: Path, *, name: str) -> Document:
-    """Decode a data file.
-
-    Raises:
-        UnreadableFile: it is not JSON.
-    """
-    data = path.read_bytes()
-    if path.suffix != ".jsonl":
-        try:
-            return Document(name, (), (msgspec.json.decode(data),))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnreadableFile(f"{path}: not JSON: {error}") from error
-    lines = tuple(data.splitlines())
-    records: list[Json] = []
-    notes: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if path.suffix not in SUFFIXES or not path.is_file():
             continue
         try:
-            records.append(msgspec.json.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            notes.append(f"line {number} is not JSON and was skipped: {error}")
-    return Document(name, lines, tuple(records), tuple(notes))
+            found = list(read(path, name=path.relative_to(directory).as_posix()))
+        except KompaktError as error:
+            if report is None:
+                raise
+            report(str(error))
+            continue
+        yield from found
 
 
-def read(document: Document) -> Iterator[Session]:
-    """Yield the sessions of one data file.
+def read(path: Path, *, name: str) -> Iterator[Session]:
+    """Yield the sessions of one data file, sub-agents included.
 
     Raises:
-        UnreadableFile: no source has such files.
+        UnreadableFile: it is not JSON, or of a shape that no reader knows.
     """
-    for matches, reader in _SOURCES:
-        if matches(document):
-            yield from reader(document)
-            return
-    known = "Claude Code, Codex, pi, OpenHands, SWE-agent, tau-bench and LoCoMo"
-    raise UnreadableFile(f"{document.name}: not a recording of {known}; take it out of the data directory")
+    dialogues = locomo.read(path, name)
+    if dialogues is not None:
+        yield from dialogues
+        return
+    found = load_all(path)
+    if not found:
+        raise UnreadableFile(f"{path}: not a recording of {KNOWN} or LoCoMo; take it out of the data directory")
+    for transcript in found:
+        own = f"{name}#{transcript.name}" if transcript.name else name
+        yield _session(transcript, own)
+        for number, side in enumerate(transcript.sidechains, start=1):
+            yield _session(side, f"{own}#agent-{number}")
+
+
+def _session(transcript: Transcript, name: str) -> Session:
+    skipped = [f"line {one.line} was skipped: {one.reason}" for one in transcript.skipped]
+    replaced = [f"line {number} had characters that were replaced" for number in transcript.replaced]
+    return Session(
+        name=name,
+        source=transcript.kind,
+        format=transcript.format,
+        body=transcript.body,
+        ids=transcript.ids,
+        usages=transcript.usages,
+        times=transcript.times,
+        summaries=transcript.summaries,
+        notes=(*skipped, *replaced, *transcript.notes),
+    )

@@ -30,14 +30,17 @@ class Results(msgspec.Struct, frozen=True):
     goals: list[Goal]
     numbers: list[Number]
     by_source: dict[str, list[Number]]
+    skipped: list[str] = []
+    """Files that could not be read, and measures that failed; nothing of them is in the numbers."""
 
 
-def gather(rows: Sequence[Row], *, version: str, policy: str) -> Results:
+def gather(rows: Sequence[Row], *, version: str, policy: str, skipped: Sequence[str] = ()) -> Results:
     """Gather rows into results."""
     found = numbers(rows)
     sources = dict.fromkeys(row.source for row in rows)
     apart = {source: numbers(row for row in rows if row.source == source) for source in sources}
-    return Results(version, policy, len({row.session for row in rows}), goals(found, rows), found, apart)
+    count = len({row.session for row in rows})
+    return Results(version, policy, count, goals(found, rows), found, apart, list(skipped))
 
 
 def write(results: Results, rows: Sequence[Row], out: Path) -> list[Path]:
@@ -76,6 +79,8 @@ def markdown(results: Results, rows: Sequence[Row], pictures: Sequence[str] = ()
     blocks += [f"![{name}]({name})" for name in pictures]
     blocks += ["## What would be needed", _needed(rows)]
     blocks += ["## What was missed", _missed(rows)]
+    if results.skipped:
+        blocks += ["## What was skipped", "\n".join(f"- {line}" for line in results.skipped)]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -1,19 +1,22 @@
 """The run: every measure of every session, on several processes, each result written as it is made.
 
 One invariant: a result is kept under a hash of its session, the measure, the policy and the code, so a run that was
-stopped goes on where it was, and one after a change measures again.
+stopped continues where it was, and one after a change measures again. A file that cannot be read and a measure that
+fails are reported; the run continues without them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
 
-from kompakt.errors import UsageError
+from kompakt.errors import KompaktError, UsageError
 from kompakt.evals.attack import attack
 from kompakt.evals.bills import bills
 from kompakt.evals.chains import chains
@@ -31,6 +34,11 @@ FEWEST_TOKENS = 8_000
 
 ROWS = "rows"
 """The folder of single results below the output folder."""
+
+FAULTS = (KompaktError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a measure may raise on a recording of a shape that nobody thought of."""
+
+_log = logging.getLogger("kompakt.evals")
 
 _CACHED = msgspec.json.Decoder(list[Row])
 
@@ -60,14 +68,19 @@ class Work(msgspec.Struct, frozen=True):
     key: str
 
 
-def run(settings: Settings, progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
+def run(
+    settings: Settings,
+    progress: Callable[[int, int, str], None] | None = None,
+    report: Callable[[str], None] = _log.warning,
+) -> list[Row]:
     """Measure everything that has not been measured; the rows of all of it come back.
 
+    ``report`` is called with a line for each file that was skipped and each measure that failed.
+
     Raises:
-        UnreadableFile: a data file cannot be read.
-        UsageError: the directory holds no session.
+        UsageError: the directory holds no session that can be read.
     """
-    chosen = list(sessions(settings.data))[: settings.limit]
+    chosen = list(sessions(settings.data, report))[: settings.limit]
     if not chosen:
         raise UsageError(f"{str(settings.data)!r} holds no sessions; --data takes a directory of recordings")
     folder = settings.out / ROWS
@@ -75,12 +88,21 @@ def run(settings: Settings, progress: Callable[[int, int, str], None] | None = N
     todo = list(_planned(chosen, settings))
     done = {one.key: rows for one in todo if (rows := _kept(folder, one.key)) is not None}
     waiting = [one for one in todo if one.key not in done]
-    for one, rows in _performed(waiting, settings.jobs):
-        (folder / f"{one.key}.json").write_bytes(msgspec.json.encode(rows))
-        done[one.key] = rows
+    if progress is not None:
+        progress(len(done), len(todo), "measuring")
+    for one, outcome in _performed(waiting, settings.jobs):
+        if isinstance(outcome, str):
+            report(outcome)
+        else:
+            (folder / f"{one.key}.json").write_bytes(msgspec.json.encode(outcome))
+        done[one.key] = [] if isinstance(outcome, str) else outcome
         if progress is not None:
             progress(len(done), len(todo), f"{one.measure} {one.session.name}")
-    return [row for one in todo for row in done[one.key]] + list(_timed(chosen, settings.policy))
+    timed = _timed(chosen, settings.policy)
+    if isinstance(timed, str):
+        report(timed)
+        timed = []
+    return [row for one in todo for row in done[one.key]] + timed
 
 
 def _planned(chosen: Sequence[Session], settings: Settings) -> Iterator[Work]:
@@ -113,17 +135,33 @@ def _kept(folder: Path, key: str) -> list[Row] | None:
         return None
 
 
-def _performed(waiting: list[Work], jobs: int) -> Iterator[tuple[Work, list[Row]]]:
-    """Yield results in the order they are made, the largest sessions first."""
+def _performed(waiting: list[Work], jobs: int) -> Iterator[tuple[Work, list[Row] | str]]:
+    """Yield results, or why there is none, in the order they are made, the largest sessions first."""
     waiting = sorted(waiting, key=lambda one: -len(str(one.session.body)))
     if jobs < 2 or len(waiting) < 2:
         for one in waiting:
-            yield one, perform(one)
+            yield one, attempt(one)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        futures = {pool.submit(perform, one): one for one in waiting}
+    pool = ProcessPoolExecutor(jobs, initializer=_end_quietly)
+    try:
+        futures = {pool.submit(attempt, one): one for one in waiting}
         for future in as_completed(futures):
             yield futures[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_quietly() -> None:
+    """Let an interrupt end a worker without a traceback; the main process says what was done."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def attempt(work: Work) -> list[Row] | str:
+    """Do one piece of work, or say why it cannot be done."""
+    try:
+        return perform(work)
+    except FAULTS as error:
+        return f"{work.session.name}: {work.measure} failed: {type(error).__name__}: {error}"
 
 
 _recorded: dict[str, Recording] = {}
@@ -154,7 +192,10 @@ def perform(work: Work) -> list[Row]:
             return list(compression(recording, work.admission or work.policy))
 
 
-def _timed(chosen: Sequence[Session], policy: str) -> Iterator[Row]:
+def _timed(chosen: Sequence[Session], policy: str) -> list[Row] | str:
     """Time the longest session alone, when nothing else runs."""
-    sizes = sorted(chosen, key=lambda session: -len(str(session.body)))
-    yield from latency([record(sizes[0])], policy)
+    longest = max(chosen, key=lambda session: len(str(session.body)))
+    try:
+        return list(latency([record(longest)], policy))
+    except FAULTS as error:
+        return f"{longest.name}: latency failed: {type(error).__name__}: {error}"

@@ -1,16 +1,14 @@
 """What an evaluation runs on: one recorded session as a request body, with what is known about it.
 
-One invariant: every text, call and result of the recording stands in the body; whatever the provider would object to,
+One invariant: every text, call and result of the recording is in the body; whatever the provider would object to,
 and whatever was left out because it said nothing, is named in ``notes``.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
-from kompakt.model.messages import Json, JsonObject
+from kompakt.model.messages import JsonObject
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -43,31 +41,3 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     summaries: frozenset[int] = frozenset()
     questions: tuple[Question, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def seconds(stamp: Json) -> float | None:
-    """Read a moment as recordings write it."""
-    if not isinstance(stamp, str):
-        return None
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return None
-
-
-class Document(msgspec.Struct, frozen=True):
-    """A data file, decoded: one record a line for JSON lines, else one record."""
-
-    name: str
-    lines: tuple[bytes, ...]
-    records: tuple[Json, ...]
-    notes: tuple[str, ...] = ()
-    """Lines that could not be read."""
-
-    @property
-    def first(self) -> JsonObject:
-        """Return what shows the shape of the file: its first record, or the first entry of that."""
-        record = self.records[0] if self.records else None
-        if isinstance(record, list):
-            record = record[0] if record else None
-        return record if isinstance(record, dict) else {}

@@ -1,22 +1,42 @@
-"""Claude Code session files: one record a content block, gathered into the messages that were sent.
+"""Claude Code session files: one record a content block, gathered into the messages that were sent, and written back.
 
 One invariant: an assistant id that does not change is one assistant message, however many records and results lie
-between its first block and its last; the results of all its calls stand in the one user message behind it.
+between its first block and its last; the results of all its calls are in the one user message after it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from kompakt.model.messages import Json, JsonObject
 from kompakt.model.pairs import Pairing
-from kompakt.wire.transcripts.transcript import Lines, Skipped, Transcript, objects
+from kompakt.wire.problem import Problem
+from kompakt.wire.transcripts.edits import match
+from kompakt.wire.transcripts.transcript import (
+    MISSING_PARENT,
+    REPEATED_RECORD,
+    UNUSABLE_RECORD,
+    Document,
+    Line,
+    Origin,
+    Skipped,
+    Transcript,
+    encode_line,
+    ended,
+    objects,
+    open_calls,
+    seconds,
+)
 
 FORMAT = "anthropic"
+
+MAX_LOOKED_AT = 200
+"""Records looked at to tell what a file is: past the headers that any known version writes."""
 
 SYNTHETIC_MODEL = "<synthetic>"
 """The model of messages that Claude Code wrote itself: interruptions, API errors. No provider was asked."""
@@ -32,9 +52,16 @@ _MARKS = {
 }
 """Records without a message, each with a field that tells it from other JSON lines."""
 
+_NAMESPACE = uuid.UUID("8f3c6a5e-2d41-4b7a-9c8e-5a1f0e6b7d24")
+"""What the uuids of added records are derived in: the same repair of the same file gives the same bytes."""
 
-def wrote(record: JsonObject) -> bool:
-    """Tell whether Claude Code writes records like this."""
+
+def matches(document: Document) -> bool:
+    """Tell whether Claude Code wrote a document."""
+    return any(_wrote(line.record) for line in document.lines[:MAX_LOOKED_AT])
+
+
+def _wrote(record: JsonObject) -> bool:
     kind = record.get("type")
     if kind in ("user", "assistant"):
         message = record.get("message")
@@ -42,30 +69,34 @@ def wrote(record: JsonObject) -> bool:
     return isinstance(kind, str) and kind in _MARKS and _MARKS[kind] in record
 
 
-def read(lines: Lines) -> Transcript:
-    """Read the records of a session file; sub-agents come apart."""
+def read(document: Document) -> Iterator[Transcript]:
+    """Yield the session of a file; sub-agents come apart."""
     chains = _Chains()
-    skipped = list(lines.skipped)
+    skipped = list(document.skipped)
     left_out: Counter[str] = Counter()
     seen: dict[str, JsonObject] = {}
-    for line in lines.lines:
+    began: dict[str, float] = {}
+    for line in document.lines:
         record = line.record
         if record.get("type") not in ("user", "assistant"):
             left_out[str(record.get("type"))] += 1
             continue
         fault = _fault(record, seen)
         if fault is None:
-            chains.of(record).add(record)
+            chains.of(record).add(line)
+            _note_time(record, began)
         else:
-            skipped.append(Skipped(line.number, fault))
+            skipped.append(Skipped(line.number, fault[1], fault[0]))
     main, sidechains = chains.sorted()
-    return msgspec.structs.replace(
-        main.finish(),
-        sidechains=tuple(chain.finish() for chain in sidechains),
+    numbers = {one.line for one in skipped}
+    yield msgspec.structs.replace(
+        main.finish(began),
+        sidechains=tuple(chain.finish(began) for chain in sidechains),
         skipped=tuple(sorted(skipped, key=_line_number)),
-        mended=lines.mended,
+        replaced=document.replaced,
+        faults=tuple(_missing_parents([line for line in document.lines if line.number not in numbers])),
         left_out=dict(left_out),
-        records=len(lines.lines),
+        records=len(document.lines),
     )
 
 
@@ -73,22 +104,42 @@ def _line_number(skipped: Skipped) -> int:
     return skipped.line
 
 
-def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> str | None:
+def _note_time(record: JsonObject, began: dict[str, float]) -> None:
+    """Note when an assistant message began: at the first record that has its id."""
+    name, moment = record["message"].get("id"), seconds(record.get("timestamp"))
+    if isinstance(name, str) and moment is not None:
+        began.setdefault(name, moment)
+
+
+def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> tuple[str, str] | None:
     """Say why a record cannot be used; records that were used are remembered by their uuid."""
     message: Any = record.get("message")
     if not isinstance(message, dict):
-        return f"a {record['type']} record without a message"
+        return UNUSABLE_RECORD, f"a {record['type']} record without a message"
     content: Any = cast("JsonObject", message).get("content")
     if not isinstance(content, str | list):
-        return f"a {record['type']} message whose content is neither text nor blocks"
+        return UNUSABLE_RECORD, f"a {record['type']} message whose content is neither text nor blocks"
     if isinstance(content, list) and len(objects(cast("Any", content))) != len(cast("list[Any]", content)):
-        return f"a {record['type']} message with a content block that is no object"
+        return UNUSABLE_RECORD, f"a {record['type']} message with a content block that is no object"
     if content == [] and record["type"] == "user":
-        return "a user message without content"
+        return UNUSABLE_RECORD, "a user message without content"
     uuid = record.get("uuid")
     if isinstance(uuid, str) and seen.setdefault(uuid, record) is not record and seen[uuid] == record:
-        return f"the same record once more, uuid {uuid}"
+        return REPEATED_RECORD, f"the same record once more, uuid {uuid}"
     return None
+
+
+def _missing_parents(lines: Sequence[Line]) -> Iterator[Problem]:
+    """Name the records whose parent is not in the file; a file that is cut off at its beginning has one at its top."""
+    uuids = {str(line.record.get("uuid")) for line in lines}
+    is_first = True
+    for line in lines:
+        parent = line.record.get("parentUuid")
+        if isinstance(parent, str) and parent not in uuids and not is_first:
+            yield Problem(
+                MISSING_PARENT, f"line {line.number}", f"the parent {parent} of this record is not in the file"
+            )
+        is_first = is_first and not line.record.get("uuid")
 
 
 # --- chains ------------------------------------------------------------------------------------------------------
@@ -121,7 +172,7 @@ class _Chains:
 
 
 class _Draft:
-    """A wire message in the making: results, then everything else in order."""
+    """A wire message in the making: results, then everything else in order, each with its origin."""
 
     __slots__ = ("answer", "content", "id", "results", "role", "summary", "usage", "words")
 
@@ -129,20 +180,21 @@ class _Draft:
         self.role = role
         self.id = id
         self.summary = summary
-        self.results: list[Json] = []
-        self.content: list[Json] = []
+        self.results: list[tuple[Origin, Json]] = []
+        self.content: list[tuple[Origin, Json]] = []
         self.words: list[str] = []
         """What came as plain strings; one alone is sent as it came."""
         self.usage: JsonObject | None = None
         self.answer: _Draft | None = None
         """The user message that holds the results of this one's calls."""
 
-    def add(self, content: Json) -> None:
-        """Append content that is no result of a client's tool."""
+    def add(self, content: Json, line: int) -> None:
+        """Append the whole content of a record."""
         if isinstance(content, str):
             self.words.append(content)
-            content = [{"type": "text", "text": content}]
-        self.content.extend(content)
+            self.content.append((Origin(line, -1), {"type": "text", "text": content}))
+        else:
+            self.content.extend((Origin(line, index), block) for index, block in enumerate(cast("list[Json]", content)))
 
     def absorb(self, other: _Draft) -> None:
         """Take over what another message holds."""
@@ -150,9 +202,14 @@ class _Draft:
         self.content.extend(other.content)
         self.words.extend(other.words)
 
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Say where each block comes from."""
+        return tuple(origin for origin, _ in (*self.results, *self.content))
+
     def render(self) -> JsonObject:
         """Write the wire message: a role and content, nothing else."""
-        blocks = [*self.results, *self.content]
+        blocks = [block for _, block in (*self.results, *self.content)]
         plain = len(blocks) == 1 and len(self.words) == 1
         return {"role": self.role, "content": self.words[0] if plain else blocks}
 
@@ -164,19 +221,19 @@ class _Conversation:
         self.drafts: list[_Draft] = []
         self._pairing: Pairing[_Draft] = Pairing()
         self._assistant: _Draft | None = None
-        self._behind = 0
-        """Where the messages behind the latest assistant message begin."""
+        self._after = 0
+        """Where the messages after the latest assistant message begin."""
         self._model: str | None = None
 
-    def add(self, record: JsonObject) -> None:
+    def add(self, line: Line) -> None:
         """Take the next record."""
-        message: JsonObject = record["message"]
-        if record["type"] == "assistant":
-            self._add_assistant(message)
+        message: JsonObject = line.record["message"]
+        if line.record["type"] == "assistant":
+            self._add_assistant(message, line.number)
         else:
-            self._add_user(message["content"], summary=bool(record.get("isCompactSummary")))
+            self._add_user(message["content"], line.number, summary=bool(line.record.get("isCompactSummary")))
 
-    def finish(self) -> Transcript:
+    def finish(self, began: Mapping[str, float]) -> Transcript:
         """Return what was gathered."""
         drafts = list(self._in_order())
         body: JsonObject = {"model": self._model} if self._model else {}
@@ -188,6 +245,11 @@ class _Conversation:
             ids=tuple(draft.id for draft in drafts),
             summaries=frozenset(index for index, draft in enumerate(drafts) if draft.summary),
             usages=tuple((index, draft.usage) for index, draft in enumerate(drafts) if draft.usage is not None),
+            times=tuple(
+                (index, began[draft.id]) for index, draft in enumerate(drafts) if draft.id and draft.id in began
+            ),
+            origins=tuple(draft.origins for draft in drafts),
+            notes=tuple(open_calls(body["messages"])),
         )
 
     def _in_order(self) -> Iterator[_Draft]:
@@ -196,15 +258,15 @@ class _Conversation:
             if draft.answer is not None:
                 yield draft.answer
 
-    def _add_assistant(self, message: JsonObject) -> None:
+    def _add_assistant(self, message: JsonObject, line: int) -> None:
         message_id, model, usage = message.get("id"), message.get("model"), message.get("usage")
         draft = self._assistant
         if draft is None or draft.id is None or draft.id != message_id:
             draft = _Draft("assistant", id=message_id if isinstance(message_id, str) else None)
             self._pairing.begin_run()
             self.drafts.append(draft)
-            self._assistant, self._behind = draft, len(self.drafts)
-        draft.add(message["content"])
+            self._assistant, self._after = draft, len(self.drafts)
+        draft.add(message["content"], line)
         for block in objects(message["content"]):
             if block.get("type") == "tool_use":
                 self._pairing.expect(str(block.get("id")), draft)
@@ -212,54 +274,240 @@ class _Conversation:
             self._model = model
             draft.usage = usage if isinstance(usage, dict) else draft.usage
 
-    def _add_user(self, content: Json, *, summary: bool) -> None:
+    def _add_user(self, content: Json, line: int, *, summary: bool) -> None:
         if summary:
             draft = _Draft("user", summary=True)
-            draft.add(content)
+            draft.add(content, line)
             self.drafts.append(draft)
             return
-        rest: list[Json] = []
-        for block in objects(content):
+        if isinstance(content, str):
+            self._last_or_new().add(content, line)
+            return
+        rest: list[tuple[Origin, Json]] = []
+        for index, block in enumerate(objects(content)):
             if block.get("type") == "tool_result":
-                self._add_result(block)
+                self._add_result(block, Origin(line, index))
             else:
-                rest.append(block)
-        if isinstance(content, str) or rest:
-            self._add_words(content if isinstance(content, str) else rest)
+                rest.append((Origin(line, index), block))
+        if rest:
+            self._last_or_new().content.extend(rest)
 
-    def _add_result(self, block: JsonObject) -> None:
-        """Put a result into the message behind its call; without a call it stays where it came."""
+    def _add_result(self, block: JsonObject, origin: Origin) -> None:
+        """Put a result into the message after its call; without a call it stays where it came."""
         call_id = str(block.get("tool_use_id"))
         caller = self._pairing.answer(call_id) or self._pairing.latest(call_id)
         if caller is not None:
-            self._answer(caller).results.append(block)
+            self._answer(caller).results.append((origin, block))
             return
         last = self._last()
         if last is None or last.role != "user" or last.summary or not last.results:
             last = _Draft("user")
             self.drafts.append(last)
-        last.results.append(block)
+        last.results.append((origin, block))
 
     def _answer(self, caller: _Draft) -> _Draft:
         """Return the message for the results of a caller; user messages that came before them move into it."""
         if caller.answer is not None:
             return caller.answer
         caller.answer = _Draft("user")
-        while caller is self._assistant and len(self.drafts) > self._behind and not self.drafts[self._behind].summary:
-            caller.answer.absorb(self.drafts.pop(self._behind))
+        while caller is self._assistant and len(self.drafts) > self._after and not self.drafts[self._after].summary:
+            caller.answer.absorb(self.drafts.pop(self._after))
         return caller.answer
 
-    def _add_words(self, content: Json) -> None:
-        """Put what is no result behind the results it follows, else into a message of its own."""
+    def _last_or_new(self) -> _Draft:
+        """Return the message that words join: one with results that they follow, else one of their own."""
         last = self._last()
         if last is None or not last.results or last.summary:
             last = _Draft("user")
             self.drafts.append(last)
-        last.add(content)
+        return last
 
     def _last(self) -> _Draft | None:
-        """Return the message that stands last so far."""
+        """Return the newest message so far."""
         if not self.drafts:
             return None
         last = self.drafts[-1]
         return last if last.answer is None else last.answer
+
+
+# --- writing back ------------------------------------------------------------------------------------------------
+
+
+def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repaired: JsonObject) -> bytes:
+    """Edit a session file so that it says what a repair of its conversation says.
+
+    ``raw`` are the lines of the file, ``repaired`` is the repaired body. Lines that need no change are copied byte for
+    byte. Lines that hold no record go, with every record that the reader skipped. Records that named a record which is
+    gone as their parent name the one before it.
+    """
+    editor = _Editor(document, transcript)
+    editor.apply(transcript, repaired["messages"])
+    return editor.render(raw)
+
+
+class _Editor:
+    """The records of a file while they are edited, by the numbers of their lines."""
+
+    def __init__(self, document: Document, transcript: Transcript) -> None:
+        self._records = {line.number: line.record for line in document.lines}
+        self._changed: dict[int, JsonObject] = {number: self._records[number] for number in transcript.replaced}
+        self._gone = {one.line for one in transcript.skipped}
+        self._added: defaultdict[int, list[JsonObject]] = defaultdict(list)
+        self._parents: dict[str, str] = {}
+        """Uuid of a record to the one added after it, which its children name now."""
+
+    def apply(self, transcript: Transcript, repaired: Sequence[JsonObject]) -> None:
+        """Take over what changed between the messages as they were read and as they are repaired."""
+        old = [
+            (origin, block)
+            for origins, message in zip(transcript.origins, transcript.body["messages"], strict=True)
+            for origin, block in zip(origins, _blocks(message["content"]), strict=True)
+        ]
+        new = [(message, block) for message in repaired for block in _blocks(message["content"])]
+        found = match([block for _, block in old], [block for _, block in new])
+        calls = {
+            str(block.get("id")): old[place][0].line
+            for (_, block), place in zip(new, found, strict=True)
+            if block.get("type") == "tool_use" and place is not None
+        }
+        for index, (_, block) in enumerate(new):  # a result that was written before its call is written again after it
+            place = found[index]
+            if place is not None and old[place][0].line < calls.get(str(block.get("tool_use_id")), 0):
+                found[index] = None
+        kept = {place: block for place, (_, block) in zip(found, new, strict=True) if place is not None}
+        edits: defaultdict[int, dict[int, Json]] = defaultdict(dict)
+        for place, (origin, block) in enumerate(old):
+            if place not in kept:
+                edits[origin.line][origin.block] = None
+            elif kept[place] is not block and kept[place] != block:
+                edits[origin.line][origin.block] = kept[place]
+        for number, changes in edits.items():
+            self._edit(number, changes)
+        lines = [old[place][0].line if place is not None else None for place in found]
+        self._add(new, lines)
+
+    def _edit(self, number: int, changes: dict[int, Json]) -> None:
+        """Change or remove blocks of one record; a record without any goes."""
+        record = self._changed.get(number, self._records[number])
+        message: JsonObject = record["message"]
+        blocks: list[Json]
+        if -1 in changes:
+            blocks = [changes[-1]] if changes[-1] is not None else []
+        else:
+            blocks = [changes.get(i, block) for i, block in enumerate(cast("list[Json]", message["content"]))]
+            blocks = [block for block in blocks if block is not None]
+        if not blocks:
+            self._gone.add(number)
+            return
+        content: Json = blocks
+        if -1 in changes and set(as_block := cast("JsonObject", blocks[0])) == {"type", "text"}:
+            content = as_block["text"]
+        self._changed[number] = {**record, "message": {**message, "content": content}}
+
+    def _add(self, new: Sequence[tuple[JsonObject, JsonObject]], lines: Sequence[int | None]) -> None:
+        """Write what is new into records of its own: a result after the message with its call, else in its place."""
+        calls = {str(block.get("id")): index for index, (_, block) in enumerate(new) if block.get("type") == "tool_use"}
+        place = 0
+        for (message, block), line in zip(new, lines, strict=True):
+            if line is not None:
+                place = line
+                continue
+            caller = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
+            called = lines[caller] if caller is not None else None
+            if called is None:
+                self._insert(place, message["role"], block)
+            else:
+                self._insert(self._end_of_message(called), "user", block, caller=self._records[called])
+
+    def _end_of_message(self, number: int) -> int:
+        """Return the last line of the assistant message that a record belongs to."""
+        record = self._records[number]
+        name = record["message"].get("id")
+        if name is None:
+            return number
+        return max(
+            other
+            for other, one in self._records.items()
+            if other not in self._gone
+            and one.get("type") == "assistant"
+            and bool(one.get("isSidechain")) == bool(record.get("isSidechain"))
+            and isinstance(one.get("message"), dict)
+            and one["message"].get("id") == name
+        )
+
+    def _insert(self, number: int, role: str, block: JsonObject, *, caller: JsonObject | None = None) -> None:
+        """Add a record after a line; children of the record there become children of the new one."""
+        before = self._added[number][-1] if self._added.get(number) else self._records.get(number, {})
+        model = before or next((one for one in self._records.values() if one.get("uuid")), {})
+        name = f"{model.get('sessionId')} {number} {len(self._added[number])} {msgspec.json.encode(block).decode()}"
+        fresh = str(uuid.uuid5(_NAMESPACE, name))
+        shared = ("isSidechain", "userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "timestamp")
+        record: JsonObject = {
+            "parentUuid": before.get("uuid"),
+            **{key: model[key] for key in (*shared, "agentId", "slug") if key in model},
+            "type": role,
+            "message": {"role": role, "content": [block]},
+            "uuid": fresh,
+        }
+        if caller is not None:
+            record["toolUseResult"] = block.get("content")
+            record["sourceToolAssistantUUID"] = caller.get("uuid")
+        self._added[number].append(record)
+        self._parents[str(before.get("uuid"))] = fresh
+
+    def render(self, raw: Sequence[bytes]) -> bytes:
+        """Write the file."""
+        links = self._links()
+        out: list[bytes] = [encode_line(record) for record in self._added.get(0, [])]
+        for number, line in enumerate(raw, start=1):
+            if number in self._gone or (number not in self._records and line.strip()):
+                continue
+            record = self._changed.get(number)
+            if number in links:
+                parent = links[number]
+                record = {**(record or self._records[number]), **parent}
+            out.append(encode_line(record) if record is not None else ended(line))
+            out.extend(encode_line(one) for one in self._added.get(number, []))
+        return b"".join(out)
+
+    def _links(self) -> dict[int, JsonObject]:
+        """Find the records whose reference to another record has to change, and to what."""
+        alive = {
+            str(one["uuid"]) for number, one in self._records.items() if number not in self._gone and one.get("uuid")
+        }
+        above = {str(one.get("uuid")): one.get("parentUuid") for one in self._records.values() if one.get("uuid")}
+        latest: dict[bool, str | None] = {False: None, True: None}
+        links: dict[int, JsonObject] = {}
+        for number in sorted(self._records):
+            record = self._records[number]
+            if number in self._gone:
+                continue
+            changes: JsonObject = {}
+            side = bool(record.get("isSidechain"))
+            parent = record.get("parentUuid")
+            if isinstance(parent, str):
+                living = parent
+                while living not in alive and isinstance(above.get(living), str):
+                    living = str(above[living])
+                if living not in alive:  # the first record of a file that is cut off has nothing to name instead
+                    top = self._added[0][-1]["uuid"] if self._added.get(0) and not side else parent
+                    living = latest[side] or str(top)
+                while living in self._parents:
+                    living = self._parents[living]
+                changes = {"parentUuid": living} if living != parent else {}
+            elif "parentUuid" in record and latest[side] is None and "None" in self._parents:
+                changes = {"parentUuid": self._added[0][-1]["uuid"]}
+            leaf = record.get("leafUuid")
+            if isinstance(leaf, str) and leaf in above and leaf not in alive:
+                while leaf not in alive and isinstance(above.get(leaf), str):
+                    leaf = str(above[leaf])
+                changes["leafUuid"] = leaf
+            if changes:
+                links[number] = changes
+            if record.get("uuid"):
+                latest[side] = str(record["uuid"])
+        return links
+
+
+def _blocks(content: Json) -> list[JsonObject]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else cast("list[JsonObject]", content)

@@ -1,38 +1,58 @@
-"""Codex rollout files: Responses items between records about the session.
+"""Codex rollout files: Responses items between records about the session, read and written back.
 
-One invariant: an item that the API knows stands in the input as it was written, in order; only an output or arguments
+One invariant: an item that the API knows is in the input as it was written, in order; only an output or arguments
 that some version wrote in a type of its own get the type the API takes. A compaction replaces nothing here: what
 precedes it stays, and what it added is marked as a summary.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from kompakt.model.messages import JsonObject, text_of
-from kompakt.wire.transcripts.transcript import Lines, Skipped, Transcript, objects
+from kompakt.wire.problem import Problem
+from kompakt.wire.transcripts.edits import match
+from kompakt.wire.transcripts.transcript import (
+    NO_HEADER,
+    REPEATED_RECORD,
+    UNUSABLE_RECORD,
+    Document,
+    Origin,
+    Skipped,
+    Transcript,
+    encode_line,
+    ended,
+    objects,
+    seconds,
+)
 
 FORMAT = "openai-responses"
 
-RECORDS = frozenset(
-    ["session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state"],
-)
+MAX_LOOKED_AT = 200
+"""Records looked at to tell what a file is: past the headers that any known version writes."""
+
+RECORDS = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
 """Record types that only Codex writes, each with a payload."""
 
-NOT_SENT = frozenset(["ghost_snapshot", "other"])
+NOT_SENT = ("ghost_snapshot", "other")
 """Items that Codex keeps for itself."""
 
 COMPACTIONS = {"compaction_summary": "compaction", "context_compaction": "compaction"}
 """Names of the compaction item in older rollouts, and the one the API takes."""
 
-MODEL_ITEMS = frozenset(["reasoning", "program", "mcp_approval_request"])
+MODEL_ITEMS = ("reasoning", "program", "mcp_approval_request")
 
 
-def wrote(record: JsonObject) -> bool:
-    """Tell whether Codex writes records like this; before version 0.32 items stood in the file without a wrapper."""
+def matches(document: Document) -> bool:
+    """Tell whether Codex wrote a document; before version 0.32 items were in the file without a wrapper."""
+    return any(_wrote(line.record) for line in document.lines[:MAX_LOOKED_AT])
+
+
+def _wrote(record: JsonObject) -> bool:
     if record.get("type") in RECORDS and isinstance(record.get("payload"), dict):
         return True
     return record.get("record_type") == "state" or _is_old_header(record)
@@ -42,25 +62,29 @@ def _is_old_header(record: JsonObject) -> bool:
     return "type" not in record and {"id", "timestamp", "instructions"} <= record.keys()
 
 
-def read(lines: Lines) -> Transcript:
-    """Read the records of a rollout."""
-    rollout = _Rollout(lines)
-    for line in lines.lines:
+def read(document: Document) -> Iterator[Transcript]:
+    """Yield the session of a rollout."""
+    rollout = _Rollout(document)
+    for line in document.lines:
         rollout.add(line.number, line.record)
-    return rollout.finish()
+    yield rollout.finish()
 
 
 class _Rollout:
     """Gathers the items of one rollout."""
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
+    def __init__(self, document: Document) -> None:
+        self._document = document
         self._input: list[JsonObject] = []
+        self._origins: list[Origin] = []
         self._known: set[bytes] = set()
         self._summaries: set[int] = set()
         self._usages: dict[int, JsonObject] = {}
-        self._skipped = list(lines.skipped)
+        self._times: list[tuple[int, float]] = []
+        self._skipped = list(document.skipped)
         self._left_out: Counter[str] = Counter()
+        self._previous: bytes | None = None
+        self._has_header = False
         self._model: str | None = None
         self._instructions: str | None = None
 
@@ -68,17 +92,35 @@ class _Rollout:
         """Take the next record."""
         kind, payload = _unwrap(record)
         if not isinstance(payload, dict):
-            self._skipped.append(Skipped(number, f"a {kind} record without a payload"))
+            self._skipped.append(Skipped(number, f"a {kind} record without a payload", UNUSABLE_RECORD))
             return
         content = cast("JsonObject", payload)
+        if self._repeats(kind, content):
+            self._skipped.append(Skipped(number, f"the same {content.get('type')} once more", REPEATED_RECORD))
+            return
         match kind:
             case "response_item":
-                self._add_item(content)
+                began = seconds(record.get("timestamp"))
+                if self._add_item(content, Origin(number, -1)) and began is not None and _by_model(content):
+                    self._times.append((len(self._input) - 1, began))
             case "compacted":
-                self._add_compaction(content)
+                self._add_compaction(content, number)
             case _:
                 self._left_out[kind] += 1
                 self._note(kind, content)
+
+    def _repeats(self, kind: str, payload: JsonObject) -> bool:
+        """Tell whether an item is written twice in a row, as by a write that was tried again.
+
+        Only calls, outputs and items with an id of their own: the user may say the same words twice.
+        """
+        if kind != "response_item":
+            return False
+        named = isinstance(payload.get("call_id"), str) or isinstance(payload.get("id"), str)
+        whole = msgspec.json.encode(payload, order="sorted") if named else None
+        repeats = whole is not None and whole == self._previous
+        self._previous = whole
+        return repeats
 
     def finish(self) -> Transcript:
         """Return what was gathered."""
@@ -87,6 +129,7 @@ class _Rollout:
             body["instructions"] = self._instructions
         body["input"] = self._input
         body["store"] = False
+        header = Problem(NO_HEADER, "line 1", "there is no session_meta record; Codex does not open the file", False)
         return Transcript(
             kind="codex",
             format=FORMAT,
@@ -94,13 +137,16 @@ class _Rollout:
             ids=(None,) * len(self._input),
             summaries=frozenset(self._summaries),
             usages=tuple(sorted(self._usages.items(), key=_index)),
-            skipped=tuple(self._skipped),
-            mended=self._lines.mended,
+            times=tuple(self._times),
+            origins=tuple((origin,) for origin in self._origins),
+            skipped=tuple(sorted(self._skipped, key=_line_number)),
+            replaced=self._document.replaced,
+            faults=() if self._has_header else (header,),
             left_out=dict(self._left_out),
-            records=len(self._lines.lines),
+            records=len(self._document.lines),
         )
 
-    def _add_item(self, item: JsonObject) -> bool:
+    def _add_item(self, item: JsonObject, origin: Origin) -> bool:
         """Append an item that the API takes; say whether there was one."""
         kind = item.get("type")
         if kind in NOT_SENT or not isinstance(kind, str):
@@ -114,6 +160,7 @@ class _Rollout:
             item = _typed(item, kind)
         self._known.add(_gist(item))
         self._input.append(item)
+        self._origins.append(origin)
         return True
 
     def _as_words(self, item: JsonObject) -> JsonObject:
@@ -124,24 +171,25 @@ class _Rollout:
         source = {"type": "input_text", "text": f"Message from {item.get('author') or 'another agent'}:"}
         return {"type": "message", "role": "user", "content": [source, *parts]}
 
-    def _add_compaction(self, payload: JsonObject) -> None:
-        """Append what a compaction added; copies of messages that stand in the input already are left out."""
+    def _add_compaction(self, payload: JsonObject, number: int) -> None:
+        """Append what a compaction added; copies of messages that are in the input already are left out."""
         replacement = objects(payload.get("replacement_history"))
         message = payload.get("message")
         words = "\n".join(text_of(item.get("content")) for item in replacement)
         if isinstance(message, str) and message and message not in words:
             part = {"type": "input_text", "text": message}
             replacement.append({"type": "message", "role": "user", "content": [part]})
-        for item in replacement:
+        for index, item in enumerate(replacement):
             if _gist(item) in self._known:
                 self._left_out["compacted copy"] += 1
-            elif self._add_item(item):
+            elif self._add_item(item, Origin(number, index)):
                 self._known.add(_gist(item))
                 self._summaries.add(len(self._input) - 1)
 
     def _note(self, kind: str, payload: JsonObject) -> None:
         """Keep what a record says about the request: model, instructions, usage."""
         if kind == "session_meta":
+            self._has_header = True
             base = payload.get("base_instructions") or payload.get("instructions")
             self._instructions = text_of(base) or self._instructions
         elif kind == "turn_context" and isinstance(payload.get("model"), str):
@@ -154,12 +202,16 @@ class _Rollout:
                 self._usages[index] = _usage(cast("JsonObject", usage))
 
     def _latest_model_item(self) -> int | None:
-        """Find the item that the model wrote last; outputs of its calls may stand behind it."""
+        """Find the item that the model wrote last; outputs of its calls may follow it."""
         return next((i for i in reversed(range(len(self._input))) if _by_model(self._input[i])), None)
 
 
 def _index(entry: tuple[int, JsonObject]) -> int:
     return entry[0]
+
+
+def _line_number(skipped: Skipped) -> int:
+    return skipped.line
 
 
 def _unwrap(record: JsonObject) -> tuple[str, object]:
@@ -170,6 +222,150 @@ def _unwrap(record: JsonObject) -> tuple[str, object]:
     if record.get("record_type") == "state":
         return "state", record
     return ("session_meta", record) if _is_old_header(record) else ("response_item", record)
+
+
+# --- writing back ------------------------------------------------------------------------------------------------
+
+
+def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repaired: JsonObject) -> bytes:
+    """Edit a rollout so that it says what a repair of its conversation says.
+
+    ``raw`` are the lines of the file, ``repaired`` is the repaired body. Items keep their records, in the order of the
+    repair; a record without an item follows the item that it followed. Lines that need no change are copied byte for
+    byte, except that records are numbered again where the file numbers them and one was added or moved.
+    """
+    editor = _Editor(document, transcript)
+    editor.apply(transcript, repaired["input"])
+    return editor.render(raw)
+
+
+class _Editor:
+    """The records of a rollout while they are edited, by the numbers of their lines."""
+
+    def __init__(self, document: Document, transcript: Transcript) -> None:
+        self._records = {line.number: line.record for line in document.lines}
+        self._changed: dict[int, JsonObject] = {number: self._records[number] for number in transcript.replaced}
+        self._gone = {one.line for one in transcript.skipped}
+        self._order: list[int | JsonObject] = []
+        """Lines with items, in the order that they come out in, and records that were added."""
+
+    def apply(self, transcript: Transcript, repaired: Sequence[JsonObject]) -> None:
+        """Take over what changed between the items as they were read and as they are repaired."""
+        old: list[JsonObject] = transcript.body["input"]
+        origins = [origin for (origin,) in transcript.origins]
+        found = match(old, repaired)
+        kept = {place: item for place, item in zip(found, repaired, strict=True) if place is not None}
+        changes: dict[Origin, JsonObject | None] = {}
+        gists: dict[bytes, JsonObject | None] = {}
+        for place, item in enumerate(old):
+            new = kept.get(place)
+            if new is not item and new != item:
+                changes[origins[place]] = gists[_gist(item)] = new
+        self._edit_compactions(changes, gists)
+        for origin, new in changes.items():
+            if origin.block >= 0:
+                continue
+            if new is None:
+                self._gone.add(origin.line)
+            else:
+                self._changed[origin.line] = _rewrap(self._changed.get(origin.line, self._records[origin.line]), new)
+        written: set[int] = set()
+        calls: dict[str, int] = {}
+        for place, item in zip(found, repaired, strict=True):
+            if place is None:
+                # Codex sends items in the order of the file: an output directly follows its call.
+                call = calls.get(str(item.get("call_id")))
+                self._order.insert(len(self._order) if call is None else self._order.index(call) + 1, item)
+                continue
+            line = origins[place].line
+            if line not in written:  # a compaction holds several items
+                self._order.append(line)
+                written.add(line)
+            if str(item.get("type")).endswith("_call") and origins[place].block < 0:
+                calls[str(item.get("call_id"))] = line
+
+    def _edit_compactions(
+        self, changes: dict[Origin, JsonObject | None], gists: dict[bytes, JsonObject | None]
+    ) -> None:
+        """Change items inside the replacement of a compaction, copies of items that changed elsewhere included."""
+        for number, record in self._records.items():
+            kind, payload = _unwrap(record)
+            if kind != "compacted" or not isinstance(payload, dict) or number in self._gone:
+                continue
+            listed: Any = cast("JsonObject", payload).get("replacement_history")
+            if not isinstance(listed, list):
+                continue
+            items: list[Any] = []
+            index = -1
+            for item in cast("list[Any]", listed):
+                index += isinstance(item, dict)
+                new = item
+                if isinstance(item, dict):
+                    new = changes.get(Origin(number, index), gists.get(_gist(cast("JsonObject", item)), item))
+                if new is not None:
+                    items.append(new)
+            if items != listed:
+                self._changed[number] = {
+                    **record,
+                    "payload": {**cast("JsonObject", payload), "replacement_history": items},
+                }
+
+    def render(self, raw: Sequence[bytes]) -> bytes:
+        """Write the file."""
+        out: list[tuple[int | None, JsonObject | None]] = []
+        tails: defaultdict[int, list[int]] = defaultdict(list)
+        carriers = {entry for entry in self._order if isinstance(entry, int)}
+        latest = 0
+        for number in range(1, len(raw) + 1):
+            if number in carriers:
+                latest = number
+            elif number not in self._gone and (number in self._records or not raw[number - 1].strip()):
+                tails[latest].append(number)
+        out += [(number, None) for number in tails[0]]
+        model = next(iter(self._records.values()), {})
+        last = -1
+        is_moved = False
+        for entry in self._order:
+            if isinstance(entry, int):
+                is_moved, last = is_moved or entry < last, entry
+                model = self._records[entry]
+                out += [(number, None) for number in (entry, *tails[entry])]
+            else:
+                is_moved = True
+                out.append((None, _wrapped(entry, model)))
+        return b"".join(self._lines(raw, out, is_moved))
+
+    def _lines(
+        self, raw: Sequence[bytes], out: Sequence[tuple[int | None, JsonObject | None]], is_moved: bool
+    ) -> Iterator[bytes]:
+        ordinal = -1
+        for number, added in out:
+            record = added if number is None else self._changed.get(number)
+            known = added if number is None else self._records.get(number, {})
+            if is_moved and known is not None and isinstance(known.get("ordinal"), int):
+                ordinal = max(ordinal + 1, 0 if ordinal >= 0 else known["ordinal"])
+                if known["ordinal"] != ordinal or number is None:
+                    record = {**(record or known), "ordinal": ordinal}
+            if record is not None:
+                yield encode_line(record)
+            elif number is not None:
+                yield ended(raw[number - 1])
+
+
+def _rewrap(record: JsonObject, item: JsonObject) -> JsonObject:
+    """Put another item into a record, whichever version wrote it."""
+    return {**record, "payload": item} if "payload" in record else item
+
+
+def _wrapped(item: JsonObject, model: JsonObject) -> JsonObject:
+    """Make a record for a new item, like the one before it."""
+    if model and "payload" not in model:
+        return item
+    shared = {key: model[key] for key in ("timestamp", "ordinal") if key in model}
+    return {**shared, "type": "response_item", "payload": item}
+
+
+# --- items -------------------------------------------------------------------------------------------------------
 
 
 def _typed(item: JsonObject, kind: str) -> JsonObject:

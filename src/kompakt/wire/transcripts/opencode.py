@@ -1,0 +1,210 @@
+"""opencode sessions, as Chat messages: what ``opencode export`` writes, and the same read from its database.
+
+A tool part holds the call and its result; a message ends where the model answers again after a result. A compaction is
+a user message with a ``compaction`` part and an assistant message marked as summary; what precedes it stays here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from kompakt.model.messages import JsonObject
+from kompakt.wire.transcripts.chat import Chat
+from kompakt.wire.transcripts.transcript import Document, Transcript, as_object, as_text, objects
+
+_SILENT = ("step-start", "step-finish", "snapshot", "patch", "agent", "retry")
+"""Parts that are not sent."""
+
+INTERRUPTED_STATES = ("pending", "running")
+
+
+def matches(document: Document) -> bool:
+    """Tell whether a document is an export: a session with messages, or a list of them."""
+    return any(_is_export(entry) for entry in _exports(document))
+
+
+def _exports(document: Document) -> list[JsonObject]:
+    value = [line.record for line in document.lines] if document.is_lines else document.value
+    return objects(value if isinstance(value, list) else [value])
+
+
+def _is_export(value: JsonObject) -> bool:
+    session, messages = as_object(value.get("info")), objects(value.get("messages"))
+    if not isinstance(value.get("messages"), list) or not isinstance(session.get("id"), str):
+        return False
+    return session["id"].startswith("ses") or any("info" in message and "parts" in message for message in messages)
+
+
+def read(document: Document) -> Iterator[Transcript]:
+    """Yield one conversation a session."""
+    exports = [value for value in _exports(document) if _is_export(value)]
+    for number, value in enumerate(exports):
+        session = as_object(value.get("info"))
+        gathering = _Gathering()
+        for message in objects(value.get("messages")):
+            gathering.add(as_object(message.get("info")), objects(message.get("parts")))
+        messages = gathering.chat.finish()
+        body: JsonObject = {"model": gathering.model} if gathering.model else {}
+        body["messages"] = messages
+        yield Transcript(
+            kind="opencode",
+            format="openai-chat",
+            name=as_text(session.get("id")) if len(exports) > 1 else "",
+            body=body,
+            ids=(None,) * len(messages),
+            summaries=frozenset(gathering.chat.summaries),
+            usages=tuple(gathering.chat.usages),
+            times=tuple(gathering.chat.times),
+            skipped=document.skipped if number == 0 else (),
+            replaced=document.replaced if number == 0 else (),
+            left_out=dict(gathering.left_out),
+            notes=tuple(gathering.notes),
+            records=len(objects(value.get("messages"))),
+        )
+
+
+class _Gathering:
+    """Gathers the messages of one session."""
+
+    def __init__(self) -> None:
+        self.chat = Chat()
+        self.model: str | None = None
+        self.notes: list[str] = []
+        self.left_out: Counter[str] = Counter()
+
+    def add(self, info: JsonObject, parts: list[JsonObject]) -> None:
+        """Take the next message."""
+        for part in parts:
+            if part.get("type") in _SILENT:
+                self.left_out[str(part["type"])] += 1
+        if info.get("role") == "assistant":
+            self._add_assistant(info, [part for part in parts if part.get("type") not in _SILENT])
+        else:
+            self._add_user(parts)
+
+    def _add_user(self, parts: list[JsonObject]) -> None:
+        content: list[JsonObject] = []
+        for part in parts:
+            match part.get("type"):
+                case "text" if as_text(part.get("text")):
+                    content.append({"type": "text", "text": part["text"]})
+                case "file":
+                    content.append(_file(part))
+                case "subtask":
+                    content.append({"type": "text", "text": as_text(part.get("prompt"))})
+                case "compaction":
+                    content.append({"type": "text", "text": "What did we do so far?"})
+                case kind if kind not in _SILENT:
+                    self.left_out[str(kind)] += 1
+                case _:
+                    pass
+        if len(content) == 1 and content[0]["type"] == "text":
+            self.chat.say("user", content[0]["text"])
+        elif content:
+            self.chat.say("user", content)
+
+    def _add_assistant(self, info: JsonObject, parts: list[JsonObject]) -> None:
+        if isinstance(info.get("modelID"), str):
+            self.model = info["modelID"]
+        error = as_object(info.get("error"))
+        if error:
+            self.notes.append(
+                f"message {len(self.chat.messages)} ended with {as_text(error.get('name')) or 'an error'}"
+            )
+        if info.get("summary") is True:
+            words = "\n\n".join(as_text(part.get("text")) for part in parts if part.get("type") == "text")
+            self.chat.summarize("assistant", words)
+            return
+        words, thoughts, tools = [], [], []
+        usage, created = _usage(as_object(info.get("tokens"))), as_object(info.get("time")).get("created")
+        began = created / 1000 if isinstance(created, int) else None
+        for part in parts:
+            kind = part.get("type")
+            if kind in ("text", "reasoning") and tools:  # the model answered again: what follows is another message
+                self._put(words, thoughts, tools, None, began)
+                words, thoughts, tools = [], [], []
+            if kind == "text":
+                words.append(as_text(part.get("text")))
+            elif kind == "reasoning":
+                thoughts.append(as_text(part.get("text")))
+            elif kind == "tool":
+                tools.append(part)
+            else:
+                self.left_out[str(kind)] += 1
+        self._put(words, thoughts, tools, usage, began)
+
+    def _put(
+        self,
+        words: list[str],
+        thoughts: list[str],
+        tools: list[JsonObject],
+        usage: JsonObject | None,
+        began: float | None,
+    ) -> None:
+        """Add an answer of the model with its calls, and the results of those."""
+        text, thought = "\n".join(filter(None, words)), "\n".join(filter(None, thoughts))
+        if not (text or thought or tools):
+            return
+        message: JsonObject = {"role": "assistant", "content": text or None}
+        if thought:
+            message["reasoning_content"] = thought
+        if tools:
+            message["tool_calls"] = [_call(part) for part in tools]
+        elif not text:
+            message["content"] = ""
+        self.chat.call(message, usage=usage, time=began)
+        for part in tools:
+            self._add_result(part)
+
+    def _add_result(self, part: JsonObject) -> None:
+        state, call_id = as_object(part.get("state")), as_text(part.get("callID"))
+        if state.get("status") in INTERRUPTED_STATES:
+            self.notes.append(f"call {call_id} has no result: it was {state['status']}")
+            return
+        failed = state.get("status") == "error"
+        words = as_text(state.get("error")) if failed else as_text(state.get("output"))
+        attachments = [_file(file) for file in objects(state.get("attachments"))]
+        self.chat.result(call_id, [{"type": "text", "text": words}, *attachments] if attachments else words)
+
+
+def _call(part: JsonObject) -> JsonObject:
+    arguments = msgspec.json.encode(as_object(as_object(part.get("state")).get("input"))).decode()
+    function = {"name": as_text(part.get("tool")), "arguments": arguments}
+    return {"id": as_text(part.get("callID")), "type": "function", "function": function}
+
+
+def _file(part: JsonObject) -> JsonObject:
+    """Write an attached file: a picture as one, anything else by its name."""
+    url, mime = as_text(part.get("url")), as_text(part.get("mime"))
+    if mime.startswith("image/") and url:
+        return {"type": "image_url", "image_url": {"url": url}}
+    name = as_text(part.get("filename")) or (url if not url.startswith("data:") else "") or "a file"
+    return {"type": "text", "text": f"[attached {mime or 'file'}: {name}]"}
+
+
+def _usage(tokens: JsonObject) -> JsonObject | None:
+    """Write opencode's counts as the usage object of Chat Completions."""
+    if not any(isinstance(tokens.get(key), int) and tokens[key] for key in ("input", "output")):
+        return None
+    cache = as_object(tokens.get("cache"))
+    numbers = [
+        value if isinstance(value := found, int) else 0
+        for found in (
+            tokens.get("input"),
+            cache.get("read"),
+            cache.get("write"),
+            tokens.get("output"),
+            tokens.get("reasoning"),
+        )
+    ]
+    prompt, completion = sum(numbers[:3]), sum(numbers[3:])
+    return {
+        "prompt_tokens": prompt,
+        "prompt_tokens_details": {"cached_tokens": numbers[1]},
+        "completion_tokens": completion,
+        "completion_tokens_details": {"reasoning_tokens": numbers[4]},
+        "total_tokens": prompt + completion,
+    }

@@ -1,0 +1,222 @@
+"""pi session files, as Anthropic request bodies.
+
+Entries form a tree from version 2 on: the conversation is the path to the newest entry, and entries on branches that
+the user left are a side chain. An assistant entry without content (a request that was aborted before the first token)
+says nothing and no provider would take it back, so it is left out and noted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from kompakt.model.messages import Json, JsonObject
+from kompakt.wire.transcripts.transcript import (
+    UNUSABLE_RECORD,
+    Document,
+    Line,
+    Skipped,
+    Transcript,
+    as_object,
+    as_text,
+    objects,
+    open_calls,
+    seconds,
+)
+
+_USAGE = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read_input_tokens": "cacheRead",
+    "cache_creation_input_tokens": "cacheWrite",
+}
+
+_SUMMARIES = ("compaction", "branch_summary")
+"""Entries that summarize what precedes them, or a branch that was left."""
+
+
+def matches(document: Document) -> bool:
+    """Tell whether a document is a pi session: a header, then entries that wrap messages."""
+    first = document.first
+    return document.is_lines and first.get("type") == "session" and ("id" in first or "cwd" in first)
+
+
+def read(document: Document) -> Iterator[Transcript]:
+    """Yield the one session of a file."""
+    path, rest = _branches(document.lines)
+    main = _Gathering()
+    main.add_all(path)
+    side = _Gathering()
+    side.add_all(rest)
+    transcript = main.finish()
+    yield msgspec.structs.replace(
+        transcript,
+        sidechains=(side.finish(),) if side.messages else (),
+        skipped=(*document.skipped, *main.skipped, *side.skipped),
+        replaced=document.replaced,
+        records=len(document.lines),
+    )
+
+
+def _branches(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """Split entries into those on the path to the newest one and the others; without ids all are on the path."""
+    parents = {line.record["id"]: line.record.get("parentId") for line in lines if _is_linked(line.record)}
+    if not parents:
+        return list(lines), []
+    place: object = next((line.record["id"] for line in reversed(lines) if _is_linked(line.record)), None)
+    path: set[object] = set()
+    while isinstance(place, str) and place not in path and place in parents:
+        path.add(place)
+        place = parents[place]
+    if isinstance(place, str) and place not in path:  # the parent is not in the file: keep all that precedes
+        return list(lines), []
+    on_path = [line for line in lines if not _is_linked(line.record) or line.record["id"] in path]
+    return on_path, [line for line in lines if _is_linked(line.record) and line.record["id"] not in path]
+
+
+def _is_linked(record: JsonObject) -> bool:
+    return record.get("type") != "session" and isinstance(record.get("id"), str) and "parentId" in record
+
+
+class _Gathering:
+    """Gathers entries into messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[JsonObject] = []
+        self.skipped: list[Skipped] = []
+        self._notes: list[str] = []
+        self._usages: list[tuple[int, JsonObject]] = []
+        self._times: list[tuple[int, float]] = []
+        self._summaries: set[int] = set()
+        self._left_out: Counter[str] = Counter()
+        self._model: str | None = None
+        self._answered = -1
+        """The message that holds the results of the latest calls."""
+
+    def add_all(self, lines: Iterable[Line]) -> None:
+        """Take entries in their order."""
+        for line in lines:
+            self._add(line.number, line.record)
+
+    def finish(self) -> Transcript:
+        """Return what was gathered."""
+        return Transcript(
+            kind="pi",
+            format="anthropic",
+            body={**({"model": self._model} if self._model else {}), "messages": self.messages},
+            ids=(None,) * len(self.messages),
+            summaries=frozenset(self._summaries),
+            usages=tuple(self._usages),
+            times=tuple(self._times),
+            left_out=dict(self._left_out),
+            notes=(*self._notes, *open_calls(self.messages)),
+        )
+
+    def _add(self, number: int, record: JsonObject) -> None:
+        kind = as_text(record.get("type"))
+        if kind in ("session", "model_change") and isinstance(record.get("modelId"), str):
+            self._model = record["modelId"]
+        if kind in _SUMMARIES and isinstance(record.get("summary"), str):
+            self._summarize(record["summary"])
+        elif kind == "custom_message":
+            self._add_words(_blocks(record.get("content")))
+        elif kind == "message":
+            self._add_message(number, record)
+        else:
+            self._left_out[kind or "no type"] += 1
+
+    def _add_message(self, number: int, record: JsonObject) -> None:
+        message = as_object(record.get("message"))
+        match message.get("role"):
+            case "assistant":
+                if (began := seconds(record.get("timestamp"))) is not None:
+                    self._times.append((len(self.messages), began))
+                self._add_assistant(number, message)
+            case "toolResult":
+                self._add_result(number, message)
+            case "bashExecution":
+                if message.get("excludeFromContext"):
+                    self._left_out["bashExecution"] += 1
+                else:
+                    ran = f"Ran `{as_text(message.get('command'))}`\n```\n{as_text(message.get('output'))}\n```"
+                    self._add_words([{"type": "text", "text": ran}])
+            case "branchSummary" | "compactionSummary":
+                self._summarize(as_text(message.get("summary")))
+            case str() if _blocks(message.get("content")):
+                self._add_words(_blocks(message.get("content")))
+            case role:
+                reason = f"a message of {role!r} without content" if role else "a message entry without a message"
+                self.skipped.append(Skipped(number, reason, UNUSABLE_RECORD))
+
+    def _add_assistant(self, number: int, message: JsonObject) -> None:
+        blocks = _blocks(message.get("content"))
+        reason = message.get("stopReason")
+        if not blocks:
+            self._notes.append(f"entry {number} is an assistant message without content ({reason}) and was left out")
+            return
+        if reason in ("aborted", "error"):
+            self._notes.append(f"message {len(self.messages)} is an assistant message that was cut off ({reason})")
+        if any(block.get("type") == "thinking" and "signature" not in block for block in blocks):
+            self._notes.append(f"message {len(self.messages)} has thinking without a signature")
+        index = len(self.messages)
+        self.messages.append({"role": "assistant", "content": blocks})
+        self._answered = -1
+        if self._model is None and isinstance(message.get("model"), str):
+            self._model = message["model"]
+        usage = message.get("usage")
+        if isinstance(usage, dict) and reason not in ("aborted", "error"):
+            self._usages.append((index, {key: usage.get(name, 0) for key, name in _USAGE.items()}))
+
+    def _add_result(self, number: int, message: JsonObject) -> None:
+        call_id = message.get("toolCallId")
+        if not isinstance(call_id, str):
+            self.skipped.append(Skipped(number, "a tool result that names no call", UNUSABLE_RECORD))
+            return
+        result: JsonObject = {"type": "tool_result", "tool_use_id": call_id}
+        result["content"] = _blocks(message.get("content"))
+        if message.get("isError"):
+            result["is_error"] = True
+        if self._answered < 0:
+            self._answered = len(self.messages)
+            self.messages.append({"role": "user", "content": []})
+        content = self.messages[self._answered]["content"]
+        results = sum(block["type"] == "tool_result" for block in content)
+        content.insert(results, result)
+
+    def _add_words(self, blocks: list[JsonObject]) -> None:
+        if self._answered == len(self.messages) - 1 and self._answered >= 0:
+            self.messages[-1]["content"].extend(blocks)
+        elif blocks:
+            self.messages.append({"role": "user", "content": blocks})
+
+    def _summarize(self, summary: str) -> None:
+        self._summaries.add(len(self.messages))
+        self._answered = -1
+        self.messages.append({"role": "user", "content": [{"type": "text", "text": summary}]})
+
+
+def _blocks(content: Json) -> list[JsonObject]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [_block(block) for block in objects(content)]
+
+
+def _block(block: JsonObject) -> JsonObject:
+    """Write a content block the way the provider names it."""
+    match block.get("type"):
+        case "toolCall":
+            call_id, name = as_text(block.get("id")), as_text(block.get("name"))
+            return {"type": "tool_use", "id": call_id, "name": name, "input": block.get("arguments") or {}}
+        case "thinking":
+            signature = block.get("thinkingSignature")
+            sealed = {"signature": signature} if signature else {}
+            return {"type": "thinking", "thinking": as_text(block.get("thinking")), **sealed}
+        case "image":
+            source = {"type": "base64", "media_type": block.get("mimeType"), "data": block.get("data")}
+            return {"type": "image", "source": source}
+        case "text":
+            return {"type": "text", "text": as_text(block.get("text"))}
+        case _:
+            return {**block, "type": as_text(block.get("type"))}

@@ -1,0 +1,144 @@
+"""Transcripts on the command line: every kind is read by every command, and a broken one comes out as a transcript."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.storing import Run, refused
+from tests.wire.recording import CALL, META, OUTPUT, SAMPLES, Writer, encode, item, lines, result, said, text, use
+
+
+@pytest.fixture(params=SAMPLES)
+def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Write a recording of each kind."""
+    name, content = SAMPLES[request.param]
+    path = tmp_path / name
+    path.write_bytes(encode(name, content))
+    return path
+
+
+def broken_session(tmp_path: Path) -> Path:
+    """Write a Claude Code session with an open call, a torn line and a record that was written twice."""
+    written = Writer().user("go").assistant("m1", text("a"), use("c1")).user("stop").records
+    path = tmp_path / "session.jsonl"
+    path.write_text("\n".join([*lines(*written, written[2]), '{"type":"user","mess']) + "\n")
+    return path
+
+
+class TestEveryCommand:
+    def test_check(self, kom: Run, recording: Path) -> None:
+        """The kind is named, and a good recording has no problems."""
+        done = kom("check", recording)
+        assert done.code == 0, done.out + done.err
+        assert "transcript" in done.err and "no problems" in done.err
+
+    def test_count(self, kom: Run, recording: Path) -> None:
+        """Tokens of the request that would continue it."""
+        assert json.loads(kom("count", recording, "--json").out)["total"] > 10
+
+    def test_recall(self, kom: Run, recording: Path) -> None:
+        """Words of the recording are found."""
+        done = kom("recall", recording, "list the files")
+        assert done.code == 0 and "list the files" in done.out
+
+    def test_compact(self, kom: Run, recording: Path) -> None:
+        """The result is a request body."""
+        done = kom("compact", recording, "--budget", "50000")
+        assert done.code == 0, done.err
+        assert "list the files" in json.dumps(json.loads(done.out))
+
+    def test_repair(self, kom: Run, recording: Path, tmp_path: Path) -> None:
+        """Nothing to do: a transcript comes out as it was, any other recording as a body that is accepted."""
+        done = kom("repair", recording, "-o", tmp_path / "out")
+        assert done.code == 0, done.err
+        is_same = (tmp_path / "out").read_bytes() == recording.read_bytes()
+        assert is_same == (recording.name in ("rollout.jsonl",) or "claude" in kom("check", recording).err)
+        assert kom("check", tmp_path / "out").code == 0
+
+    def test_import(self, kom: Run, recording: Path) -> None:
+        """It becomes a session of a store."""
+        done = kom("session", "import", recording)
+        assert done.code == 0, done.err
+        assert "There is a.py." in kom("session", "export", done.out.strip()).out
+
+
+class TestSessions:
+    def test_one_of_several_is_named_behind_the_file(self, kom: Run, tmp_path: Path) -> None:
+        """Without a name the first is read, and the others are mentioned."""
+        name, content = SAMPLES["openhands"]
+        (tmp_path / name).write_bytes(encode(name, content))
+        assert "2 sessions; reading i1; name another one like output.jsonl#i2" in kom("check", name).err
+        done = kom("count", f"{name}#i2")
+        assert (done.code, done.err) == (0, "")
+        refused(kom("check", f"{name}#i9"), "there is no session 'i9'")
+
+
+class TestCheck:
+    def test_what_the_reader_repairs_is_a_problem(self, kom: Run, tmp_path: Path) -> None:
+        """Lines by their number, calls with the line that they are on."""
+        done = kom("check", broken_session(tmp_path))
+        assert done.code == 1
+        found = [line.split(": ")[0] for line in done.out.splitlines()]
+        assert found == ["TF-3 line 4", "TF-1 line 5", "AN-1 line 2"]
+        report = json.loads(kom("check", broken_session(tmp_path), "--json").out)
+        assert (report["transcript"], len(report["problems"])) == ("claude-code", 3)
+
+
+class TestRepair:
+    def test_a_transcript_comes_out_as_a_transcript(self, kom: Run, tmp_path: Path) -> None:
+        """The original stays; the result has no problems, and says what was done."""
+        path = broken_session(tmp_path)
+        before = path.read_bytes()
+        done = kom("repair", path, "-o", tmp_path / "fixed.jsonl")
+        assert done.code == 0 and done.out == ""
+        assert path.read_bytes() == before
+        assert [line.partition(":")[0] for line in done.err.splitlines()[:3]] == [
+            *("TF-3 dropped line 4", "TF-1 dropped line 5", "AN-1 added line 2"),
+        ]
+        assert kom("check", tmp_path / "fixed.jsonl").code == 0
+        fixed = (tmp_path / "fixed.jsonl").read_bytes().splitlines()
+        assert fixed[:2] == before.splitlines()[:2]
+        assert json.loads(fixed[2])["message"]["content"][0]["tool_use_id"] == "c1"
+
+    def test_the_request_body_can_be_had_instead(self, kom: Run, tmp_path: Path) -> None:
+        """As one JSON value."""
+        done = kom("repair", broken_session(tmp_path), "--body")
+        body = json.loads(done.out)
+        assert done.code == 0 and body["messages"][2]["content"][0]["type"] == "tool_result"
+        assert body["messages"][0] == {"role": "user", "content": "go"}
+
+    def test_the_original_is_never_written_over(self, kom: Run, tmp_path: Path) -> None:
+        """Not even when it is named."""
+        path = broken_session(tmp_path)
+        before = path.read_bytes()
+        refused(kom("repair", path, "-o", path), "is the transcript itself")
+        assert path.read_bytes() == before
+
+    def test_a_rollout_of_codex(self, kom: Run, tmp_path: Path) -> None:
+        """An output that was written twice goes; JSON lists the changes and holds the records."""
+        path = tmp_path / "rollout.jsonl"
+        twice = [META, item(**said("user", "go")), item(**CALL), item(**OUTPUT), item(**OUTPUT)]
+        path.write_text("\n".join(lines(*twice)))
+        done = kom("repair", path, "--json")
+        report = json.loads(done.out)
+        assert done.code == 0
+        assert [change["code"] for change in report["changes"]] == ["TF-3"]
+        assert report["payload"] == twice[:4]
+
+    def test_what_cannot_be_repaired_is_exit_1(self, kom: Run, tmp_path: Path) -> None:
+        """A rollout without its header."""
+        path = tmp_path / "rollout.jsonl"
+        path.write_text("\n".join(lines(item(**said("user", "go")), item(**said("assistant", "yes")))))
+        done = kom("repair", path)
+        assert done.code == 1 and "left: TF-6" in done.err
+
+    def test_results_before_their_call(self, kom: Run, tmp_path: Path) -> None:
+        """A record that came too early is written where it belongs."""
+        written = Writer().user("go").user([result("c1", "early")]).assistant("m1", use("c1")).user("more")
+        path = tmp_path / "session.jsonl"
+        path.write_text("\n".join(lines(*written.records)))
+        assert kom("repair", path, "-o", tmp_path / "fixed.jsonl").code == 0
+        assert kom("check", tmp_path / "fixed.jsonl").code == 0
+        assert "early" in (tmp_path / "fixed.jsonl").read_text()
