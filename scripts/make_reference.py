@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 import kompakt
+from kompakt.wire.transcripts import RULES as TRANSCRIPT_RULES
 
 ROOT = Path(__file__).parent.parent
 WIRE = ROOT / "src" / "kompakt" / "wire"
@@ -147,7 +148,20 @@ def problems_page() -> str:
             rule, mend = RULES[code]
             words = "<br>".join(_cell(text) for text in said.get(code, [])[:3])
             lines.append(f"| {code} | {rule} | {words} | {mend} |")
+    lines += ["", "## Transcript files", "", "What `check` and `repair` say about the file of an agent, by line.", ""]
+    lines += ["| code | rule | `repair` |", "|---|---|---|"]
+    lines += [f"| {code} | {rule} | {FILE_REPAIRS[code]} |" for code, rule in TRANSCRIPT_RULES.items()]
     return "\n".join(lines) + "\n"
+
+
+FILE_REPAIRS = {
+    "TF-1": "drop the line",
+    "TF-2": "write the text with U+FFFD in its place",
+    "TF-3": "drop the second record",
+    "TF-4": "drop the record",
+    "TF-5": "name the record before it",
+    "TF-6": "nothing: only the agent can write it",
+}
 
 
 def _number(code: str) -> int:
