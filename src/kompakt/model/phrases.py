@@ -137,7 +137,7 @@ def seal(text: str) -> str:
 
 def unseal(text: str) -> str | None:
     """Return the text inside a seal; ``None`` when the seal is missing or does not match."""
-    found = _SEAL.search(text)
+    found = _SEAL.search(text) if text.endswith("]") else None
     if found is None:
         return None
     body = text[: found.start()]

@@ -93,10 +93,14 @@ class Summarization:
                 break
             taken.append(group)
             rest -= group.tokens
-            own = _load_of(context, group)
-            load += own
             if group.number in cut:
+                own = _load_of(context, group)
                 shown -= own
+            elif load.weight < 2 * MAX_LEDGER:
+                own = _load_of(context, group)
+            else:  # there is more to say already than any pivot has room for
+                own = Load(group.tokens)
+            load += own
         room = min(max(most, min(goal - rest, MAX_LEDGER)), _room(context, load + shown))
         return taken, room, load
 
