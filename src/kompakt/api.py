@@ -18,7 +18,7 @@ from kompakt.engine.compact import compact as compact_history
 from kompakt.engine.policies import Policy, policy_named
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall import tool as recalling
-from kompakt.engine.report import Report
+from kompakt.engine.report import Report, Step, balanced
 from kompakt.engine.retelling import retell
 from kompakt.engine.telemetry import announce
 from kompakt.errors import AmbiguousFormat, InputError, MalformedPayload, UsageError
@@ -342,6 +342,7 @@ def _account(
     result = history.with_messages(context.project())
     known = context.fixed_tokens + context.archive.tokens  # what `count` says of the history that was compacted
     before = known if history is given else tokens.count(given, order.counter).total
+    repair_step = (Step("repair", before, known, len(given)),) if before != known else ()
     rewritten = context.is_rewritten
     due = f"over {order.budget.trigger} tokens"
     report = Report(
@@ -352,7 +353,7 @@ def _account(
         messages_before=len(given),
         messages_after=len(result),
         budget=order.budget.trigger,
-        steps=outcome.steps,
+        steps=balanced((*repair_step, *outcome.steps), before, context.projected_tokens, len(history)),
         actions=tuple(context.actions()),
         repairs=tuple(map(str, mended.changes)),
         problems=tuple(map(str, mended.remaining)),

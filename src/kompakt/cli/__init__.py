@@ -81,7 +81,7 @@ def _options(
 def main() -> None:
     """Run the command line; end with one line and an exit code, never with a traceback."""
     try:
-        app()
+        app(prog_name="kompakt")
     except DoesNotFit as error:
         typer.echo(f"kompakt: {error}", err=True)
         raise SystemExit(3) from None

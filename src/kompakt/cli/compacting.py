@@ -7,16 +7,20 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kompakt import api, files
 from kompakt.cli import configuration
 from kompakt.cli.opening import open_history
-from kompakt.cli.options import File, Format
+from kompakt.cli.options import AsJson, File, Format
 from kompakt.engine.report import Report
+from kompakt.model.limits import price_of
 
 _BIG = 2_000
 """Messages from which a progress bar is worth its line."""
+
+NOTHING_LEAVES = "Nothing leaves the history, so the model gets no text in its place."
 
 Budget = Annotated[
     int | None,
@@ -37,7 +41,10 @@ PolicyName = Annotated[
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="TEXT", help="A text that must survive as it is.")]
 Out = Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="Write the result here instead.")]
 ReportFile = Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write the report here, as JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write no result.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show what would be done, the new text and costs; write no result."),
+]
 
 
 def compact(
@@ -50,8 +57,13 @@ def compact(
     report: ReportFile = None,
     dry_run: DryRun = False,
     format: Format = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make FILE fit into a budget. A table on standard error says what was done. Exit 3 when it cannot fit."""
+    """Make FILE fit into a budget. A table on standard error says what was done. Exit 3 when it cannot fit.
+
+    A dry run writes the text that the model would get in the place of what leaves, and what a request costs. With
+    --json the report is written; the payload is in it unless it goes to OUT.
+    """
     history, _ = open_history(file, format)
     with progress(len(history), "compacting") as bar:
         done = api.compact(
@@ -64,13 +76,17 @@ def compact(
         )
     if report is not None:
         files.write(report, files.encode(done.report))
-    if not dry_run:
-        data = files.encode(done.payload)
-        if out is not None:
-            files.write(out, data)
-        else:
-            typer.echo(data, nl=False)
-    show(done.report, actions=dry_run)
+    cost = cost_of(done.report, model or history.model)
+    if not dry_run and out is not None:
+        files.write(out, files.encode(done.payload))
+    if as_json:
+        payload = {} if dry_run or out is not None else {"payload": done.payload}
+        typer.echo(files.encode({"changed": done.changed, "report": done.report, "cost": cost, **payload}), nl=False)
+    elif dry_run:
+        typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
+    elif out is None:
+        typer.echo(files.encode(done.payload), nl=False)
+    show(done.report, actions=dry_run, cost=cost)
     for problem in done.report.problems:
         typer.echo(f"left: {problem}", err=True)
     if done.report.problems:
@@ -91,7 +107,26 @@ def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] |
         yield lambda seen, _: bar.update(task, completed=seen)
 
 
-def show(report: Report, *, actions: bool = False) -> None:
+class Cost(msgspec.Struct, frozen=True):
+    """What the prompt of one request costs, in US dollars, when no part of it is cached."""
+
+    model: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        return f"prompt of a request to {self.model}, uncached: ${self.before:.4f} before, ${self.after:.4f} after"
+
+
+def cost_of(report: Report, model: str | None) -> Cost | None:
+    """Price a request before and after; ``None`` when the price of the model is not known."""
+    price = price_of(model) if model else None
+    if model is None or price is None:
+        return None
+    return Cost(model, report.tokens_before * price.input, report.tokens_after * price.input)
+
+
+def show(report: Report, *, actions: bool = False, cost: Cost | None = None) -> None:
     """Print before and after, step by step, on standard error."""
     from rich.console import Console  # late: `--help` should not pay for it
     from rich.table import Table
@@ -102,7 +137,7 @@ def show(report: Report, *, actions: bool = False) -> None:
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("before", f"{report.messages_before:,}", f"{report.tokens_before:,}")
     for name, (times, saved) in _by_strategy(report).items():
-        table.add_row(f"  {name} x {times}", "", f"-{saved:,}")
+        table.add_row(f"  {name} x {times}", "", f"{-saved:+,}")
     table.add_row("after", f"{report.messages_after:,}", f"{report.tokens_after:,}", style="bold")
     console.print(table)
     for step in report.steps:
@@ -112,6 +147,8 @@ def show(report: Report, *, actions: bool = False) -> None:
         console.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
     if report.saved:
         console.print(f"{report.saved:,} tokens saved in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
+    if cost is not None:
+        console.print(str(cost), markup=False)
 
 
 def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:

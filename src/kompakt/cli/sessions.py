@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kompakt import api
 from kompakt.cli import configuration, removing, traveling
-from kompakt.cli.compacting import Budget, ModelName, PolicyName, progress
+from kompakt.cli.compacting import NOTHING_LEAVES, Budget, DryRun, ModelName, PolicyName, cost_of, progress
 from kompakt.cli.compacting import show as show_report
 from kompakt.cli.opening import problems_of, read_history
 from kompakt.cli.options import AsJson, File, Format
@@ -31,6 +32,7 @@ from kompakt.cli.stores import (
     within,
     written,
 )
+from kompakt.engine.policies import Policy
 from kompakt.errors import StoreDamaged
 from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
@@ -195,13 +197,21 @@ def compact(
     policy: PolicyName = "default",
     force: Force = False,
     instructions: Instructions = None,
+    dry_run: DryRun = False,
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compact a session when its budget is due or somebody asked for it. Exit 3 when it cannot fit."""
+    """Compact a session when its budget is due or somebody asked for it. Exit 3 when it cannot fit.
+
+    A dry run changes nothing: it shows what would be done to what the model sees now.
+    """
     chosen = configuration.policy(policy)
+    if dry_run:
+        place = Place(store, tenant, key_file)
+        _preview(place, id, budget, model=model, policy=chosen, instructions=instructions, force=force, as_json=as_json)
+        return
 
     async def work(session: Session) -> SessionCompaction:
         wish = Marker(auto=False, instructions=instructions)
@@ -220,6 +230,37 @@ def compact(
     else:
         show_report(done.report)
         typer.echo(done.id)
+
+
+def _preview(
+    place: Place,
+    id: str,
+    budget: int | None,
+    *,
+    model: str | None,
+    policy: str | Policy,
+    instructions: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Compact what the model sees of a session, and write nothing to the store."""
+
+    async def work(session: Session) -> tuple[api.Compaction, str | None]:
+        shown, reader = await session.project(model=model), await session.reader()
+        chosen = model or shown.history.model
+        limit = min(budget or shown.tokens, shown.tokens // 2) if force else budget
+        done = await api.acompact(
+            shown.history, limit, model=chosen, policy=policy, pins=reader.timeline.pins, instructions=instructions
+        )
+        return done, chosen
+
+    done, chosen = with_session(place, id, work)
+    cost = cost_of(done.report, chosen)
+    if as_json:
+        put({"session": read_id(id), "changed": done.changed, "report": done.report, "cost": cost})
+        return
+    typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
+    show_report(done.report, actions=True, cost=cost)
 
 
 # --- verify ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,15 @@ class Step(msgspec.Struct, frozen=True):
     """What it raised; the run went on with the state before it."""
 
 
+def balanced(steps: tuple[Step, ...], before: int, after: int, at_message: int) -> tuple[Step, ...]:
+    """Add a step for what no strategy did, so that the steps add up to the whole.
+
+    That is what pins and placeholders add, what stripped reasoning and the exact fit at the end take away.
+    """
+    rest = before - after - sum(step.tokens_before - step.tokens_after for step in steps)
+    return (*steps, Step("fitting", after + rest, after, at_message)) if rest else steps
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The account of one compaction."""
 

@@ -20,7 +20,7 @@ from kompakt import api
 from kompakt.engine.compact import Order, Outcome, proceed
 from kompakt.engine.context import Context
 from kompakt.engine.policies import Policy, policy_named
-from kompakt.engine.report import Report, Step
+from kompakt.engine.report import Report, Step, balanced
 from kompakt.engine.resuming import Kept, State, state_of
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.summary import MAX_FAULT, Summarizer
@@ -353,7 +353,7 @@ def _report(session: Resumed, context: Context, account: _Account, state: State)
         messages_before=len(session.history),
         messages_after=len(context.project()),
         budget=account.budget,
-        steps=account.steps,
+        steps=balanced(account.steps, account.tokens, context.projected_tokens, len(session.history)),
         actions=tuple(context.actions()),
         told=state.summary,
         recoverable=RECOVERABLE,

@@ -1,0 +1,91 @@
+"""Dry runs, costs and reports: what would be done is shown whole, adds up, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.storing import BODY, Run, account
+from tests.histories import FORMATS, plain
+
+import kompakt
+from kompakt.cli.compacting import NOTHING_LEAVES
+
+
+def total(report: dict[str, Any]) -> int:
+    """Sum up what the steps of a report saved."""
+    return sum(step["tokens_before"] - step["tokens_after"] for step in report["steps"])
+
+
+class TestSteps:
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("policy", ["default", "conservative", "aggressive", "window", "admission"])
+    def test_they_add_up(self, format: str, policy: str) -> None:
+        """What the steps saved is what the compaction saved, under every policy."""
+        body = plain.build(format, messages=160)
+        before = kompakt.count(body, format=format).total
+        report = kompakt.compact(body, before // 2, format=format, policy=policy).report
+        assert report.saved > 0
+        assert sum(step.tokens_before - step.tokens_after for step in report.steps) == report.saved
+
+    def test_a_repair_is_a_step(self) -> None:
+        """A history that had to be repaired first: that counts, too."""
+        body = plain.build("openai-chat", messages=160)
+        body["messages"].append({"role": "tool", "tool_call_id": "nobody", "content": "orphan " * 500})
+        report = kompakt.compact(body, 6_000).report
+        assert report.steps[0].strategy == "repair"
+        assert sum(step.tokens_before - step.tokens_after for step in report.steps) == report.saved
+
+
+class TestCompact:
+    def test_a_dry_run_shows_the_text_and_the_cost(self, kom: Run, file: Path, tmp_path: Path) -> None:
+        """The text on standard output, numbers and money on standard error; no result is written."""
+        done = kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--dry-run", "-o", tmp_path / "out")
+        assert done.code == 0, done.err
+        told = kompakt.compact(BODY, 2000, model="gpt-5").report.told
+        assert told and done.out.strip() == told.strip()
+        assert "uncached: $" in done.err
+        assert not (tmp_path / "out").exists()
+
+    def test_when_nothing_leaves(self, kom: Run, file: Path) -> None:
+        """It says so."""
+        assert kom("compact", file, "--budget", "500000", "--dry-run").out.strip() == NOTHING_LEAVES
+
+    def test_json(self, kom: Run, file: Path, tmp_path: Path) -> None:
+        """Report and cost; the payload only where it is not written to a file."""
+        found = json.loads(kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--json").out)
+        assert found["changed"] and found["payload"]["messages"]
+        assert total(found["report"]) == found["report"]["tokens_before"] - found["report"]["tokens_after"]
+        assert found["cost"]["before"] > found["cost"]["after"] > 0
+        dry = json.loads(kom("compact", file, "--budget", "2000", "--json", "--dry-run").out)
+        assert "payload" not in dry and dry["report"]["told"]
+        other = json.loads(kom("compact", file, "--budget", "2000", "--json", "-o", tmp_path / "out").out)
+        assert "payload" not in other and (tmp_path / "out").exists()
+
+    def test_a_model_without_a_price_has_no_cost(self, kom: Run, file: Path) -> None:
+        """Nothing is guessed."""
+        assert json.loads(kom("compact", file, "--budget", "2000", "--model", "mine", "--json").out)["cost"] is None
+
+
+class TestSession:
+    def test_a_dry_run_changes_nothing(self, kom: Run, id: str) -> None:
+        """It shows the text, and the session is as it was."""
+        before = account(kom, id)
+        done = kom("session", "compact", id, "--budget", "2000", "--model", "gpt-5", "--dry-run")
+        assert done.code == 0, done.err
+        assert len(done.out) > 100 and "uncached: $" in done.err
+        forced = kom("session", "compact", id, "--budget", "500000", "--force", "--dry-run", "--json")
+        assert json.loads(forced.out)["changed"]
+        assert account(kom, id) == before
+
+
+class TestCompletion:
+    def test_a_shell_can_complete_commands(self, kom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The script that a shell sources, and the answers that it asks for."""
+        assert "--install-completion" in kom("--help").out
+        monkeypatch.setenv("_KOMPAKT_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "kompakt rec")
+        monkeypatch.setenv("COMP_CWORD", "1")
+        assert kom().out.split() == ["recall"]
