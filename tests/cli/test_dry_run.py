@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.progress import Progress
 from tests.cli.storing import BODY, Run, account
 from tests.histories import FORMATS, plain
 
 import kompakt
-from kompakt.cli.compacting import NOTHING_LEAVES
+from kompakt.cli.compacting import NOTHING_LEAVES, advance
 
 
 def total(report: dict[str, Any]) -> int:
@@ -89,3 +90,37 @@ class TestCompletion:
         monkeypatch.setenv("COMP_WORDS", "kompakt rec")
         monkeypatch.setenv("COMP_CWORD", "1")
         assert kom().out.split() == ["recall"]
+
+
+class TestJson:
+    def test_every_command_on_sessions_writes_its_result_as_json(self, kom: Run, file: Path, id: str) -> None:
+        """One value on standard output, whatever the command would print."""
+
+        def result(*arguments: str) -> dict[str, Any]:
+            done = kom("session", *arguments, "--json")
+            assert done.code == 0, done.err
+            return json.loads(done.out)
+
+        assert result("import", str(file))["session"] == id
+        assert result("verify") == {"sessions": 1, "problems": []}
+        assert result("pin", id, "keep this")["pins"] == ["keep this"]
+        assert result("compact", id, "--budget", "2000")["changed"]
+        assert result("edit", id, "--summary", "shorter")["summary"] == "shorter"
+        assert result("undo", id)["undone"]
+        assert result("revert", id, "--turn", "1")["messages_taken_back"] > 0
+        assert result("fork", id, "--id", "other")["fork"] == "other"
+        assert result("gc", "--older-than", "1000")["sessions"] == []
+        assert result("delete", "other", "--yes")["removed"] == ["other"]
+        assert result("purge", "--tenant", "", "--yes") == {"sessions": 1}
+
+
+class TestProgress:
+    def test_the_bar_never_claims_to_be_done_while_work_goes_on(self) -> None:
+        """After the last message the history is still fitted: the bar says so and shows no share."""
+        with Progress(disable=True) as bar:
+            task = bar.add_task("compacting", total=None)
+            advance(bar, task, "compacting", 500, 2000)
+            assert bar.tasks[0].percentage == 25
+            advance(bar, task, "compacting", 2000, 2000)
+            assert not bar.tasks[0].finished and bar.tasks[0].total is None
+            assert bar.tasks[0].description == "compacting: finishing"

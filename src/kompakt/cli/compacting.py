@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,6 +16,10 @@ from kompakt.cli.opening import open_history
 from kompakt.cli.options import AsJson, File, Format
 from kompakt.engine.report import Report
 from kompakt.model.limits import price_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 _BIG = 2_000
 """Messages from which a progress bar is worth its line."""
@@ -103,8 +107,20 @@ def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] |
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=messages)
-        yield lambda seen, _: bar.update(task, completed=seen)
+        task = bar.add_task(f"{what}: checking", total=None)
+        yield lambda seen, total: advance(bar, task, what, seen, total)
+
+
+def advance(bar: RichProgress, task: TaskID, what: str, seen: int, total: int) -> None:
+    """Move a bar; before the first message and after the last it only says that work is under way.
+
+    How long it takes to check a history and to fit it at the end is not known, so no share of it is claimed.
+    """
+    if seen < total:
+        bar.update(task, total=total, completed=seen, description=what)
+    else:
+        next(one for one in bar.tasks if one.id == task).total = None  # a bar without a total pulses
+        bar.update(task, description=f"{what}: finishing")
 
 
 class Cost(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kompakt.cli.stores import URL, Id, KeyFile, Place, Tenant, Url, read_id, resumable, within, written
+from kompakt.cli.options import AsJson
+from kompakt.cli.stores import URL, Id, KeyFile, Place, Tenant, Url, put, read_id, resumable, within, written
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,14 @@ DAY = 86_400.0
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def delete(id: Id, yes: Yes = False, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None) -> None:
+def delete(
+    id: Id,
+    yes: Yes = False,
+    store: Url = URL,
+    tenant: Tenant = "",
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Remove a session for good: messages, summaries, index. This cannot be undone."""
     chosen = read_id(id)
 
@@ -36,6 +44,8 @@ def delete(id: Id, yes: Yes = False, store: Url = URL, tenant: Tenant = "", key_
     _agree(f"remove session {written(chosen)} for good", yes=yes)
     with resumable():
         removed = within(place, work)
+    if as_json:
+        put({"removed": [chosen] if removed else []})
     typer.echo("1 session removed" if removed else "somebody else has removed it", err=True)
 
 
@@ -44,6 +54,7 @@ def purge(
     yes: Yes = False,
     store: Url = URL,
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove all sessions of a tenant for good. This cannot be undone."""
     _agree(f"remove all sessions of tenant {tenant!r} for good", yes=yes)
@@ -53,6 +64,8 @@ def purge(
 
     with resumable():
         removed = within(Place(store, tenant, key_file), work)
+    if as_json:
+        put({"sessions": removed})
     typer.echo(f"{removed} {'session' if removed == 1 else 'sessions'} removed", err=True)
 
 
@@ -85,6 +98,7 @@ def gc(
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove sessions older than the configured retention, then rewrite the store's files. Print the ids.
 
@@ -105,8 +119,11 @@ def gc(
 
     with resumable():
         gone = within(Place(store, tenant, key_file), work)
-    for id in gone:
-        typer.echo(written(id))
+    if as_json:
+        put({"sessions": gone, "dry_run": dry_run})
+    else:
+        for id in gone:
+            typer.echo(written(id))
     if retention_days is None:
         typer.echo("no retention is configured (retention_days, --older-than DAYS); nothing was removed", err=True)
         return

@@ -72,6 +72,7 @@ def import_file(
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Put FILE into the store as it is and print the session's id. What is there already is not written again."""
     history, loaded = read_history(file, format)
@@ -90,7 +91,10 @@ def import_file(
         typer.echo(f"{loaded.name}: {problem}", err=True)
     repaired = f"; {len(problems)} problems, repaired whenever it is sent" if problems else ""
     typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
-    typer.echo(written(chosen))
+    if as_json:
+        put({"session": chosen, "messages": head.messages, "turns": head.turn, "problems": problems})
+    else:
+        typer.echo(written(chosen))
 
 
 def _id_for(file: str, history: History) -> str:
@@ -268,25 +272,36 @@ def _preview(
 SomeId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A session; all of them when not given.")]
 
 
-def verify(id: SomeId = None, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None) -> None:
+def verify(
+    id: SomeId = None, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
     """Derive sessions again from what is kept and list what differs, one a line. Exit 1 when anything does."""
 
-    async def work(store: Store) -> tuple[int, int]:
+    problems: list[tuple[str, str]] = []
+
+    async def work(store: Store) -> int:
         if id is not None:
             heads = [await (await store.session(read_id(id))).head()]
         else:
             heads = [head async for head in store.heads()]
-        return len(heads), await _verified(store, heads)
+        await _verify(store, heads, problems)
+        return len(heads)
 
-    sessions, problems = within(Place(store, tenant, key_file), work)
-    verdict = f"{problems} problems" if problems else "no problems"
+    sessions = within(Place(store, tenant, key_file), work)
+    if as_json:
+        found = [{"session": session, "problem": problem} for session, problem in problems]
+        put({"sessions": sessions, "problems": found})
+    else:
+        for session, problem in problems:
+            typer.echo(f"{written(session)}: {problem}")
+    verdict = f"{len(problems)} problems" if problems else "no problems"
     typer.echo(f"{sessions} {'session' if sessions == 1 else 'sessions'}, {verdict}", err=True)
     raise typer.Exit(1 if problems else 0)
 
 
-async def _verified(store: Store, heads: list[Head]) -> int:
-    """Verify sessions one by one; say what is wrong and return how much that was."""
-    problems, seen, total = 0, 0, sum(head.messages for head in heads)
+async def _verify(store: Store, heads: list[Head], problems: list[tuple[str, str]]) -> None:
+    """Verify sessions one by one; what is wrong is added to ``problems``, with its session."""
+    seen, total = 0, sum(head.messages for head in heads)
     with progress(total, "verifying") as bar:
         for head in heads:
             session = await store.session(head.id.decode("utf-8", "surrogatepass"))
@@ -294,12 +309,10 @@ async def _verified(store: Store, heads: list[Head]) -> int:
                 found = await session.verify()
             except StoreDamaged as error:
                 found = [str(error)]
-            for problem in found:
-                typer.echo(f"{written(session.id)}: {problem}")
-            problems, seen = problems + len(found), seen + head.messages
+            problems += [(session.id, problem) for problem in found]
+            seen += head.messages
             if bar is not None:
                 bar(seen, total)
-    return problems
 
 
 for _name, _command in {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt.cli.compacting import Out
+from kompakt.cli.options import AsJson
 from kompakt.cli.stores import URL, Id, KeyFile, Place, Tenant, Url, put, read_id, with_session, written
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json
@@ -37,23 +38,36 @@ To = Annotated[
 
 
 def undo(
-    id: Id, compaction: CompactionId = None, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None
+    id: Id,
+    compaction: CompactionId = None,
+    store: Url = URL,
+    tenant: Tenant = "",
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take back a compaction, or what was done last: a compaction, a revert or an edit. Print what that was."""
 
     async def work(session: Session) -> str:
         return await session.undo(compaction)
 
-    typer.echo(with_session(Place(store, tenant, key_file), id, work))
+    undone = with_session(Place(store, tenant, key_file), id, work)
+    if as_json:
+        put({"session": read_id(id), "undone": undone})
+    else:
+        typer.echo(undone)
 
 
-def revert(id: Id, turn: Turn, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None) -> None:
+def revert(
+    id: Id, turn: Turn, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
     """Return to where a session stood after N turns. Nothing is removed: undo takes it back."""
 
     async def work(session: Session) -> int:
         return await session.revert(turn)
 
     taken = with_session(Place(store, tenant, key_file), id, work)
+    if as_json:
+        put({"session": read_id(id), "turn": turn, "messages_taken_back": taken})
     typer.echo(f"{taken} messages taken back; the session stands at turn {turn}", err=True)
 
 
@@ -81,13 +95,18 @@ def fork(
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Begin another session with all of this one, or with its first turns. Print the new id."""
 
     async def work(session: Session) -> str:
         return (await session.fork(None if new is None else read_id(new), turn=turn)).id
 
-    typer.echo(written(with_session(Place(store, tenant, key_file), id, work)))
+    made = with_session(Place(store, tenant, key_file), id, work)
+    if as_json:
+        put({"session": read_id(id), "fork": made})
+    else:
+        typer.echo(written(made))
 
 
 def export(
@@ -116,6 +135,7 @@ def edit(
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say the summary of a compaction in other words; undo takes that back."""
     if (summary is None) == (file is None):
@@ -126,6 +146,8 @@ def edit(
         await session.edit_summary(text or "", compaction)
 
     with_session(Place(store, tenant, key_file), id, work)
+    if as_json:
+        put({"session": read_id(id), "summary": text or ""})
     typer.echo("the summary is changed", err=True)
 
 
@@ -143,6 +165,7 @@ def pin(
     store: Url = URL,
     tenant: Tenant = "",
     key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Pin a text, or let it go again; list what is pinned."""
 
@@ -152,5 +175,9 @@ def pin(
         await session.pin(text, pinned=not remove)
         return (await session.reader()).timeline.pins
 
-    for one in with_session(Place(store, tenant, key_file), id, work):
+    pins = with_session(Place(store, tenant, key_file), id, work)
+    if as_json:
+        put({"session": read_id(id), "pins": pins})
+        return
+    for one in pins:
         typer.echo(written(one))
