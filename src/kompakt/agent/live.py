@@ -18,6 +18,7 @@ from kompakt.model.messages import History, Json, JsonObject, Message, Text, Too
 from kompakt.model.pairs import pair
 from kompakt.model.phrases import CUT_SHORT
 from kompakt.model.tokens import Tokenizer, counter_of
+from kompakt.session.coding import with_facts
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.session import Session
@@ -161,7 +162,15 @@ class Live:
 
         async def make(head: Head) -> Draft:
             draft = Draft(head, self.session.coding(head.format))
-            item = {"call": result.call_id, "output": result.output, "is_error": result.is_error}
+            times = {"started_at": result.started_at, "finished_at": result.finished_at}
+            item = {
+                "call": result.call_id,
+                "output": result.output,
+                "is_error": result.is_error,
+                "name": result.name,
+                "status": result.status,
+                **times,
+            }
             draft.add(draft.coding.cleaned(item), Message("tool", (result,)), kind="finished")
             return draft
 
@@ -175,7 +184,7 @@ class Live:
     def laid_out(self, results: Sequence[ToolResult]) -> list[Message]:
         """Write results as messages of the provider's format."""
         made = [item for message in self._grouped(results) for item in self._wire.render(message)]
-        return list(self._wire.parse(made, None))
+        return [with_facts(message, results) for message in self._wire.parse(made, None)]
 
     def _grouped(self, results: Sequence[ToolResult]) -> list[Message]:
         if self._wire.contract.results == "next-user-message":

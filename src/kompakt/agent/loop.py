@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -357,11 +358,15 @@ class Loop:
         self._finished = {}
 
     async def _called(self, call: ToolCall) -> ToolResult:
-        tool = self._tools.get(call.name)
+        """Run a tool; note when it began and ended, and how."""
+        began, tool = time.time(), self._tools.get(call.name)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
-            return failed(call, f"there is no tool {call.name!r}; there are: {known}")
-        return await tool(call)
+            result = failed(call, f"there is no tool {call.name!r}; there are: {known}")
+        else:
+            result = await tool(call)
+        status = "failed" if result.is_error else "completed"
+        return msgspec.structs.replace(result, status=status, started_at=began, finished_at=time.time())
 
 
 async def surely(work: Coroutine[Any, Any, T]) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast, get_type_hints
 
@@ -77,7 +78,9 @@ def failed(call: ToolCall, why: str) -> ToolResult:
 
 def interrupted(call: ToolCall) -> ToolResult:
     """Answer a call whose run ended before the tool did."""
-    return ToolResult(call.id, NOT_FINISHED, name=call.name, is_error=True)
+    return ToolResult(
+        call.id, NOT_FINISHED, name=call.name, is_error=True, status="incomplete", finished_at=time.time()
+    )
 
 
 def sendable(text: str) -> str:

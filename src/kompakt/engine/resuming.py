@@ -30,6 +30,8 @@ class Kept(msgspec.Struct, frozen=True):
     """What is shown in its place."""
     pruned: tuple[int, ...] = ()
     """Its parts whose output is hidden."""
+    pruned_at: tuple[float, ...] = ()
+    """When each of them was hidden, in seconds since 1970."""
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,8 +79,10 @@ def state_of(context: Context) -> tuple[State, list[Kept]]:
 
 def _kept(context: Context, index: int) -> Kept:
     shown = context.shown(index)
-    pruned = tuple(j for j, part in enumerate(shown.parts) if type(part) is ToolResult and part.pruned_at is not None)
-    return Kept(index, None if shown is context.messages[index] else shown, pruned)
+    results = [(j, part.pruned_at) for j, part in enumerate(shown.parts) if type(part) is ToolResult]
+    pruned = [(j, at) for j, at in results if at is not None]
+    times = tuple(at for _, at in pruned)
+    return Kept(index, None if shown is context.messages[index] else shown, tuple(j for j, _ in pruned), times)
 
 
 def resume(

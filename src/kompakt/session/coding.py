@@ -14,7 +14,7 @@ import msgspec
 
 from kompakt.engine.annotation import Annotation
 from kompakt.model.groups import is_request
-from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Text, ToolCall, ToolResult
+from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult
 from kompakt.model.references import digest, linked
 from kompakt.model.tokens import Counter, json_text
 from kompakt.store.packing import Packing
@@ -31,6 +31,20 @@ MAX_WORDS = 200_000
 """Characters of a message that the index knows; the rest is found by reference."""
 
 
+class ResultNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a tool result beside its item."""
+
+    part: int
+    """Which part of its message it is."""
+    name: str | None = None
+    status: str | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+
+
+_RESULT_FIELDS = ("name", "status", "started_at", "finished_at")
+
+
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a message beside its item."""
 
@@ -39,6 +53,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     is_summary: bool = False
     tokens: int = 0
     counter: str = ""
+    results: tuple[ResultNote, ...] = ()
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -74,7 +89,7 @@ class Coding:
         parsed = self.wire.parse([item for item, _ in pairs], None)
         for (item, given), message in zip(pairs, parsed, strict=True):
             note = {"id": given.id, "source_id": given.source_id, "is_summary": given.is_summary}
-            yield item, msgspec.structs.replace(message, **note)
+            yield item, with_facts(msgspec.structs.replace(message, **note), given.results)
 
     def cleaned(self, value: Json) -> Json:
         """Redact every text in a value; names of fields and kinds of blocks are texts too and may be left alone."""
@@ -93,7 +108,14 @@ class Coding:
     ) -> tuple[Row, dict[str, bytes]]:
         """Make the row behind a head's; its name is still to be found."""
         packed = self.packing.pack(item)
-        note = Note(message.id, message.source_id, message.is_summary, self._tokens(message), self._counter_name)
+        note = Note(
+            message.id,
+            message.source_id,
+            message.is_summary,
+            self._tokens(message),
+            self._counter_name,
+            tuple(_result_notes(message)),
+        )
         row = Row(
             seq=head.rows + 1,
             turn=max(1, head.turn + begins_turn(message, kind)),
@@ -168,9 +190,36 @@ def _is_wired(row: Row) -> bool:
 
 def _noted(message: Message, note: Note) -> Message:
     """Give a message back what its item does not say."""
+    if note.results:
+        known, parts = {one.part: one for one in note.results}, list[Part]()
+        for place, part in enumerate(message.parts):
+            told = known.get(place)
+            parts.append(_filled(part, told) if told is not None and type(part) is ToolResult else part)
+        message = msgspec.structs.replace(message, parts=tuple(parts))
     if note.id is None and note.source_id is None and not note.is_summary:
         return message
     return msgspec.structs.replace(message, id=note.id, source_id=note.source_id, is_summary=note.is_summary)
+
+
+def with_facts(message: Message, results: Iterable[ToolResult]) -> Message:
+    """Give the results of a message what its wire form does not say of them: name, status, times."""
+    known = {result.call_id: result for result in results}
+    if not known:
+        return message
+    parts = [_filled(part, known.get(part.call_id)) if type(part) is ToolResult else part for part in message.parts]
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
+def _filled(part: ToolResult, known: ToolResult | ResultNote | None) -> ToolResult:
+    told = {name: value for name in _RESULT_FIELDS if (value := getattr(known, name, None)) is not None}
+    return msgspec.structs.replace(part, **told) if told else part
+
+
+def _result_notes(message: Message) -> Iterator[ResultNote]:
+    """List what is to be kept of results that have a time; what the wire says is read from there again."""
+    for place, part in enumerate(message.parts):
+        if type(part) is ToolResult and (part.started_at is not None or part.finished_at is not None):
+            yield ResultNote(place, part.name, part.status, part.started_at, part.finished_at)
 
 
 def _own(row: Row, item: Any) -> Message:
@@ -178,7 +227,8 @@ def _own(row: Row, item: Any) -> Message:
     if row.kind == "marker":
         return Message("user", (Marker(item["auto"], item["instructions"], item.get("reason")),))
     if row.kind == "finished":
-        return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"]),))
+        told = {name: item.get(name) for name in _RESULT_FIELDS}
+        return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"], **told),))
     return Message("assistant", (Text(item["text"]),), is_summary=True)
 
 

@@ -333,7 +333,8 @@ def _entry(session: Resumed, kept: Kept, coding: Coding) -> Entry:
     if message is None:
         return Entry(seq)
     (item,) = coding.wire.render(message)
-    return Entry(seq, item, kept.pruned)
+    now = time.time()  # the engine says 0 for what it has just hidden: the same history gives the same values there
+    return Entry(seq, item, kept.pruned, tuple(at or now for at in kept.pruned_at))
 
 
 def _covers_to(session: Resumed, kept: list[Kept], reader: Reader) -> int:

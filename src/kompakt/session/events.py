@@ -25,6 +25,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int
     item: Json = None
     pruned: tuple[int, ...] = ()
+    """The parts whose output is hidden."""
+    pruned_at: tuple[float, ...] = ()
+    """When each of them was hidden; empty in records of earlier versions."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

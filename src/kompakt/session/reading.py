@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import AsyncIterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -157,10 +158,10 @@ def _as_shown(one: Stored, entry: Entry | None) -> Stored:
     """Mark what is hidden of a message; it was not counted as it is shown."""
     if entry is None or entry.item is None:
         return one
-    parts = enumerate(one.message.parts)
+    times = dict(zip_longest(entry.pruned, entry.pruned_at, fillvalue=0.0))
     shown = [
-        msgspec.structs.replace(part, pruned_at=0.0) if j in entry.pruned and type(part) is ToolResult else part
-        for j, part in parts
+        msgspec.structs.replace(part, pruned_at=times[j]) if j in times and type(part) is ToolResult else part
+        for j, part in enumerate(one.message.parts)
     ]
     message = msgspec.structs.replace(one.message, parts=tuple(shown))
     return Stored(one.row, message, msgspec.structs.replace(one.note, counter=""))

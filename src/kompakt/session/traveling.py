@@ -311,7 +311,7 @@ def _left(reader: Reader, carried: tuple[Compacted, Frame] | None) -> set[int]:
 
 def _moved(record: Compacted, frame: Frame, places: dict[int, int]) -> Compacted:
     """Say a compaction with the numbers its rows have in the fork."""
-    view = tuple(Entry(places[entry.seq], entry.item, entry.pruned) for entry in frame.view)
+    view = tuple(Entry(places[entry.seq], entry.item, entry.pruned, entry.pruned_at) for entry in frame.view)
     before = sorted(places)
 
     def nearest(seq: int) -> int:
