@@ -23,9 +23,10 @@ from kompakt.wire.transcripts import RULES as TRANSCRIPT_RULES
 ROOT = Path(__file__).parent.parent
 WIRE = ROOT / "src" / "kompakt" / "wire"
 REFERENCE = ROOT / "docs" / "reference"
-CODE = re.compile(r"(OC|OR|AN|GE|BR|MI|DS|VL)-\d+")
+CODE = re.compile(r"(TX|OC|OR|AN|GE|BR|MI|DS|VL)-\d+")
 
 PROVIDERS = {
+    "TX": "Every format",
     "OC": "OpenAI Chat Completions (`openai-chat`)",
     "OR": "OpenAI Responses (`openai-responses`)",
     "AN": "Anthropic Messages (`anthropic`)",
@@ -37,6 +38,10 @@ PROVIDERS = {
 }
 
 RULES: dict[str, tuple[str, str]] = {
+    "TX-1": (
+        "Text is Unicode: no half of a surrogate pair, anywhere in the request.",
+        "join halves that belong together, replace others by U+FFFD; a text that changes loses its signature",
+    ),
     "OC-1": ("Each call of an assistant message is answered by a tool message directly behind it.", "close or move"),
     "OC-2": ("A tool message answers a call; it never stands alone.", "drop"),
     "OC-3": ("An id names one call of a message, and each call is answered once.", "rename or drop"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
@@ -21,27 +21,60 @@ from kompakt.engine.recall import tool as recalling
 from kompakt.engine.report import Report, Step, balanced
 from kompakt.engine.retelling import retell
 from kompakt.engine.telemetry import announce
-from kompakt.errors import AmbiguousFormat, InputError, MalformedPayload, UsageError
+from kompakt.errors import AmbiguousFormat, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
 from kompakt.model import tokens
 from kompakt.model.budget import Budget
 from kompakt.model.groups import Group, Round, Turn
+from kompakt.model.json import Origins, plain, restore
 from kompakt.model.limits import limits as limits_of
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
+from kompakt.wire import surrogates
 from kompakt.wire.conversion import Drop
 from kompakt.wire.detection import detect
 from kompakt.wire.formats import WIRES, Wire
-from kompakt.wire.problem import Problem, Repair
+from kompakt.wire.problem import Change, Problem, Repair, Shape
 from kompakt.wire.thinking import thinks_by_hand
 from kompakt.wire.tools import define_tool
 from kompakt.wire.translation import translate
 
-Payload: TypeAlias = Json | History
-"""A request body, a list of one provider's messages, or a history that was parsed from either."""
+Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
+"""A request body, a list of one provider's messages, or a history that was parsed from either.
+
+Messages and their parts are JSON, or objects of a provider's SDK (anything with ``model_dump``), in lists or tuples.
+"""
+
+Item = TypeVar("Item")
 
 _log = logging.getLogger("kompakt")
+
+
+class _Given(NamedTuple):
+    """What a caller handed in, read."""
+
+    payload: Payload
+    history: History
+    origins: Origins
+
+    def returned(self, history: History) -> Any:
+        """Write a history in the caller's shape: untouched parts are the caller's own objects."""
+        if history is self.history and not isinstance(self.payload, History):
+            return self.payload
+        made = restore(render(history), self.origins)
+        return tuple(made) if isinstance(self.payload, tuple) else made
+
+
+def _read(payload: Payload, format: str | None) -> _Given:
+    if isinstance(payload, History):
+        return _Given(payload, payload, {})
+    value, origins = plain(payload)
+    wire = WIRES[detect(value, format=format)]
+    if isinstance(value, dict):
+        body = cast("JsonObject", value)
+        return _Given(payload, wire.parse(_items(body, wire), body), origins)
+    return _Given(payload, wire.parse(_listed(value, "payload"), None), origins)
 
 
 def parse(payload: Payload, format: str | None = None) -> History:
@@ -50,16 +83,7 @@ def parse(payload: Payload, format: str | None = None) -> History:
     Raises:
         InputError: the payload is not a history, or its format cannot be told.
     """
-    if isinstance(payload, History):
-        return payload
-    wire = WIRES[detect(payload, format=format)]
-    try:
-        if isinstance(payload, dict):
-            body = cast("JsonObject", payload)
-            return wire.parse(_items(body, wire), body)
-        return wire.parse(_listed(payload, "payload"), None)
-    except RecursionError:
-        raise InputError("the payload is nested too deeply to be a provider's request") from None
+    return _read(payload, format).history
 
 
 def _items(body: JsonObject, wire: Wire) -> list[Json]:
@@ -112,12 +136,18 @@ def check(payload: Payload, format: str | None = None, *, strict: bool = False, 
         InputError: the payload is not a history, or its format cannot be told.
     """
     history = parse(payload, format)
+    return _problems(_sent(history, resting), history, strict)
+
+
+def _problems(sent: Sequence[Json], history: History, strict: bool) -> list[Problem]:
     wire = WIRES[history.format]
-    return wire.problems(_sent(history, wire, resting), history.body, strict=strict)
+    found = surrogates.problems(sent, history.body, wire.messages_key)
+    return [*found, *wire.problems(sent, history.body, strict=strict)]
 
 
-def _sent(history: History, wire: Wire, resting: bool) -> list[Json]:
+def _sent(history: History, resting: bool) -> list[Json]:
     """Write the messages as they would be sent."""
+    wire = WIRES[history.format]
     items = [item for message in history for item in wire.render(message)]
     return items + wire.render(_NEXT) if resting and _answered(history) else items
 
@@ -129,31 +159,50 @@ def _answered(history: History) -> bool:
 _NEXT = Message("user", (Text(CONTINUE_LINE),))
 
 
-def repair(payload: Payload, format: str | None = None, *, strict: bool = False, resting: bool = False) -> Repair:
-    """Mend a payload with as little change as possible; the same shape comes back, with what was done.
+@overload
+def repair(
+    payload: History, format: str | None = None, *, strict: bool = False, resting: bool = False
+) -> Repair[Any]: ...
+@overload
+def repair(
+    payload: Shape, format: str | None = None, *, strict: bool = False, resting: bool = False
+) -> Repair[Shape]: ...
+def repair(payload: Any, format: str | None = None, *, strict: bool = False, resting: bool = False) -> Repair[Any]:
+    """Repair a payload with as little change as possible; the same shape comes back, with what was done.
 
     ``strict`` and ``resting`` mean what they mean to ``check``.
 
     Raises:
         InputError: the payload is not a history, or its format cannot be told.
     """
-    return _repaired(payload, parse(payload, format), strict=strict, resting=resting)
+    given = _read(payload, format)
+    repaired = _repaired(given.history, strict=strict, resting=resting)
+    return Repair(given.returned(repaired.history), repaired.changes, repaired.remaining)
 
 
-def _repaired(payload: Payload, history: History, *, strict: bool = False, resting: bool = False) -> Repair:
-    """Mend a payload that was parsed already."""
+class _Repaired(NamedTuple):
+    """A history that its provider accepts, as far as a repair can go."""
+
+    history: History
+    changes: tuple[Change, ...] = ()
+    remaining: tuple[Problem, ...] = ()
+
+
+def _repaired(history: History, *, strict: bool = False, resting: bool = False) -> _Repaired:
     wire = WIRES[history.format]
-    sent = _sent(history, wire, resting)
-    if not wire.problems(sent, history.body, strict=strict):
-        return Repair(render(history) if isinstance(payload, History) else payload, ())
-    whole = wire.parse(sent, history.body)
-    messages, changes = wire.repair(whole, strict=strict)
-    body, more = wire.repair_body(whole, messages)
+    sent = _sent(history, resting)
+    if not _problems(sent, history, strict):
+        return _Repaired(history)
+    items, body, changes = surrogates.repair(sent, history.body, wire.messages_key)
+    whole = wire.parse(items, body)
+    messages, more = wire.repair(whole, strict=strict)
+    body, beside = wire.repair_body(whole, messages)
     if resting and _answered(history):
         messages = boundaries.without_last(messages, whole[-1])
-    mended = whole.with_messages(messages, body=body)
-    remaining = check(mended, strict=strict, resting=resting)
-    return Repair(render(mended), (*changes, *more), tuple(remaining))
+    payload = render(whole.with_messages(messages, body=body))
+    repaired = parse(payload, history.format)
+    remaining = _problems(_sent(repaired, resting), repaired, strict)
+    return _Repaired(repaired, (*changes, *more, *beside), tuple(remaining))
 
 
 def count(payload: Payload, model: str | None = None, format: str | None = None) -> TokenCount:
@@ -168,8 +217,9 @@ def count(payload: Payload, model: str | None = None, format: str | None = None)
     return tokens.count(history, _counter(history, model))
 
 
-def _counter(history: History, model: str | None) -> Counter:
-    return tokens.counter_for(model or history.model)
+def _counter(history: History, model: str | None, tokenizer: Tokenizer | None = None) -> Counter:
+    name = model or history.model
+    return tokens.counter_for(name) if tokenizer is None else tokens.counter_of(tokenizer, name)
 
 
 def rounds(payload: Payload, format: str | None = None) -> list[Round]:
@@ -187,23 +237,35 @@ def turns(payload: Payload, format: str | None = None) -> list[Turn]:
     return boundaries.turns(parse(payload, format))
 
 
-def split(payload: Payload, min_keep_tail: int = 4, format: str | None = None) -> tuple[list[Json], list[Json]]:
+@overload
+def split(payload: History, min_keep_tail: int = 4, format: str | None = None) -> tuple[list[Any], list[Any]]: ...
+@overload
+def split(
+    payload: Sequence[Item], min_keep_tail: int = 4, format: str | None = None
+) -> tuple[list[Item], list[Item]]: ...
+@overload
+def split(
+    payload: Mapping[str, Any], min_keep_tail: int = 4, format: str | None = None
+) -> tuple[list[Any], list[Any]]: ...
+def split(payload: Any, min_keep_tail: int = 4, format: str | None = None) -> tuple[list[Any], list[Any]]:
     """Split a payload's messages in two where a turn begins; the tail keeps at least ``min_keep_tail``.
 
     Raises:
+        InputError: the payload is not a history, or its format cannot be told.
         UsageError: ``min_keep_tail`` is negative.
     """
-    history = parse(payload, format)
-    wire = WIRES[history.format]
-    at = boundaries.split_at(history.messages, min_keep_tail=min_keep_tail)
-    head, tail = boundaries.sides(history.messages, at)
-    return [item for m in head for item in wire.render(m)], [item for m in tail for item in wire.render(m)]
+    given = _read(payload, format)
+    wire = WIRES[given.history.format]
+    messages = given.history.messages
+    head, tail = boundaries.sides(messages, boundaries.split_at(messages, min_keep_tail=min_keep_tail))
+    first, second = ([item for message in side for item in wire.render(message)] for side in (head, tail))
+    return restore(first, given.origins), restore(second, given.origins)
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+class Compaction(msgspec.Struct, Generic[Shape], frozen=True, kw_only=True):
     """A payload that fits, in the shape it came in, and the account of what was done."""
 
-    payload: Json
+    payload: Shape
     tokens_before: int
     tokens_after: int
     changed: bool
@@ -218,12 +280,29 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory.recall(query_or_reference, tokens=tokens)
 
 
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Recallable(Protocol[Answer_co]):
+    """Something that answers ``recall`` itself: a compaction, a session, a store."""
+
+    def recall(self, query_or_reference: str, tokens: int | None = ..., /) -> Answer_co:
+        """Find or restore something."""
+        ...
+
+
+@overload
 def recall(
-    source: Payload | Compaction,
+    source: Recallable[Answer_co],
     query_or_reference: str,
     tokens: int | None = DEFAULT_TOKENS,
     format: str | None = None,
-) -> Recalled:
+) -> Answer_co: ...
+@overload
+def recall(
+    source: Payload, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS, format: str | None = None
+) -> Recalled: ...
+def recall(source: Any, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS, format: str | None = None) -> Any:
     """Find passages of a history by words, or give back byte-exactly what a reference names.
 
     ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer is awaited. It has at most
@@ -241,10 +320,10 @@ def recall(
     except AmbiguousFormat as error:  # what was said reads the same in all of them
         history = parse(source, error.candidates[0])
     memory = Memory(history, counter=_counter(history, None))
-    if memory.lacks(query_or_reference):  # compact names what it has repaired before
-        mended = repair(history)
-        if mended.changes:
-            memory = Memory(parse(mended.payload, history.format), counter=_counter(history, None))
+    if memory.lacks(query_or_reference):  # references of ``compact`` name messages of the repaired history
+        repaired = _repaired(history)
+        if repaired.changes:
+            memory = Memory(repaired.history, counter=_counter(history, None))
     return memory.recall(query_or_reference, tokens=tokens)
 
 
@@ -261,8 +340,9 @@ def recall_tool(format: str) -> JsonObject:
     )
 
 
+@overload
 def compact(
-    payload: Payload,
+    payload: History,
     budget: int | Budget | None = None,
     *,
     model: str | None = None,
@@ -272,7 +352,32 @@ def compact(
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Compaction:
+) -> Compaction[Any]: ...
+@overload
+def compact(
+    payload: Shape,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction[Shape]: ...
+def compact(
+    payload: Any,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction[Any]:
     """Give back a payload within budget that the provider accepts; untouched when nothing is due.
 
     ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``pins`` are texts that must
@@ -299,8 +404,9 @@ def compact(
     return drive(work, may_wait=chosen.awaits)
 
 
+@overload
 async def acompact(
-    payload: Payload,
+    payload: History,
     budget: int | Budget | None = None,
     *,
     model: str | None = None,
@@ -310,7 +416,32 @@ async def acompact(
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Compaction:
+) -> Compaction[Any]: ...
+@overload
+async def acompact(
+    payload: Shape,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction[Shape]: ...
+async def acompact(
+    payload: Any,
+    budget: int | Budget | None = None,
+    *,
+    model: str | None = None,
+    format: str | None = None,
+    policy: str | Policy = "default",
+    pins: Iterable[str | int] = (),
+    instructions: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction[Any]:
     """Do what ``compact`` does, with policies that await something.
 
     Raises:
@@ -318,31 +449,32 @@ async def acompact(
         InputError: the payload is not a history, or its format cannot be told.
     """
     began = time.perf_counter()
-    given = parse(payload, format)
-    mended = _repaired(payload, given)
-    history = parse(mended.payload, given.format) if mended.changes else given
+    if not isinstance(instructions, str | None):  # type: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"instructions={instructions!r} is not a text")
+    if progress is not None and not callable(progress):
+        raise UsageError(f"progress={progress!r} cannot be called")
+    given = _read(payload, format)
+    repaired = _repaired(given.history)
     order = Order(
-        budget=budget_for(budget, model or given.model),
+        budget=budget_for(budget, model or given.history.model),
         policy=policy_named(policy),
-        counter=_counter(given, model) if tokenizer is None else tokens.counter_of(tokenizer, model or given.model),
-        pins=_pins(pins, given, history),
+        counter=_counter(given.history, model, tokenizer),
+        pins=_pins(pins, given.history, repaired.history),
         instructions=instructions,
         progress=progress,
-        manual_thinking=thinks_by_hand(history.body),
+        manual_thinking=thinks_by_hand(repaired.history.body),
     )
-    outcome = await compact_history(history, order)
-    return _account(given, mended, history, order, outcome, began)
+    outcome = await compact_history(repaired.history, order)
+    return _account(given, repaired, order, outcome, began)
 
 
-def _account(
-    given: History, mended: Repair, history: History, order: Order, outcome: Outcome, began: float
-) -> Compaction:
-    """Put the outcome into the caller's shape and say what was done."""
+def _account(given: _Given, repaired: _Repaired, order: Order, outcome: Outcome, began: float) -> Compaction[Any]:
+    """Put the outcome into the caller's shape and report what was done."""
     context = outcome.context
-    result = history.with_messages(context.project())
+    result = repaired.history.with_messages(context.project())
     known = context.fixed_tokens + context.archive.tokens  # what `count` says of the history that was compacted
-    before = known if history is given else tokens.count(given, order.counter).total
-    repair_step = (Step("repair", before, known, len(given)),) if before != known else ()
+    before = known if not repaired.changes else tokens.count(given.history, order.counter).total
+    repair_step = (Step("repair", before, known, len(given.history)),) if before != known else ()
     rewritten = context.is_rewritten
     due = f"over {order.budget.trigger} tokens"
     report = Report(
@@ -350,13 +482,13 @@ def _account(
         reason=due if rewritten else "outputs admitted" if context.differs else "nothing due",
         tokens_before=before,
         tokens_after=context.projected_tokens,
-        messages_before=len(given),
+        messages_before=len(given.history),
         messages_after=len(result),
         budget=order.budget.trigger,
-        steps=balanced((*repair_step, *outcome.steps), before, context.projected_tokens, len(history)),
+        steps=balanced((*repair_step, *outcome.steps), before, context.projected_tokens, len(repaired.history)),
         actions=tuple(context.actions()),
-        repairs=tuple(map(str, mended.changes)),
-        problems=tuple(map(str, mended.remaining)),
+        repairs=tuple(map(str, repaired.changes)),
+        problems=tuple(map(str, repaired.remaining)),
         failures=(*context.failures, *(f"{step.strategy}: {step.failed}" for step in outcome.steps if step.failed)),
         told=retell(context) if context.summary_text else "",
         seconds=time.perf_counter() - began,
@@ -364,25 +496,27 @@ def _account(
     if context.differs:
         announce(report)
     return Compaction(
-        payload=render(result) if context.differs else mended.payload,
+        payload=given.returned(result if context.differs else repaired.history),
         tokens_before=before,
         tokens_after=report.tokens_after,
-        changed=context.differs or mended.changed,
+        changed=context.differs or bool(repaired.changes),
         report=report,
-        memory=Memory(history, counter=order.counter, projection=result),
+        memory=Memory(repaired.history, counter=order.counter, projection=result),
     )
 
 
 def _pins(pins: Iterable[str | int], given: History, history: History) -> tuple[str | int, ...]:
     """Check pins, and find messages that were pinned by index again where a repair moved them."""
-    if isinstance(pins, str):
-        raise UsageError(f"pins={pins!r} is one text; pass a list of texts: pins=[{pins!r}]")
-    wanted = tuple(dict.fromkeys(pins))
-    for pin in wanted:
+    if isinstance(pins, str) or not isinstance(pins, Iterable):  # type: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"pins={pins!r} is not a list; pass pins=[{pins!r}]")
+    wanted: list[str | int] = []
+    for pin in pins:
         if isinstance(pin, bool) or not isinstance(pin, str | int) or pin == "":  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"pin {pin!r} is neither a text nor the index of a message")
+        if pin not in wanted:
+            wanted.append(pin)
     if history is given:
-        return wanted
+        return tuple(wanted)
     places = {id(message.raw): index for index, message in enumerate(history)}
     return tuple(pin if isinstance(pin, str) else _moved(pin, given, places) for pin in wanted)
 
@@ -392,7 +526,7 @@ def _moved(pin: int, given: History, places: dict[int, int]) -> int:
         raise UsageError(f"pin {pin!r} is not a message: there are {len(given)}")
     place = places.get(id(given[pin].raw))
     if place is None:
-        raise UsageError(f"message {pin!r} is pinned but had to be mended; repair the history first, or pin its text")
+        raise UsageError(f"message {pin!r} is pinned but had to be repaired; repair the history first, or pin its text")
     return place
 
 

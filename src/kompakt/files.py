@@ -18,14 +18,12 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.errors import UnreadableFile
+from kompakt.model.json import decode_loosely, plain
 from kompakt.model.messages import History, Json, JsonObject
 from kompakt.wire.formats import WIRES
 from kompakt.wire.transcripts import WRITERS, Document, Line, Transcript, kind_of, read
 from kompakt.wire.transcripts import decode as decode_lines
 from kompakt.wire.transcripts.transcript import decode_value
-
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
-
 
 SQLITE = b"SQLite format 3\0"
 
@@ -220,19 +218,35 @@ def _bytes(source: str, name: str) -> bytes:
 
 
 def _decode(data: bytes, name: str) -> tuple[Json, bool]:
-    """Decode one JSON value and say whether every character came through; only recordings may have others."""
+    """Decode one JSON value and tell whether every character is as it was written; only recordings may have others."""
     try:
-        return msgspec.json.decode(data), True
+        value, exact = decode_value(data)
+        if exact or kind_of(Document(value=value)) is not None:
+            return value, exact
+    except (ValueError, RecursionError):  # said below, with its position
+        pass
+    try:
+        return _decoded(data), True
     except RecursionError:
         raise UnreadableFile(f"{name}: nested too deeply to be a provider's request") from None
+    except ValueError as error:
+        raise UnreadableFile(f"{name}: {_position(data, str(error))}") from None
+
+
+def _decoded(data: bytes) -> Json:
+    """Decode JSON; half of a surrogate pair stays, for a check to report.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         try:
-            value = decode_value(data)[0]
-        except (ValueError, RecursionError):
-            value = None
-        if value is not None and kind_of(Document(value=value)) is not None:
-            return value, False
-        raise UnreadableFile(f"{name}: {_position(data, str(error))}") from None
+            return decode_loosely(data)
+        except ValueError:
+            raise error from None
 
 
 def _position(data: bytes, reason: str) -> str:
@@ -248,9 +262,6 @@ def _position(data: bytes, reason: str) -> str:
         return f"{_line_and_column(data, error.start)}: not UTF-8"
     except (ValueError, RecursionError):
         return reason
-    lone = _LONE_SURROGATE.search(data)
-    if lone:
-        return f"{_line_and_column(data, lone.start())}: half of a surrogate pair, which is no character"
     return reason
 
 
@@ -295,8 +306,8 @@ def _head(data: bytes, lines: int) -> Iterator[bytes]:
 
 def _decode_line(line: bytes, number: int, name: str) -> Json:
     try:
-        return msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _decoded(line)
+    except (ValueError, RecursionError) as error:
         raise UnreadableFile(f"{name}: line {number}: {error}") from None
 
 
@@ -305,7 +316,10 @@ def _decode_line(line: bytes, number: int, name: str) -> Json:
 
 def encode(value: Json) -> bytes:
     """Write JSON for people to read, with a line end."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    try:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair can only be written as an escape
+        return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
 
 
 def write(path: str | Path, data: bytes) -> None:
@@ -345,9 +359,14 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def history(transcript: Transcript) -> History:
-    """Parse a transcript's request body; messages keep the ids and flags that no request carries."""
+    """Parse a transcript's request body; messages keep the ids and flags that no request carries.
+
+    Raises:
+        InputError: it is nested too deeply.
+    """
     wire = WIRES[transcript.format]
-    parsed = wire.parse(transcript.body[wire.messages_key], transcript.body)
+    body = plain(transcript.body, "transcript").value
+    parsed = wire.parse(body[wire.messages_key], body)
     return parsed.with_messages(
         msgspec.structs.replace(message, id=transcript.ids[i], is_summary=i in transcript.summaries)
         for i, message in enumerate(parsed)

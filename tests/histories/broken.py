@@ -38,6 +38,99 @@ BROKEN: dict[str, list[tuple[str, dict[str, Any]]]] = {
     **GEMINI,
     **BEDROCK,
 }
+LONE = "caf\ud83d"
+"""A text that was cut in the middle of an emoji."""
+
+HALF_CHARACTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "openai-chat": [
+        ("in a message", {"model": "gpt-5.4", "messages": [{"role": "user", "content": LONE}]}),
+        (
+            "in a call and its result",
+            {
+                "model": "gpt-5.4",
+                "messages": [
+                    {"role": "user", "content": "go"},
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": LONE, "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                    },
+                    {"role": "tool", "tool_call_id": LONE, "content": LONE},
+                ],
+            },
+        ),
+    ],
+    "openai-responses": [
+        (
+            "in the instructions",
+            {"model": "gpt-5.4", "instructions": LONE, "input": [{"role": "user", "content": "go"}]},
+        ),
+        ("in the whole input", {"model": "gpt-5.4", "input": LONE}),
+    ],
+    "anthropic": [
+        (
+            "in signed thinking",
+            {
+                "model": "claude-opus-5-5",
+                "max_tokens": 64,
+                "messages": [
+                    {"role": "user", "content": "go"},
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "thinking", "thinking": LONE, "signature": "EqQB"},
+                            {"type": "text", "text": "done"},
+                        ],
+                    },
+                    {"role": "user", "content": "on"},
+                ],
+            },
+        ),
+        (
+            "in the name of a field",
+            {
+                "model": "claude-opus-5-5",
+                "max_tokens": 64,
+                "messages": [
+                    {"role": "user", "content": "go"},
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {LONE: 1}}],
+                    },
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok"}]},
+                ],
+            },
+        ),
+    ],
+    "gemini": [
+        (
+            "in the arguments of a signed call",
+            {
+                "model": "gemini-3-pro-preview",
+                "contents": [
+                    {"role": "user", "parts": [{"text": "go"}]},
+                    {
+                        "role": "model",
+                        "parts": [{"functionCall": {"name": "f", "args": {"x": LONE}}, "thoughtSignature": "AAEC"}],
+                    },
+                    {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "ok"}}}]},
+                ],
+            },
+        ),
+    ],
+    "bedrock": [
+        (
+            "in the system prompt",
+            {
+                "modelId": "anthropic.claude-opus-5-5-v1:0",
+                "system": [{"text": LONE}],
+                "messages": [{"role": "user", "content": [{"text": "go"}]}],
+            },
+        ),
+    ],
+}
+"""Bodies that break TX-1, by format: the rule is the same for all."""
+
 FORMAT_OF = {
     "OC": "openai-chat",
     "DS": "openai-chat",

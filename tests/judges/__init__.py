@@ -8,6 +8,7 @@ A fault is one line, ``CODE path: what is wrong``; an empty list means accepted.
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from typing import Any
 
@@ -18,5 +19,9 @@ def judge(format: str, payload: dict[str, Any] | list[Any]) -> list[str]:
     """Return the faults of a request body, or of a bare list of messages, in the named wire format."""
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    try:
+        json.dumps(payload, ensure_ascii=False, default=repr).encode()
+    except UnicodeEncodeError as error:
+        return [f"TX-1 payload: {error.reason}"]
     faults: list[str] = import_module(f"tests.judges.{format.replace('-', '_')}").judge(payload)
     return faults

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.histories import FORMATS, bodies, plain
-from tests.histories.broken import BROKEN, FORMAT_OF, broken
+from tests.histories.broken import BROKEN, FORMAT_OF, HALF_CHARACTERS, broken
 from tests.judges import judge
 from tests.judges.anthropic import judge_alternation
 from tests.judges.openai_chat import judge_mistral
@@ -85,6 +85,12 @@ class TestBroken:
             assert judge_mistral(body)
         else:
             assert code in {fault.split()[0] for fault in judge(FORMAT_OF[code[:2]], body)}
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_half_characters_are_refused_in_every_format(self, format: str) -> None:
+        """No provider reads half of a surrogate pair."""
+        for _, body in HALF_CHARACTERS[format]:
+            assert [fault.split()[0] for fault in judge(format, body)] == ["TX-1"]
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_drawn_faults_are_refused(self, format: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -130,7 +130,7 @@ class TestMutated:
 
 class TestDepth:
     @every_format
-    @pytest.mark.parametrize("depth", [100, 900, 5_000, 100_000])
+    @pytest.mark.parametrize("depth", [100, 150, 900, 10_000, 100_000])
     def test_nested_values_are_taken_or_refused(self, format: str, depth: int) -> None:
         """No depth of nesting ends in anything but an answer or an error of ours."""
         value: Any = "x"
@@ -140,3 +140,146 @@ class TestDepth:
         inner = "parts" if format == "gemini" else "content"
         try_all({key: [{"role": "user", inner: value}]}, format)
         try_all({key: [{"role": "user", inner: [{"type": "text", "text": "a", "x": value}]}], "tools": value}, format)
+
+    @every_format
+    @pytest.mark.parametrize("depth", [150, 900, 10_000])
+    def test_nested_inputs_and_outputs_of_tools(self, format: str, depth: int) -> None:
+        """A tool may be given, and may answer, what is nested deeply: as a value, or as JSON text."""
+        value: Any = "word " * 400
+        for _ in range(depth):
+            value = {"a": value}
+        deep_text = '{"a":' * depth + '"' + "word " * 400 + '"' + "}" * depth
+        for given_input in (value, deep_text):
+            try_all(tool_round(format, given_input, deep_text), format)
+            with contextlib.suppress(KompaktError):
+                kompakt.compact(tool_round(format, given_input, deep_text), 300, format=format)
+
+
+def tool_round(format: str, given: Any, output: str) -> dict[str, Any]:
+    """Write a request whose newest call was given this and answered that."""
+    text = given if isinstance(given, str) else "{}"
+    match format:
+        case "openai-chat":
+            call: Any = {"id": "a", "type": "function", "function": {"name": "f", "arguments": text}}
+            return {
+                "messages": [
+                    {"role": "user", "content": "go"},
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "a", "content": output},
+                ]
+            }
+        case "openai-responses":
+            return {
+                "input": [
+                    {"role": "user", "content": "go"},
+                    {"type": "function_call", "call_id": "a", "name": "f", "arguments": text},
+                    {"type": "function_call_output", "call_id": "a", "output": output},
+                ]
+            }
+        case "anthropic":
+            use = {"type": "tool_use", "id": "a", "name": "f", "input": given}
+            result = {"type": "tool_result", "tool_use_id": "a", "content": output}
+            answered = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+            return {"messages": [{"role": "user", "content": "go"}, *answered]}
+        case "gemini":
+            call = {"functionCall": {"name": "f", "args": given}}
+            response = {"functionResponse": {"name": "f", "response": {"output": output}}}
+            answered = [{"role": "model", "parts": [call]}, {"role": "user", "parts": [response]}]
+            return {"contents": [{"role": "user", "parts": [{"text": "go"}]}, *answered]}
+        case _:
+            use = {"toolUse": {"toolUseId": "a", "name": "f", "input": given}}
+            result = {"toolResult": {"toolUseId": "a", "content": [{"json": given}, {"text": output}]}}
+            answered = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+            return {"messages": [{"role": "user", "content": [{"text": "go"}]}, *answered]}
+
+
+class TestNumbers:
+    @every_format
+    @pytest.mark.parametrize("digits", [4_400, 10_000])
+    def test_integers_that_python_cannot_write_are_refused(self, format: str, digits: int) -> None:
+        """Wherever they are: in a message, in what a tool was given, beside the messages."""
+        number = 10**digits
+        for body in (
+            {**tool_round(format, {"n": number}, "ok"), "tools": [{"n": number}]},
+            {**tool_round(format, "{}", "ok"), "seed": number},
+        ):
+            for door in DOORS.values():
+                with pytest.raises(kompakt.InputError, match="digits"):
+                    door(body, format)
+
+    @every_format
+    def test_long_numbers_in_texts_are_taken(self, format: str) -> None:
+        """Text is text."""
+        try_all(tool_round(format, '{"n": ' + "9" * 10_000 + "}", "9" * 10_000), format)
+
+
+class TestShapes:
+    @every_format
+    @pytest.mark.parametrize("content", [True, False, 5, 1.5, [1], [True], ["x"], [None], [[]], {"a": 1}])
+    def test_content_of_a_wrong_type_is_refused_or_taken(self, format: str, content: Any) -> None:
+        """Also in a role that nobody knows."""
+        key, inner = ("contents", "parts") if format == "gemini" else ("messages", "content")
+        key = "input" if format == "openai-responses" else key
+        for role in ("user", "assistant", "system", "tool", "narrator"):
+            try_all({key: [{"role": "user", inner: content}, {"role": role, inner: content}]}, format)
+
+
+class TestArguments:
+    BODY: ClassVar[dict[str, Any]] = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hello there"}]}
+
+    @pytest.mark.parametrize("pins", [5, None, True, "text", [None], [[]], [""], [{}], [1.5], [99], object()])
+    def test_pins_that_cannot_be_meant(self, pins: Any) -> None:
+        """Refused with a word on what to pass."""
+        with pytest.raises(kompakt.UsageError):
+            kompakt.compact(self.BODY, 1_000, pins=pins)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"budget": "many"},
+            {"budget": 0},
+            {"budget": -5},
+            {"budget": True},
+            {"budget": 1.5},
+            {"budget": float("nan")},
+            {"budget": []},
+            {"budget": 1_000, "policy": 5},
+            {"budget": 1_000, "policy": "no such"},
+            {"budget": 1_000, "policy": []},
+            {"budget": 1_000, "model": 5},
+            {"budget": 1_000, "instructions": 5},
+            {"budget": 1_000, "progress": 5},
+        ],
+    )
+    def test_options_that_cannot_be_meant(self, options: dict[str, Any]) -> None:
+        """Every one is named."""
+        with pytest.raises(kompakt.UsageError):
+            kompakt.compact(self.BODY, **options)
+
+    @pytest.mark.parametrize("format", ["claude", 5, [], {}, b"anthropic"])
+    def test_formats_that_there_are_not(self, format: Any) -> None:
+        """At every door."""
+        for name, door in DOORS.items():
+            with pytest.raises(kompakt.UnknownFormat):
+                door(self.BODY, format)
+            assert name
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda body: kompakt.recall(body, 5),
+            lambda body: kompakt.recall(body, None),
+            lambda body: kompakt.recall(body, "x", tokens=0),
+            lambda body: kompakt.recall(body, "x", tokens="many"),
+            lambda body: kompakt.recall(body, "x", tokens=True),
+            lambda body: kompakt.recall(body, "x", tokens=1.5),
+            lambda body: kompakt.count(body, model=5),
+            lambda body: kompakt.split(body, -1),
+            lambda body: kompakt.split(body, "x"),
+            lambda body: kompakt.split(body, None),
+        ],
+    )
+    def test_questions_that_cannot_be_meant(self, ask: Callable[[Any], Any]) -> None:
+        """Refused as wrong usage."""
+        with pytest.raises(kompakt.UsageError):
+            ask(self.BODY)

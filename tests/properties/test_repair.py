@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.histories import FORMATS, bodies, plain
-from tests.histories.broken import BROKEN, FORMAT_OF, broken
+from tests.histories.broken import BROKEN, FORMAT_OF, HALF_CHARACTERS, broken
 from tests.histories.faults import listed
 from tests.judges import judge
 from tests.judges.openai_chat import judge_mistral
@@ -28,6 +28,10 @@ every_format = pytest.mark.parametrize("format", FORMATS)
 CASES = [
     pytest.param(code, FORMAT_OF[code[:2]], body, id=f"{code}: {said}")
     for code, cases in BROKEN.items()
+    for said, body in cases
+] + [
+    pytest.param("TX-1", format, body, id=f"TX-1: {format}, {said}")
+    for format, cases in HALF_CHARACTERS.items()
     for said, body in cases
 ]
 
@@ -299,3 +303,122 @@ class TestRegressions:
         mended = kompakt.repair([said, call, stranger, said, answer], "openai-chat")
         assert mended.payload == [said, call, answer, said]
         assert mended.remaining == ()
+
+
+def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """Put messages behind a request."""
+    return [{"role": "user", "content": "go"}, *messages]
+
+
+FUNCTION_CALL = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+TOOL_CALL = {"id": "f", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USE = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": "done"}
+TEXT = {"type": "text", "text": "hm"}
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
+
+ONE_PASS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "a function message that answers no function call": (
+        "openai-chat",
+        said({"role": "function", "name": "f", "content": "1"}),
+    ),
+    "a function message named like the id of a call": (
+        "openai-chat",
+        said(
+            {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]},
+            {"role": "function", "name": "f", "content": "1"},
+        ),
+    ),
+    "a function message behind another": (
+        "openai-chat",
+        said(FUNCTION_CALL, *[{"role": "function", "name": "f", "content": "1"}] * 2),
+    ),
+    "both kinds of call in one message": (
+        "openai-chat",
+        said({**FUNCTION_CALL, "tool_calls": [TOOL_CALL]}, {"role": "function", "name": "f", "content": "1"}),
+    ),
+    "an assistant message without content": ("openai-chat", said({"role": "assistant"})),
+    "an empty object where calls should be": ("openai-chat", said({"role": "assistant", "tool_calls": {}})),
+    "a call without an id and a type": (
+        "openai-chat",
+        said({"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}),
+    ),
+    "a call of a type that there is not": (
+        "openai-chat",
+        said({"role": "assistant", "content": None, "tool_calls": [{**TOOL_CALL, "type": "tool"}]}),
+    ),
+    "calls of the user": ("openai-chat", said({"role": "user", "content": "x", "tool_calls": [TOOL_CALL]})),
+    "an assistant message without content, in Anthropic's words": (
+        "anthropic",
+        said({"role": "assistant"}, {"role": "user", "content": "on"}),
+    ),
+    "a tool_use in a user message": ("anthropic", [{"role": "user", "content": [TEXT, USE, TEXT]}]),
+    "a tool_use in a user message, answered": (
+        "anthropic",
+        [{"role": "user", "content": [TEXT, USE]}, {"role": "user", "content": [RESULT]}],
+    ),
+    "a tool_result in an assistant message": (
+        "anthropic",
+        said({"role": "assistant", "content": [USE, RESULT, TEXT]}, {"role": "user", "content": "on"}),
+    ),
+    "thinking in a user message": ("anthropic", [{"role": "user", "content": [THINKING, TEXT]}]),
+    "an input that is a list, with an unknown field": (
+        "anthropic",
+        said(
+            {"role": "assistant", "content": [{**USE, "input": [1], "note": 1}]},
+            {"role": "user", "content": [RESULT]},
+        ),
+    ),
+    "white space at the end of several last texts": (
+        "anthropic",
+        said({"role": "assistant", "content": [{**TEXT, "text": "ok "}, {**TEXT, "text": " "}]}),
+    ),
+    "a server call with the id of another call": (
+        "anthropic",
+        said(
+            {
+                "role": "assistant",
+                "content": [
+                    USE,
+                    {"type": "server_tool_use", "id": "a", "name": "web_search", "input": {}},
+                    {"type": "web_search_tool_result", "tool_use_id": "a", "content": []},
+                ],
+            },
+            {"role": "user", "content": [RESULT]},
+        ),
+    ),
+    "an item of the type text": ("openai-responses", said({"type": "text", "text": "x"})),
+}
+
+
+class TestOnePass:
+    """What one repair leaves needs no other."""
+
+    @pytest.mark.parametrize("case", ONE_PASS)
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_one_pass_is_enough(self, case: str, strict: bool) -> None:
+        """The problem is reported, solved at once, and nothing that could be solved is left."""
+        format, messages = ONE_PASS[case]
+        assert kompakt.check(messages, format, strict=strict)
+        once = kompakt.repair(messages, format, strict=strict)
+        assert [problem for problem in kompakt.check(once.payload, format, strict=strict) if problem.repairable] == []
+        twice = kompakt.repair(once.payload, format, strict=strict)
+        assert twice.changes == ()
+        assert text(twice.payload) == text(once.payload)
+
+    def test_nothing_said_is_lost_where_a_call_changes_sides(self) -> None:
+        """Each block goes to the message of who says it, in the same order."""
+        messages: list[Any] = [{"role": "user", "content": [TEXT, USE, {**TEXT, "text": "and"}]}]
+        repaired = kompakt.repair(messages, "anthropic").payload
+        assert [message["role"] for message in repaired] == ["user", "assistant", "user", "user"]
+        assert [repaired[0]["content"], repaired[1]["content"]] == [[TEXT], [USE]]
+        assert repaired[3]["content"] == [{**TEXT, "text": "and"}]
+
+    def test_system_text_before_an_empty_first_message_is_not_lost(self) -> None:
+        """What becomes the first message only by the repair is not taken for the body's system prompt."""
+        body: dict[str, Any] = {
+            "model": "claude-opus-4-1",
+            "max_tokens": 64,
+            "messages": [{"role": "user", "content": ""}, {"role": "system", "content": "be brief"}],
+        }
+        assert "be brief" in text(kompakt.repair(body).payload)

@@ -13,6 +13,7 @@ from tests.histories.broken import broken
 from tests.histories.broken_responses import RESPONSES
 from tests.judges.openai_responses import judge
 
+import kompakt
 from kompakt.errors import MalformedPayload
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
@@ -64,6 +65,64 @@ def said(text: str = "hi", **fields: Any) -> Body:
     """Write a message of the model."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "role": "assistant", "content": content, **fields}
+
+
+class TestDeveloperMessages:
+    """Codex puts its own instructions between a call and its output."""
+
+    HISTORY = (USER, call("a"), call("b"), {"role": "developer", "content": "be brief"}, output("a"), output("b"))
+
+    def test_they_may_stand_between_a_call_and_its_output(self) -> None:
+        """OpenAI accepts that; some compatible servers do not."""
+        assert check(*self.HISTORY) == []
+        assert check(USER, call(), {"role": "system", "content": "be brief"}, output()) == []
+        assert "OR-1 input[4]" in check(*self.HISTORY, strict=True)
+
+    def test_a_user_message_may_not(self) -> None:
+        """It is another turn."""
+        assert check(USER, call(), USER, output()) == ["OR-1 input[3]"]
+
+    def test_a_repair_of_something_else_leaves_them_there(self) -> None:
+        """Only what is wrong moves."""
+        body, codes = mend({"input": [*self.HISTORY, call("c")]})
+        assert codes == ["OR-1"]
+        assert body["input"][: len(self.HISTORY)] == list(self.HISTORY)
+
+    def test_a_call_that_is_open_at_one_is_closed_behind_it(self) -> None:
+        """The output still follows its call."""
+        body, _ = mend({"input": [USER, call(), {"role": "developer", "content": "be brief"}, USER]})
+        assert [item.get("type", item.get("role")) for item in body["input"]] == [
+            "user",
+            "function_call",
+            "developer",
+            "function_call_output",
+            "user",
+        ]
+        assert check(*body["input"]) == []
+
+
+class TestCompaction:
+    @pytest.mark.parametrize(
+        "between",
+        [
+            {"role": "developer", "content": "be brief " * 20},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hm " * 50}]},
+            {"type": "of_the_future", "data": "x " * 50},
+        ],
+        ids=["instructions", "words of the same answer", "an unknown item"],
+    )
+    def test_call_and_output_stay_together_whatever_is_between_them(self, between: Body) -> None:
+        """What is told of the rest is never put between the two."""
+        rounds = [item for n in range(8) for item in (call(f"c{n}"), between, output(f"c{n}", output="word " * 60))]
+        changed = 0
+        for budget in range(150, 2_000, 50):
+            try:
+                done = kompakt.compact([USER, *rounds], budget, format="openai-responses")
+            except kompakt.DoesNotFit:
+                continue
+            changed += done.changed
+            assert [problem for problem in kompakt.check(done.payload, "openai-responses") if problem.repairable] == []
+        assert changed > 5
 
 
 class TestParse:

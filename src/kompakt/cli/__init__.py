@@ -6,6 +6,7 @@ calls one library function; this module only gathers them and turns errors into 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -80,6 +81,9 @@ def _options(
 
 def main() -> None:
     """Run the command line; end with one line and an exit code, never with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # histories may hold what no encoding can write
     try:
         app(prog_name="kompakt")
     except DoesNotFit as error:

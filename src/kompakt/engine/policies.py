@@ -86,7 +86,7 @@ def policy_named(policy: str | Policy) -> Policy:
     """
     if isinstance(policy, Policy):
         return policy
-    found = BUILT_IN.get(policy)
+    found = BUILT_IN.get(policy) if isinstance(policy, str) else None  # type: ignore[reportUnnecessaryIsInstance]
     if found is None:
         raise UsageError(f"policy {policy!r} is not known; use one of {', '.join(map(repr, BUILT_IN))} or a Policy")
     return found

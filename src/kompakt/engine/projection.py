@@ -86,8 +86,9 @@ def _chosen(context: Context) -> Iterator[Placed]:
     first, _ = context.archive.requests()
     note = _pinned_note(context)
     summary = context.summary_text
+    place = 0 if summary is None else _pivot_place(context, summary.covers_to)
     for index in context.shown_indices():
-        if summary is not None and index > summary.covers_to:
+        if summary is not None and index >= place:
             yield from _pivot(context)
             summary = None
         yield Placed(context.shown(index), index, context.message_tokens(index))
@@ -98,6 +99,15 @@ def _chosen(context: Context) -> Iterator[Placed]:
         yield from _pivot(context)
     if note is not None:
         yield note
+
+
+def _pivot_place(context: Context, covers_to: int) -> int:
+    """Find the message that the pivot stands before: the first behind what it covers, but never inside a group."""
+    place = covers_to + 1
+    shown = {group.indices[0]: group for group in map(context.archive.group_at, context.shown_indices())}
+    while spanning := [first for first, group in shown.items() if first < place <= group.indices[-1]]:
+        place = min(spanning)
+    return place
 
 
 def _pivot(context: Context) -> Iterator[Placed]:

@@ -372,8 +372,8 @@ def split_at(messages: Sequence[Message], *, min_keep_tail: int, inside_turn: bo
     Raises:
         UsageError: ``min_keep_tail`` is negative.
     """
-    if min_keep_tail < 0:
-        raise UsageError(f"min_keep_tail={min_keep_tail!r} is negative; give the least number of messages to keep")
+    if not isinstance(min_keep_tail, int) or min_keep_tail < 0:  # type: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"min_keep_tail={min_keep_tail!r} is not a number of messages; give the least number to keep")
     latest = len(messages) - min_keep_tail
     if latest <= 0:
         return 0

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from kompakt.errors import InputError
+from kompakt.errors import InputError, UsageError
 from kompakt.model.budget import Usage
 from kompakt.model.media import MediaRule, media_tokens
 from kompakt.model.messages import History, Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -276,7 +276,13 @@ def _shared(family: Family) -> Counter:
 
 
 def counter_for(model: str | None) -> Counter:
-    """Return the counter that serves a model; models of one family share it and its cache."""
+    """Return the counter that serves a model; models of one family share it and its cache.
+
+    Raises:
+        UsageError: the model is no name.
+    """
+    if model is not None and not isinstance(model, str):  # type: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"model={model!r} is not the name of a model")
     return _shared(family_of(model))
 
 

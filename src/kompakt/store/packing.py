@@ -18,12 +18,13 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.errors import InputError, StoreDamaged, UsageError, WrongKey
+from kompakt.model.json import MAX_DEPTH
 from kompakt.model.messages import Json
 
 LONG = 4_096
 """Characters from which a text is kept as a blob."""
 
-DEEPEST = 300
+DEEPEST = MAX_DEPTH
 """Lists and objects inside one another that can be read back wherever that is asked for."""
 
 _TOO_DEEP = f"the payload is nested more than {DEEPEST} deep and cannot be stored"

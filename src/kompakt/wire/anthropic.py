@@ -28,7 +28,7 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.reading import an_object, blocks_at, model_of, parsed_input, text_at
+from kompakt.wire.reading import an_object, as_object, blocks_at, model_of, text_at
 
 FORMAT = "anthropic"
 MESSAGES = "messages"
@@ -52,9 +52,9 @@ CONTRACT = Contract(
     max_request_bytes=32 * 1024 * 1024,
 )
 
-_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _MEDIA = {"image": "image", "document": "document"}
-_HOSTED_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+HOSTED_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 # --- parse -------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ def _parse_message(raw: Json, index: int) -> Message:
     name = raw.get("role")
     if type(name) is not str:
         raise MalformedPayload(f"{path}.role", "a string", name)
-    role = _ROLES.get(name)
+    role = ROLES.get(name)
     if role is None:
         return Message("user", (Opaque(f"role {name}", raw),), None, raw)
     content = raw.get("content")
@@ -101,7 +101,7 @@ def parse_block(block: JsonObject, path: str) -> Part:
     kind = text_at(block, "type", path)
     if kind == "text":
         return Text(text_at(block, "text", path), block)
-    if kind == "tool_use" or kind in _HOSTED_CALLS:
+    if kind == "tool_use" or kind in HOSTED_CALLS:
         call_id, name = text_at(block, "id", path), text_at(block, "name", path)
         caller = block.get("caller")
         fixed = type(caller) is dict and caller.get("type") != "direct"  # called by code that Anthropic runs
@@ -124,6 +124,8 @@ def _is_media(block: JsonObject) -> bool:
 
 def _parse_result(block: JsonObject, path: str) -> ToolResult:
     content = block.get("content")
+    if content is not None and not isinstance(content, str | list | dict):
+        raise MalformedPayload(f"{path}.content", "a string or an array", content)
     output = text_of(content)
     media = ()
     if type(content) is list:
@@ -190,7 +192,7 @@ def build_block(part: Part) -> JsonObject | None:
 
 def _build_call(call: ToolCall) -> JsonObject:
     shell: JsonObject = call.raw if type(call.raw) is dict else {"type": "tool_use"}
-    return {**shell, "id": call.id, "name": call.name, "input": parsed_input(call.input)}
+    return {**shell, "id": call.id, "name": call.name, "input": as_object(call.input)}
 
 
 def _build_result(result: ToolResult) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Mend a history so that Anthropic Messages takes it.
+"""Repair a history so that Anthropic Messages accepts it.
 
 Order matters and is the module's one idea: first each message by itself, then pairs, then the two ends, then what
 belongs to the body. Thinking is removed whole where it lost its signature and otherwise never touched.
@@ -6,15 +6,27 @@ belongs to the body. Thinking is removed whole where it lost its signature and o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
-from kompakt.model.messages import History, JsonObject, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.messages import (
+    History,
+    JsonObject,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from kompakt.model.pairs import Place, pair
 from kompakt.model.phrases import CONTINUE_LINE, RESUME_LINE
-from kompakt.wire.anthropic import CONTRACT, MAX_BREAKPOINTS, render
+from kompakt.wire.anthropic import CONTRACT, MAX_BREAKPOINTS, build_block, render
 from kompakt.wire.anthropic_rules import (
     BLOCK_KEYS,
     MESSAGE_KEYS,
@@ -22,41 +34,79 @@ from kompakt.wire.anthropic_rules import (
     blocks_of,
     breakpoints,
     fits_call,
+    is_foreign,
+    is_legal,
     offers,
     pauses,
     starts_thinking,
+    system_fault,
     takes_prefill,
-    takes_system,
 )
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.problem import Change
-from kompakt.wire.reading import parsed_input
+from kompakt.wire.reading import as_object
+from kompakt.wire.sides import SideCodes, by_side
 
 Report: TypeAlias = Callable[[Change], None]
 
 
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
-    """Mend the messages of a history; say what was done."""
+    """Repair the messages of a history; say what was done."""
     del strict  # the API's own rules are the strict ones
     changes: list[Change] = []
     report = changes.append
-    messages = [_mend_message(message, i, report) for i, message in enumerate(history)]
-    messages = _mend_hosted(messages, history.body, report)
-    messages, paired = mend_pairs(messages, MENDER)
+    leading = _leading(history)
+    placed = [
+        (i, piece)
+        for i, message in enumerate(history)
+        if i >= leading
+        for piece in _repair_message(message, i, changes)
+    ]
+    path = _Paths([at for at, _ in placed])
+    messages = _repair_hosted([message for _, message in placed], history.body, path, report)
+    messages, paired = mend_pairs(messages, _mender(messages, path))
     changes += paired
-    messages = _mend_toolsets(messages, report)
+    messages = _repair_toolsets(messages, report)
     messages = [message for message in messages if message.parts or message.role == "assistant"]
-    messages = list(_mend_system(messages, history, report))
-    messages = list(_mend_ends(messages, history, report))
-    return _mend_breakpoints(messages, history.body, report), changes
+    messages = _repair_system(messages, history, report)
+    messages = list(_repair_ends(messages, history, report))
+    return _repair_breakpoints(messages, history.body, report), changes
+
+
+class _Paths:
+    """Names a place by where its message was in the history that was given."""
+
+    def __init__(self, ats: Sequence[int]) -> None:
+        self.ats = ats
+
+    def __call__(self, place: Place, message: Message) -> str:
+        return _path(Place(self.ats[place.message], place.part), message)
+
+
+def _mender(messages: Sequence[Message], path: _Paths) -> Mender:
+    """Return the mender that leaves the ids of server calls to these."""
+    served = frozenset(call.id for message in messages for call in message.calls if call.hosted)
+    return msgspec.structs.replace(MENDER, reserved=served, path=path)
+
+
+def _leading(history: History) -> int:
+    """Count the system messages at the start that the body can take."""
+    if history.body is None:
+        return 0
+    return next((i for i, message in enumerate(history) if message.role != "system"), len(history))
 
 
 # --- each message by itself --------------------------------------------------------------------------------------
 
 
-def _mend_message(message: Message, i: int, report: Report) -> Message:
+def _repair_message(message: Message, i: int, changes: list[Change]) -> Iterator[Message]:
+    """Yield a message without what the API refuses in it, in pieces where parts belong to another speaker."""
     raw: JsonObject = message.raw
     path = f"messages[{i}]"
+    report = changes.append
+    if is_foreign(raw):
+        yield message
+        return
     extra = raw.keys() - MESSAGE_KEYS
     if extra:
         report(Change("AN-25", "stripped", path, f"unknown fields {', '.join(sorted(extra))}"))
@@ -65,70 +115,83 @@ def _mend_message(message: Message, i: int, report: Report) -> Message:
     parts = [
         kept
         for j, part in enumerate(message.parts)
-        if (kept := _mend_part(part, message.role, f"{path}.content[{j}]", report))
+        if (kept := _repair_part(part, message.role, f"{path}.content[{j}]", report)) is not None
     ]
     if parts and all(type(part) is Text and not part.text.strip() for part in parts):
         report(Change("AN-17", "dropped", f"{path}.content", "nothing but white space"))
         parts = []
-    if not parts and message.role != "assistant" and message.raw.get("content") in ("", []):
-        report(Change("AN-17", "dropped", path, f"a {message.role} message without content"))
-    same = len(parts) == len(message.parts) and all(map(_is, parts, message.parts))
-    return message if same else message.with_parts(parts)
+    if not parts and message.role != "assistant":
+        report(Change("AN-17", "dropped", path, f"a message of the {message.role} without content"))
+        return
+    if not parts and raw.get("content") is None:
+        report(Change("AN-17", "added", f"{path}.content", "an empty list"))
+        message = message.with_parts(())
+    if len(parts) != len(message.parts) or not all(map(operator.is_, parts, message.parts)):
+        message = message.with_parts(parts)
+    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
+_SIDES = SideCodes(call="AN-1", result="AN-2", open_call="AN-8", stray_result="AN-9")
+_SPEAKERS: dict[Role, str] = {"assistant": "assistant", "user": "user", "system": "system"}
 
 
-def _mend_part(part: Part, role: str, path: str, report: Report) -> Part | None:
-    """Return the part, a copy without unknown fields, or nothing when the API would refuse it as it is."""
+def _repair_part(part: Part, role: str, path: str, report: Report) -> Part | None:
+    """Return the part, a copy without what is refused in it, or nothing when the API would refuse all of it."""
     if type(part) is Text and not part.text:
         report(Change("AN-17", "dropped", path, "an empty text block"))
         return None
-    if type(part) is Reasoning and not part.blob:
-        report(Change("AN-13", "dropped", path, "thinking without its signature"))
+    if type(part) is Reasoning and (role != "assistant" or not part.blob):
+        why = "thinking without its signature" if role == "assistant" else f"thinking in a {role} message"
+        report(Change("AN-13", "dropped", path, why))
         return None
     if type(part) is Opaque and part.type in TOOL_CHANGES and role != "system":
         report(Change("AN-23", "dropped", path, f"a {part.type} block outside a system message"))
         return None
+    raw: object = getattr(part, "raw", None)
+    if isinstance(raw, dict):
+        fields = cast("JsonObject", raw)
+        known = BLOCK_KEYS.get(str(fields.get("type")))
+        extra = fields.keys() - known if known is not None else frozenset[str]()
+        if extra:
+            code = "AN-24" if type(part) is Reasoning and "cache_control" in extra else "AN-25"
+            report(Change(code, "stripped", path, f"fields {', '.join(sorted(extra))}"))
+            part = msgspec.structs.replace(part, raw={key: fields[key] for key in fields if key not in extra})
     if type(part) is ToolCall and not isinstance(part.input, dict):
         report(Change("AN-25", "replaced", f"{path}.input", "the input is now an object"))
-        return msgspec.structs.replace(part, input=parsed_input(part.input), edited=True)
-    raw: object = getattr(part, "raw", None)
-    if not isinstance(raw, dict):
-        return part
-    known = BLOCK_KEYS.get(str(raw.get("type")))
-    if known is None or not raw.keys() - known:
-        return part
-    code = "AN-24" if type(part) is Reasoning and "cache_control" in raw else "AN-25"
-    report(Change(code, "stripped", path, f"fields {', '.join(sorted(raw.keys() - known))}"))
-    bare = {key: value for key, value in raw.items() if key in known}
-    return msgspec.structs.replace(part, raw=bare)
+        part = msgspec.structs.replace(part, input=as_object(part.input), edited=True)
+    return part
 
 
-def _mend_hosted(messages: list[Message], body: JsonObject | None, report: Report) -> list[Message]:
+def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Paths, report: Report) -> list[Message]:
     """Drop server calls without a result and server results without a call; the newest answer may wait for its own."""
     pairs = pair(messages)
     last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
     waits = all(type(part) is ToolResult for message in messages[last + 1 :] for part in message.parts)
     gone: dict[Place, str] = {}
+    seen: set[str] = set()
+    for i, message in enumerate(messages):
+        for j, part in enumerate(message.parts):
+            if type(part) is ToolCall and part.hosted:
+                if part.id in seen or not is_legal(part.id):
+                    gone[Place(i, j)] = "AN-6" if part.id in seen else "AN-7"
+                seen.add(part.id)
     for place in pairs.open:
         part = messages[place.message].parts[place.part]
         if type(part) is ToolCall and part.hosted:
             if place.message != last or not waits or not offers(body, part.name):
                 gone[place] = "AN-8"
-    for place in pairs.orphans:
+    for place in (*pairs.orphans, *pairs.duplicates):
         part = messages[place.message].parts[place.part]
         if type(part) is ToolResult and part.hosted:
             gone[place] = "AN-9"
     for call, result in pairs.answers.items():
         one, other = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
         if type(one) is ToolCall and type(other) is ToolResult and (one.hosted or other.hosted):
-            if not fits_call(str(other.raw.get("type")), one.raw):
-                gone[call], gone[result] = "AN-8", "AN-9"
+            if call in gone or result < call or not fits_call(str(other.raw.get("type")), one.raw):
+                gone[call], gone[result] = gone.get(call, "AN-8"), "AN-9"
     for place, code in gone.items():
-        what = "a server call without a result" if code == "AN-8" else "a server result without its call"
-        report(Change(code, "dropped", _path(place, messages[place.message]), what))
+        what = "a server result without its call" if code == "AN-9" else "a server call that cannot be sent"
+        report(Change(code, "dropped", path(place, messages[place.message]), what))
     touched = {place.message for place in gone}
     return [
         message.with_parts(part for j, part in enumerate(message.parts) if Place(i, j) not in gone)
@@ -138,7 +201,7 @@ def _mend_hosted(messages: list[Message], body: JsonObject | None, report: Repor
     ]
 
 
-def _mend_toolsets(messages: list[Message], report: Report) -> list[Message]:
+def _repair_toolsets(messages: list[Message], report: Report) -> list[Message]:
     """Make results of a toolset's calls name the toolset (AN-10)."""
     named: dict[Place, Part] = {}
     for call, result in pair(messages).answers.items():
@@ -158,28 +221,26 @@ def _mend_toolsets(messages: list[Message], report: Report) -> list[Message]:
 # --- order -------------------------------------------------------------------------------------------------------
 
 
-def _mend_system(messages: Sequence[Message], history: History, report: Report) -> Iterator[Message]:
-    """Make system messages that stand where they may not the user's; leading ones are the body's to take."""
+def _repair_system(messages: Sequence[Message], history: History, report: Report) -> list[Message]:
+    """Turn system messages that may not stand where they do into the user's."""
+    raws: list[JsonObject] = [render(message)[0] for message in messages]
+    out: list[Message] = []
     for i, message in enumerate(messages):
-        if message.role != "system":
-            yield message
-            continue
-        before = messages[i - 1].role if i else "nothing"
-        after = messages[i + 1].role if i + 1 < len(messages) else "assistant"
-        if takes_system(history.model) and before in ("user", "tool") and after == "assistant":
-            yield message
-        elif before == "nothing" and _hoistable(history):
-            continue
-        else:
+        before = render(out[-1])[0] if out else None
+        if system_fault(before, raws[i], raws[i + 1] if i + 1 < len(raws) else None, history.model):
             report(Change("AN-22", "replaced", f"messages[{i}].role", "a system message is now the user's"))
-            yield msgspec.structs.replace(message, role="user", raw={**message.raw, "role": "user"})
+            kept = [part for part in message.parts if not (type(part) is Opaque and part.type in TOOL_CHANGES)]
+            message = msgspec.structs.replace(message, role="user", raw={**(message.raw or {}), "role": "user"})
+            if len(kept) < len(message.parts):
+                report(Change("AN-23", "dropped", f"messages[{i}]", "changes of the tool list, now the user's"))
+                message = message.with_parts(kept)
+            if not kept:
+                continue
+        out.append(message)
+    return out
 
 
-def _hoistable(history: History) -> bool:
-    return history.body is not None and not isinstance(history.body.get("system"), dict)
-
-
-def _mend_ends(messages: Sequence[Message], history: History, report: Report) -> Iterator[Message]:
+def _repair_ends(messages: Sequence[Message], history: History, report: Report) -> Iterator[Message]:
     if messages and messages[0].role == "assistant" and not _is_compaction(messages[0]):
         report(Change("AN-21", "added", "messages[0]", "a line from the user's side before the assistant's first"))
         yield Message("user", (Text(RESUME_LINE),))
@@ -202,19 +263,21 @@ def _is_compaction(message: Message) -> bool:
 
 
 def _trimmed(message: Message, i: int, report: Report) -> Message:
-    part = message.parts[-1] if message.parts else None
-    if type(part) is not Text or part.text == part.text.rstrip():
+    parts = list(message.parts)
+    while parts and type(part := parts[-1]) is Text and part.text != part.text.rstrip():
+        parts.pop()
+        if part.text.strip():
+            parts.append(msgspec.structs.replace(part, text=part.text.rstrip(), edited=True))
+    if len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts)):
         return message
     report(Change("AN-18", "replaced", f"messages[{i}]", "white space at the very end is gone"))
-    return message.with_parts(
-        (*message.parts[:-1], msgspec.structs.replace(part, text=part.text.rstrip(), edited=True))
-    )
+    return message.with_parts(parts)
 
 
 # --- cache breakpoints and the body ------------------------------------------------------------------------------
 
 
-def _mend_breakpoints(messages: list[Message], body: JsonObject | None, report: Report) -> list[Message]:
+def _repair_breakpoints(messages: list[Message], body: JsonObject | None, report: Report) -> list[Message]:
     """Keep the newest breakpoints that the limit allows; tools and system have theirs first."""
     marks = breakpoints([render(message)[0] for message in messages], body)
     surplus = len(marks) - MAX_BREAKPOINTS
@@ -250,41 +313,53 @@ def _unmarked(part: Part, path: str, dropped: set[str]) -> Part:
 
 
 def repair_body(history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]:
-    """Mend what stands beside the messages: leading system messages, empty system text, thinking that cannot go on."""
+    """Repair what is beside the messages: leading system messages, empty system text, thinking that cannot go on."""
     body = history.body
     changes: list[Change] = []
     if body is None:
         return None, changes
-    mended = dict(body)
-    leading = []
-    for message in history:
-        if message.role != "system":
-            break
-        leading.append({"type": "text", "text": message.text})
-    leading = [block for block in leading if block["text"].strip()]
-    if leading and _hoistable(history):
+    repaired = dict(body)
+    leading = history.messages[: _leading(history)]
+    if leading:
         system = body.get("system") or []
         blocks = [{"type": "text", "text": system}] if isinstance(system, str) else list(system)
-        mended["system"] = [*blocks, *leading]
+        said = [part for message in leading for part in message.parts if type(part) is Text]
+        repaired["system"] = [*blocks, *(build_block(part) for part in said)]
         changes.append(Change("AN-22", "moved", "messages[0]", "leading system messages are now the body's system"))
-    _mend_body_system(mended, changes)
-    if not starts_thinking([render(message)[0] for message in messages], mended):
-        mended["thinking"] = {"type": "disabled"}
+    _repair_body_system(repaired, changes)
+    _repair_body_breakpoints(repaired, changes)
+    if not starts_thinking([render(message)[0] for message in messages], repaired):
+        repaired["thinking"] = {"type": "disabled"}
         changes.append(Change("AN-12", "replaced", "thinking", "off for this request: the newest answer lost its own"))
-    return (mended if changes else body), changes
+    return (repaired if changes else body), changes
 
 
-def _mend_body_system(body: JsonObject, changes: list[Change]) -> None:
+def _repair_body_system(body: JsonObject, changes: list[Change]) -> None:
     system = body.get("system")
     if isinstance(system, str) and system and not system.strip():
         body["system"] = ""
         changes.append(Change("AN-17", "replaced", "system", "white space is now an empty string"))
     elif isinstance(system, list):
-        blocks: list[JsonObject] = system
+        blocks = cast("list[JsonObject]", system)
         kept = [b for b in blocks if b.get("type") != "text" or str(b.get("text") or "").strip()]
         if len(kept) < len(blocks):
             body["system"] = kept
             changes.append(Change("AN-17", "dropped", "system", "empty text blocks"))
+
+
+def _repair_body_breakpoints(body: JsonObject, changes: list[Change]) -> None:
+    """Strip the oldest breakpoints beside the messages where these alone are too many."""
+    marks = [path for path, _ in breakpoints([], body)]
+    surplus = set(marks[: max(0, len(marks) - MAX_BREAKPOINTS)])
+    for key in ("tools", "system"):
+        if any(path.startswith(f"{key}[") for path in surplus):
+            body[key] = [
+                {name: value for name, value in entry.items() if name != "cache_control"}
+                if f"{key}[{j}]" in surplus
+                else entry
+                for j, entry in enumerate(cast("list[JsonObject]", body[key]))
+            ]
+    changes.extend(Change("AN-24", "stripped", path, "a cache breakpoint over the limit") for path in sorted(surplus))
 
 
 # --- pairs -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.anthropic import CONTRACT, MAX_BREAKPOINTS
+from kompakt.wire.anthropic import CONTRACT, HOSTED_CALLS, MAX_BREAKPOINTS, ROLES
 from kompakt.wire.problem import Problem
 
 Report: TypeAlias = Callable[[Problem], None]
@@ -54,6 +54,8 @@ TOOL_CHANGES = ("tool_addition", "tool_removal")
 
 THINKING = ("thinking", "redacted_thinking")
 
+CALLS = frozenset({"tool_use"}) | HOSTED_CALLS
+
 MESSAGE_KEYS = frozenset({"role", "content"})
 
 
@@ -65,13 +67,15 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
     model = (body or {}).get("model")
     seen: set[str] = set()
     for i, raw in enumerate(items):
+        if is_foreign(raw):
+            report(Problem("AN-22", f"messages[{i}].role", f"there is no role {raw['role']!r}", False))
+            continue
         blocks = blocks_of(raw)
         if raw.keys() - MESSAGE_KEYS:
             report(_extra(f"messages[{i}]", raw.keys() - MESSAGE_KEYS))
-        if raw["role"] == "system":
-            _check_system(items, i, model, report)
-        elif raw["role"] not in ("user", "assistant"):
-            report(Problem("AN-22", f"messages[{i}].role", f"there is no role {raw['role']!r}", False))
+        why = system_fault(items[i - 1] if i else None, raw, items[i + 1] if i + 1 < len(items) else None, model)
+        if why:
+            report(Problem("AN-22", f"messages[{i}].role", why))
         _check_blocks(blocks, i, raw["role"], report)
         _check_empty(raw, blocks, i, report)
         _check_ids(blocks, i, seen, report)
@@ -82,9 +86,16 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
     return found
 
 
+def is_foreign(raw: JsonObject) -> bool:
+    """Tell whether a message has a role that nobody knows: then nothing in it is read."""
+    return raw["role"] not in ROLES
+
+
 def blocks_of(raw: JsonObject) -> list[JsonObject]:
     """Read a message's content as blocks; a string is one text block, an empty one none."""
     content = raw.get("content")
+    if is_foreign(raw):
+        return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return content or []
@@ -100,14 +111,18 @@ def _check_blocks(blocks: list[JsonObject], i: int, role: str, report: Report) -
         path = f"messages[{i}].content[{j}]"
         kind = str(block.get("type"))
         known = BLOCK_KEYS.get(kind)
-        extra = block.keys() - known if known is not None else frozenset()
+        extra = block.keys() - known if known is not None else frozenset[str]()
         if kind in THINKING and "cache_control" in extra:
             report(Problem("AN-24", path, "a thinking block cannot be a cache breakpoint"))
             extra = extra - {"cache_control"}
         if extra:
             report(_extra(path, extra))
-        if kind.endswith("tool_use") and not isinstance(block.get("input"), dict):
+        if kind in CALLS and role != "assistant":
+            report(Problem("AN-1", path, f"a {kind} block stands in a {role} message; only the assistant calls"))
+        if kind in CALLS and not isinstance(block.get("input"), dict):
             report(Problem("AN-25", f"{path}.input", "the input of a call must be an object"))
+        if kind in THINKING and role != "assistant":
+            report(Problem("AN-13", path, f"a {kind} block stands in a {role} message; only the assistant thinks"))
         if kind == "thinking" and not block.get("signature"):
             report(Problem("AN-13", path, "a thinking block without its signature"))
         if kind == "redacted_thinking" and not block.get("data"):
@@ -125,21 +140,26 @@ def _check_empty(raw: JsonObject, blocks: list[JsonObject], i: int, report: Repo
     if blocks and all(block.get("type") == "text" and not str(block.get("text")).strip() for block in blocks):
         if any(block.get("text") for block in blocks):
             report(Problem("AN-17", path, "nothing but white space"))
-    if not blocks and raw["role"] != "assistant":
-        report(Problem("AN-17", path, f"a {raw['role']} message without content"))
+    if not blocks and (raw["role"] != "assistant" or raw.get("content") is None):
+        report(Problem("AN-17", path, f"a message of the {raw['role']} without content"))
 
 
 def _check_ids(blocks: list[JsonObject], i: int, seen: set[str], report: Report) -> None:
     for j, block in enumerate(blocks):
-        if not str(block.get("type")).endswith("tool_use"):
+        if block.get("type") not in CALLS:
             continue
         path = f"messages[{i}].content[{j}].id"
         name = block.get("id") or ""
-        if not ID.fullmatch(name):
+        if not is_legal(name):
             report(Problem("AN-7", path, f"id {name!r} has other characters than letters, digits, _ and -"))
         if name in seen:
             report(Problem("AN-6", path, f"id {name!r} names an earlier call too"))
         seen.add(name)
+
+
+def is_legal(call_id: str) -> bool:
+    """Tell whether a call may have this id."""
+    return bool(ID.fullmatch(call_id))
 
 
 # --- pairs -------------------------------------------------------------------------------------------------------
@@ -202,7 +222,7 @@ def _check_hosted(items: Sequence[Json], body: JsonObject | None, report: Report
     names: dict[str, JsonObject] = {}
     for i, j, block in _each_block(items):
         kind = str(block.get("type"))
-        if kind in ("server_tool_use", "mcp_tool_use"):
+        if kind in HOSTED_CALLS:
             waiting[str(block.get("id"))] = (i, j, str(block.get("name")))
             names[str(block.get("id"))] = block
         elif kind.endswith("_tool_result"):
@@ -271,18 +291,17 @@ def version(model: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
-def _check_system(items: Sequence[Json], i: int, model: object, report: Report) -> None:
-    before = items[i - 1] if i else None
-    after = items[i + 1]["role"] if i + 1 < len(items) else "assistant"
+def system_fault(before: JsonObject | None, raw: JsonObject, after: JsonObject | None, model: object) -> str | None:
+    """Say why a system message may not stand where it does; nothing for any other message."""
+    if raw["role"] != "system":
+        return None
     if not takes_system(model):
-        why = f"{model} takes no system message among the others"
-    elif before is None or (before["role"] != "user" and not _ends_hosted(before)):
-        why = "a system message must follow a user message"
-    elif after != "assistant":
-        why = "a system message must come before an assistant message or last"
-    else:
-        return
-    report(Problem("AN-22", f"messages[{i}].role", why))
+        return f"{model} takes no system message among the others"
+    if before is None or (before["role"] != "user" and not _ends_hosted(before)):
+        return "a system message must follow a user message"
+    if after is not None and after["role"] != "assistant":
+        return "a system message must come before an assistant message or last"
+    return None
 
 
 def _ends_hosted(raw: JsonObject) -> bool:
@@ -323,10 +342,8 @@ def _signed_compactions(items: Sequence[Json]) -> Iterator[tuple[int, int, JsonO
 
 def pauses(blocks: Sequence[JsonObject]) -> bool:
     """Tell whether an answer stopped while the provider's own tool runs: it is then sent back as it is, last."""
-    done = {block.get("tool_use_id") for block in blocks}
-    return any(
-        block.get("type") in ("server_tool_use", "mcp_tool_use") and block.get("id") not in done for block in blocks
-    )
+    done = {str(block.get("tool_use_id")) for block in blocks}
+    return any(block.get("type") in HOSTED_CALLS and str(block.get("id")) not in done for block in blocks)
 
 
 def _check_body(items: Sequence[Json], body: JsonObject | None, report: Report) -> None:

@@ -32,7 +32,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT
-from kompakt.wire.reading import an_object, blocks_at, model_of, parsed_input, text_at
+from kompakt.wire.reading import an_object, as_object, blocks_at, model_of, text_at
 
 FORMAT = "bedrock"
 MESSAGES = "messages"
@@ -302,9 +302,3 @@ def _build_media(part: Media) -> JsonObject:
     source = {"bytes": part.data} if part.data is not None else {"s3Location": {"uri": part.url or ""}}
     named = {"name": part.name or "document"} if kind == "document" else {}
     return {kind: {"format": ending, **named, "source": source}}
-
-
-def as_object(value: Json) -> JsonObject:
-    """Make an object of a call's input: as it is, out of its JSON text, or wrapped."""
-    value = parsed_input(value)
-    return value if type(value) is dict else {"raw": value}

@@ -30,10 +30,10 @@ from kompakt.model.messages import (
 )
 from kompakt.model.pairs import Place
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
-from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, as_object, kind_of, mixes, render
+from kompakt.wire.bedrock import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, kind_of, mixes, render
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.problem import Change, Problem
-from kompakt.wire.reading import model_of
+from kompakt.wire.reading import as_object, model_of
 from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths
 
 _ID = re.compile(CONTRACT.ids.pattern)
@@ -251,7 +251,7 @@ def _lacks_opening_thought(items: Sequence[Json]) -> bool:
 
 
 def _kinds(raw: JsonObject) -> set[str]:
-    return {kind_of(block) for block in raw.get("content") or ()}
+    return {kind_of(block) for block in raw.get("content") or ()} if raw["role"] in ROLES else set()
 
 
 def _fixed_cache_points(body: JsonObject | None) -> int:

@@ -31,7 +31,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.reading import an_array, an_object, blocks_at, model_of, parsed_input, text_at
+from kompakt.wire.reading import an_array, an_object, as_object, blocks_at, model_of, text_at
 
 FORMAT = "gemini"
 MESSAGES = "contents"
@@ -404,9 +404,3 @@ def _with_media(value: JsonObject, result: ToolResult) -> JsonObject:
     bare = {key: held for key, held in value.items() if key != "parts"}
     parts = [part.raw if part.raw is not None else _build_media(part) for part in result.media]
     return {**bare, "parts": parts} if parts else bare
-
-
-def as_object(value: Json) -> JsonObject:
-    """Make an object of a call's input: as it is, out of its JSON text, or wrapped."""
-    value = parsed_input(value)
-    return value if type(value) is dict else {"raw": value}

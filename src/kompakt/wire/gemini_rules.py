@@ -34,7 +34,6 @@ from kompakt.wire.gemini import (
     KEYS,
     ROLES,
     SIGNATURES,
-    as_object,
     build_part,
     hosted_key,
     kind_of,
@@ -43,6 +42,7 @@ from kompakt.wire.gemini import (
 )
 from kompakt.wire.mending import Codes, Mender, mend_pairs
 from kompakt.wire.problem import Change, Problem
+from kompakt.wire.reading import as_object
 from kompakt.wire.sides import SideCodes, by_side, mend_hosted, paths, raw_of
 
 SENTINEL = "skip_thought_signature_validator"

@@ -44,6 +44,8 @@ class Mender(msgspec.Struct, frozen=True):
     """Name a place as the provider would."""
     expects_result: Callable[[ToolCall], bool]
     """Tell whether the client has to answer this call."""
+    reserved: frozenset[str] = frozenset()
+    """Ids that no call of the client may have."""
 
 
 def mend_pairs(messages: Sequence[Message], mender: Mender) -> tuple[list[Message], list[Change]]:
@@ -72,11 +74,11 @@ def mend_ids(messages: Sequence[Message], mender: Mender) -> tuple[Sequence[Mess
         for j, part in enumerate(message.parts)
         if type(part) is ToolCall and mender.expects_result(part)
     ]
-    taken = {call_id for _, call_id in calls}
+    taken = {call_id for _, call_id in calls} | mender.reserved
     for place, call_id in calls:
         legal = bool(allowed.fullmatch(call_id)) and len(call_id) <= rule.max_length
         key = (place.message if rule.scope == "message" else 0, call_id)
-        if legal and key not in seen:
+        if legal and key not in seen and call_id not in mender.reserved:
             seen.add(key)
             continue
         fresh = fresh_id(call_id, rule, taken)

@@ -109,9 +109,8 @@ def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], path: str) -> tup
 
 
 def _parse_call(call: JsonObject, path: str) -> ToolCall:
-    kind = call.get("type", "function")
-    inner = call.get(kind) if type(kind) is str else None
-    function: JsonObject = an_object(inner, f"{path}.{kind}") if inner is not None else {}
+    kind = "custom" if call.get("custom") is not None and call.get("function") is None else "function"
+    function = an_object(call.get(kind) or {}, f"{path}.{kind}")
     call_id = call.get("id")
     if type(call_id) is not str:
         call_id = text_at(call, "id", path)
@@ -221,12 +220,16 @@ def _build_call(call: ToolCall) -> JsonObject:
     if call.raw is not None and not call.edited:
         return call.raw
     arguments = call.input if type(call.input) is str else written(call.input or {})
-    if type(call.raw) is dict and "function" in call.raw:
-        function = {**call.raw["function"], "name": call.name, "arguments": arguments}
-        return {**call.raw, "id": call.id, "function": function}
-    if type(call.raw) is dict and call.raw.get("type") == "custom":
-        return {**call.raw, "id": call.id, "custom": {**(call.raw.get("custom") or {}), "input": arguments}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    raw: JsonObject = call.raw if type(call.raw) is dict else {"type": "function"}
+    if is_custom(raw):
+        return {**raw, "id": call.id, "custom": {**raw["custom"], "name": call.name, "input": arguments}}
+    function = {**(raw.get("function") or {}), "name": call.name, "arguments": arguments}
+    return {**raw, "id": call.id, "function": function}
+
+
+def is_custom(call: JsonObject) -> bool:
+    """Tell whether a call is for a custom tool, which takes any text and not JSON."""
+    return call.get("custom") is not None and call.get("function") is None
 
 
 def _build_part(part: Part) -> JsonObject:

@@ -271,7 +271,7 @@ def _parse_inner(raw: JsonObject, kind: str, call: ToolCall) -> ToolResult | Non
         return None
     media: tuple[Media, ...] = ()
     if not value:
-        text = error if type(error) is str else json.dumps(error, ensure_ascii=False)
+        text = error if type(error) is str else json_text(error)
     elif kind == "image_generation_call":
         text, media = "", (Media("image", f"image/{raw.get('output_format') or 'png'}", value, raw=value),)
     elif type(value) is list:
@@ -312,7 +312,7 @@ def _read_output(raw: JsonObject, kind: str, path: str) -> tuple[str, tuple[Medi
     if kind == "shell_call_output":
         return "".join(str(block.get("stdout") or "") + str(block.get("stderr") or "") for block in blocks), ()
     if kind == "tool_search_output":
-        return json.dumps(blocks, ensure_ascii=False) if blocks else "", ()
+        return json_text(blocks) if blocks else "", ()
     return text_of(blocks), tuple(part for part in map(_parse_block, blocks) if type(part) is Media)
 
 
@@ -457,7 +457,7 @@ def _build_call(call: ToolCall) -> JsonObject:
 
 def json_text(value: Json) -> str:
     """Write a call's input as the JSON text that the wire carries."""
-    return value if type(value) is str else json.dumps({} if value is None else value, ensure_ascii=False)
+    return value if type(value) is str else json.dumps({} if value is None else value, ensure_ascii=False, default=repr)
 
 
 def _build_result(result: ToolResult) -> JsonObject:

@@ -52,7 +52,7 @@ _GOES_WITH_ID = frozenset({"reasoning", "item_reference"})
 """Types that are nothing without their id: a doubtful one takes the item along."""
 
 _NEEDS_CALL_ID = ANSWERED_BY.keys() - {"tool_search_call", "mcp_approval_request"}
-_OTHERS = frozenset({"message", "text", "reasoning", "compaction", "compaction_trigger", "item_reference"})
+_OTHERS = frozenset({"message", "reasoning", "compaction", "compaction_trigger", "item_reference"})
 _KNOWN = _OTHERS | CALLS.keys() | OUTPUTS.keys() | {"additional_tools", "configuration_update"}
 _ROLES = frozenset({"system", "developer", "user", "assistant"})
 
@@ -74,7 +74,7 @@ class Fault(NamedTuple):
 def _faults(raw: Json, *, last: bool, alone: bool, stored: bool) -> Iterator[Fault]:
     """List what is wrong with an item by itself."""
     kind = kind_of(raw)
-    if kind == "text":
+    if type(raw) is str:
         if not alone:
             message = "a bare text can only be the whole input; among items it must be a message"
             yield Fault("OR-9", "", message, "replaced", _with_content)
@@ -188,9 +188,10 @@ def _cut(item: JsonObject) -> JsonObject:
 def _view(messages: Sequence[Message], *, strict: bool) -> list[Message]:
     """Show a history as its pairing is judged.
 
-    What the provider runs and answers itself takes no part. A compaction, or the model's words of a later answer,
-    are a wall between a call and its output. Words of the same answer are not: OpenAI takes them, while some
-    compatible servers do not, hence ``strict``.
+    What the provider runs and answers itself takes no part. A user message, a compaction, or the model's words of a
+    later answer must not stand between a call and its output. Words of the same answer and system or developer
+    messages may: OpenAI accepts them (Codex sends its own instructions there), while some compatible servers do not,
+    hence ``strict``. Such a message is shown as part of the answer that it stands in.
     """
     seen: list[Message] = []
     waiting: set[str] = set()
@@ -198,6 +199,9 @@ def _view(messages: Sequence[Message], *, strict: bool) -> list[Message]:
     before = ""
     for message in messages:
         kind = kind_of(message.raw)
+        if message.role == "system" and not strict and (waiting or current):
+            seen.append(Message("assistant", (Opaque(kind, message.raw),), None, message.raw))
+            continue
         if message.role == "assistant" and before != "assistant":
             waiting, current = waiting | current, set()
         before = message.role
@@ -273,7 +277,8 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
 
 def _standing(i: int, items: Sequence[object], body: JsonObject | None) -> dict[str, bool]:
     stored = (body or {}).get("store") is not False
-    return {"last": i == len(items) - 1, "alone": len(items) == 1, "stored": stored}
+    alone = len(items) == 1 and type((body or {}).get("input")) is str
+    return {"last": i == len(items) - 1, "alone": alone, "stored": stored}
 
 
 def _body_problems(messages: Sequence[Message], body: JsonObject | None, strict: bool) -> Iterator[Located]:

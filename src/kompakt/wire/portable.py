@@ -7,7 +7,8 @@ goes anywhere; they are checked and mended only under ``strict``, since OpenAI i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 import msgspec
 
@@ -15,8 +16,9 @@ from kompakt.model.contract import IdRule
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
 from kompakt.wire.mending import Mender
+from kompakt.wire.openai_chat import is_custom
 from kompakt.wire.problem import Change, Problem
-from kompakt.wire.reading import written
+from kompakt.wire.reading import model_of, written
 
 MAX_MESSAGES = 2048
 """Reported, never confirmed, limit of the API itself (OC-9)."""
@@ -52,7 +54,7 @@ def _message_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
     path = f"messages[{i}]"
     if raw["role"] == "tool" and not _ID.fullmatch(raw.get("tool_call_id") or ""):
         yield Problem("MI-5", f"{path}.tool_call_id", "the id must be nine letters and digits")
-    for j, call in enumerate(raw.get("tool_calls") or ()):
+    for j, call in enumerate(_calls(raw)):
         function = call.get("function") or {}
         where = f"{path}.tool_calls[{j}]"
         if not _ID.fullmatch(call.get("id") or ""):
@@ -63,11 +65,15 @@ def _message_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
             yield Problem("OC-8", f"{where}.function.arguments", "arguments are not valid JSON")
 
 
+def _calls(raw: JsonObject) -> list[JsonObject]:
+    return raw.get("tool_calls") or [] if raw["role"] == "assistant" else []
+
+
 def is_json(text: str) -> bool:
     """Tell whether a text is JSON."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return True
 
@@ -94,49 +100,51 @@ def _voice(raw: JsonObject) -> str:
 
 
 def _reasoning_problems(items: Sequence[Json], body: JsonObject | None) -> list[Problem]:
-    model = str((body or {}).get("model") or "")
-    if "deepseek" not in model and not any("reasoning_content" in raw for raw in items):
+    model = model_of(body) or ""
+    if not _thinks(items, model):
         return []
     message = "in thinking mode an assistant message with calls must carry reasoning_content"
     found = [
         Problem("DS-2", f"messages[{i}].reasoning_content", f"{model} takes no reasoning back on a plain answer")
         for i, raw in enumerate(items)
-        if model == _OLD_REASONER and "reasoning_content" in raw and not raw.get("tool_calls")
+        if model == _OLD_REASONER and "reasoning_content" in raw and not _calls(raw)
     ]
     return found + [
         Problem("DS-1", f"messages[{i}].reasoning_content", message)
         for i, raw in enumerate(items)
-        if raw["role"] == "assistant" and raw.get("tool_calls") and type(raw.get("reasoning_content")) is not str
+        if _calls(raw) and type(raw.get("reasoning_content")) is not str
     ]
+
+
+def _thinks(items: Iterable[JsonObject], model: str) -> bool:
+    return "deepseek" in model or any("reasoning_content" in raw for raw in items)
 
 
 # --- repair ------------------------------------------------------------------------------------------------------
 
 
 def repair(messages: Sequence[Message], model: str | None = None) -> tuple[list[Message], list[Change]]:
-    """Mend what compatible servers refuse; say what was done."""
+    """Repair what compatible servers refuse; say what was done."""
     changes: list[Change] = []
-    thinks = "deepseek" in (model or "") or any(_reasons(message) for message in messages)
+    thinks = _thinks((message.raw for message in messages if message.raw is not None), model or "")
     refuses = model == _OLD_REASONER
-    mended = [_mend_message(message, i, thinks, refuses, changes) for i, message in enumerate(messages)]
-    return list(_in_order(mended, changes.append)), changes
+    repaired = [_repair_message(message, i, thinks, refuses, changes) for i, message in enumerate(messages)]
+    return list(_in_order(repaired, changes.append)), changes
 
 
-def _reasons(message: Message) -> bool:
-    return any(type(part) is Reasoning for part in message.parts)
-
-
-def _mend_message(message: Message, i: int, thinks: bool, refuses: bool, changes: list[Change]) -> Message:
+def _repair_message(message: Message, i: int, thinks: bool, refuses: bool, changes: list[Change]) -> Message:
     path = f"messages[{i}]"
-    calls = message.calls
-    if refuses and not calls and _reasons(message):
+    raw: JsonObject = message.raw or {}
+    calls = message.calls if raw.get("tool_calls") else ()
+    if refuses and not calls and "reasoning_content" in raw:
         changes.append(Change("DS-2", "stripped", f"{path}.reasoning_content", f"{_OLD_REASONER} takes none back"))
-        bare = {key: value for key, value in (message.raw or {}).items() if key != "reasoning_content"}
-        message = msgspec.structs.replace(message, raw=bare)
-        return message.with_parts(part for part in message.parts if type(part) is not Reasoning)
-    if thinks and calls and not _reasons(message):
+        bare = {key: value for key, value in raw.items() if key != "reasoning_content"}
+        kept = tuple(part for part in message.parts if type(part) is not Reasoning)
+        return msgspec.structs.replace(message, raw=bare, parts=kept)
+    if thinks and calls and type(raw.get("reasoning_content")) is not str:
         changes.append(Change("DS-1", "added", f"{path}.reasoning_content", "an empty reasoning text"))
-        message = message.with_parts((Reasoning(""), *message.parts))
+        others = (part for part in message.parts if type(part) is not Reasoning)
+        message = message.with_parts((Reasoning(""), *others))
     if any(map(_is_unquoted, calls)):
         changes.append(Change("OC-8", "replaced", f"{path}.tool_calls", "arguments that are no JSON are now quoted"))
         message = message.with_parts(_quoted(part) if type(part) is ToolCall else part for part in message.parts)
@@ -145,8 +153,9 @@ def _mend_message(message: Message, i: int, thinks: bool, refuses: bool, changes
 
 def _is_unquoted(call: ToolCall) -> bool:
     """Tell whether the arguments of a function are no JSON; a custom tool takes any text."""
-    is_custom = isinstance(call.raw, dict) and call.raw.get("type") == "custom"
-    return type(call.input) is str and not is_custom and not is_json(call.input)
+    raw: object = call.raw
+    custom = isinstance(raw, dict) and is_custom(cast("JsonObject", raw))
+    return type(call.input) is str and not custom and not is_json(call.input)
 
 
 def _quoted(call: ToolCall) -> ToolCall:
@@ -156,28 +165,36 @@ def _quoted(call: ToolCall) -> ToolCall:
 
 
 def _in_order(messages: Sequence[Message], report: Callable[[Change], None]) -> Iterator[Message]:
-    """Put a voice where a server misses one, and make late system messages the user's."""
+    """Add a message where a server misses one, and turn late system messages into the user's."""
     previous = ""
+    asked = False
     for i, message in enumerate(messages):
         path = f"messages[{i}]"
-        if message.role == "system" and previous in ("assistant", "tool"):
+        if _role(message) == "system" and previous in ("assistant", "tool"):
             report(Change("MI-6", "replaced", f"{path}.role", "a system message amid the talk is now the user's"))
             message = msgspec.structs.replace(message, role="user", raw={**(message.raw or {}), "role": "user"})
-        if message.role in ("assistant", "tool") and previous in ("", "system") and not _said(messages[:i]):
+        role = _role(message)
+        if role in ("assistant", "tool") and (i == 0 or (previous == "system" and not asked)):
             report(Change("MI-1", "added", path, "a user message before the assistant's first"))
             yield Message("user", (Text(CONTINUE_LINE),))
-        if message.role == "user" and previous == "tool":
+            asked = True
+        if role == "user" and previous == "tool":
             report(Change("MI-1", "added", path, "an assistant message between tool and user"))
             yield Message("assistant", (Text(BRIDGE),))
         yield message
-        previous = message.role
+        previous = role
+        asked = asked or role == "user"
     if previous == "assistant" and not (messages[-1].raw or {}).get("prefix"):
         report(Change("MI-3", "added", "messages", "a user message at the end"))
         yield Message("user", (Text(CONTINUE_LINE),))
-    elif previous == "system":
+    elif messages and not asked:
         report(Change("VL-2", "added", "messages", "a user message"))
+        if previous == "tool":
+            yield Message("assistant", (Text(BRIDGE),))
         yield Message("user", (Text(CONTINUE_LINE),))
 
 
-def _said(messages: Sequence[Message]) -> bool:
-    return any(message.role == "user" for message in messages)
+def _role(message: Message) -> str:
+    """Name the role that a server sees."""
+    raw: JsonObject = message.raw if type(message.raw) is dict else {"role": message.role}
+    return _voice(raw)

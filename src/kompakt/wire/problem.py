@@ -1,4 +1,4 @@
-"""Problems, changes and repairs: what checking and mending a history say.
+"""Problems, changes and repairs: the results of checking and repairing a history.
 
 A problem always has the code of the contract rule it breaks; a change always says what was done where, so that a
 repair can be read, doubted and undone.
@@ -6,11 +6,20 @@ repair can be read, doubted and undone.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import msgspec
 
-from kompakt.model.messages import Json
+if TYPE_CHECKING:  # type checkers know a default, so that ``Repair`` alone is a type; Python does from 3.13 on
+    from typing_extensions import TypeVar
+
+    Shape = TypeVar("Shape", bound=Sequence[Any] | Mapping[str, Any], default=Any)
+else:
+    from typing import TypeVar
+
+    Shape = TypeVar("Shape")
+    """The type of a payload: what comes back has the type of what was given."""
 
 Action: TypeAlias = Literal["added", "dropped", "merged", "moved", "renamed", "replaced", "stripped"]
 
@@ -40,13 +49,13 @@ class Change(msgspec.Struct, frozen=True):
         return f"{self.code} {self.action} {self.path}: {self.message}"
 
 
-class Repair(msgspec.Struct, frozen=True):
-    """A mended payload and what was done to it; the payload given is untouched."""
+class Repair(msgspec.Struct, Generic[Shape], frozen=True):
+    """A repaired payload and what was done to it; the payload given is untouched."""
 
-    payload: Json
+    payload: Shape
     changes: tuple[Change, ...]
     remaining: tuple[Problem, ...] = ()
-    """What no repair can mend without guessing."""
+    """Problems that no repair can solve without guessing."""
 
     @property
     def changed(self) -> bool:

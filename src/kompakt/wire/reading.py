@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.errors import MalformedPayload
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json, JsonObject
 
 
@@ -87,10 +88,16 @@ def parsed_input(value: object) -> Json:
     if not isinstance(value, str):
         return {} if value is None else value
     try:
-        decoded: object = msgspec.json.decode(value) if value else {}
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        decoded: object = decode_text(value) if value else {}
+    except ValueError:
         return {"raw": value}
     return cast("Json", decoded) if isinstance(decoded, dict) else {"raw": value}
+
+
+def as_object(value: object) -> JsonObject:
+    """Make an object of a call's input: as it is, out of its JSON text, or wrapped."""
+    value = parsed_input(value)
+    return cast("JsonObject", value) if isinstance(value, dict) else {"raw": value}
 
 
 def written(value: Json) -> str:

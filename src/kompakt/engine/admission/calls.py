@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import msgspec
-
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 
 
@@ -13,8 +12,8 @@ def arguments(call_input: Json) -> list[Json]:
     """List the arguments of a call, whether they come as JSON or as JSON text."""
     if isinstance(call_input, str):
         try:
-            call_input = msgspec.json.decode(call_input)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            call_input = decode_text(call_input)
+        except ValueError:
             return [call_input]
     return list(cast("dict[str, Any]", call_input).values()) if isinstance(call_input, dict) else [call_input]
 

@@ -15,6 +15,7 @@ import msgspec
 from kompakt.engine.admission.lines import Shrunk, is_failure
 from kompakt.engine.admission.long_lines import cut
 from kompakt.engine.admission.settings import Settings
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import FOLD
 
@@ -37,8 +38,8 @@ def decoded(text: str) -> Json:
     if inner[:1] + inner[-1:] not in ("{}", "[]"):
         return None
     try:
-        return msgspec.json.decode(inner)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode_text(inner)
+    except ValueError:
         return None
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from kompakt.engine.ledger.shell import file_operations
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json, ToolCall
 
 _PATCHED = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.*\S)", re.MULTILINE)
@@ -101,8 +102,8 @@ def fields_of(call: ToolCall) -> dict[str, Json]:
         if not given.startswith("{"):
             return {}
         try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+            given = decode_text(given)
+        except ValueError:
             return {}
     return given if isinstance(given, dict) else {}
 

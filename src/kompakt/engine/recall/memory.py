@@ -65,7 +65,7 @@ class Memory:
         """
         if not isinstance(asked, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"recall takes words or a reference as text, not {asked!r}")
-        if tokens is not None and (isinstance(tokens, bool) or tokens < 1):
+        if tokens is not None and (type(tokens) is not int or tokens < 1):
             raise UsageError(f"tokens={tokens!r} leaves no room for an answer; give a positive number, or None for all")
         found = self.fetch(asked, tokens=tokens)
         return self.search(asked, tokens=tokens) if found is None else found

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kompakt.model import phrases
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 
@@ -96,8 +97,8 @@ def _decoded(value: Json) -> Json:
     if not isinstance(value, str):
         return value
     try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode_text(value)
+    except ValueError:
         return value
 
 

@@ -7,6 +7,7 @@ import msgspec
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
 from kompakt.engine.triggers import Trigger
+from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import cut_note, hidden_media_note
 from kompakt.model.tokens import Counter, json_text
@@ -89,8 +90,8 @@ def _shorter_input(given: Json, limit: int, counter: Counter, reference: str) ->
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return _shorter(given, limit, counter, reference)
     try:
-        return json_text(_shorter(msgspec.json.decode(given), limit, counter, reference))
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return json_text(_shorter(decode_text(given), limit, counter, reference))
+    except ValueError:
         return given
 
 

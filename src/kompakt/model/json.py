@@ -1,0 +1,195 @@
+"""JSON values: which ones kompakt works on, and how an object of an SDK becomes one.
+
+Invariant: a value that passed ``plain`` consists of JSON types and bytes, has at most ``MAX_DEPTH`` levels and holds
+no integer that Python refuses to write. So recursive code, comparisons and JSON writers work on it without a guard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from kompakt.errors import InputError, MalformedPayload
+
+MAX_DEPTH = 200
+"""Levels of nesting. Providers stop earlier: protobuf readers at 100, serde at 128."""
+
+MAX_INNER_DEPTH = 100
+"""Levels of a value that is decoded from text inside a payload: it may take the place of the text."""
+
+MAX_DIGITS = 4_300
+"""Digits of an integer; Python neither reads nor writes longer ones by default."""
+
+_TOO_LARGE = 10**MAX_DIGITS
+_SCALARS = frozenset({str, float, bool, type(None), bytes, bytearray})
+
+Origins = dict[int, tuple[Any, object]]
+"""Each converted value by its id, with the object that it was converted from; holding the value keeps the id valid."""
+
+
+class Plain(NamedTuple):
+    """A JSON value and where its converted parts came from."""
+
+    value: Any
+    origins: Origins
+
+
+def plain(value: object, path: str = "payload") -> Plain:
+    """Return a value as JSON: the same object when it is JSON already, else a copy with the foreign parts converted.
+
+    Objects with ``model_dump`` (what SDKs return) become what their SDK would send; tuples become lists.
+
+    Raises:
+        InputError: it is nested too deeply, holds an integer that is too long, or is not JSON; names the path.
+    """
+    if _is_plain(value, path):
+        return Plain(value, {})
+    origins: Origins = {}
+    return Plain(_convert(value, path, 0, origins), origins)
+
+
+def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
+    """Tell whether a value is JSON all through, level by level: this runs on every payload and has to be quick."""
+    if type(value) is not dict and type(value) is not list:
+        return type(value) in _SCALARS or (type(value) is int and -_TOO_LARGE < value < _TOO_LARGE)
+    level: list[Any] = [value]
+    for _ in range(levels):
+        deeper: list[Any] = []
+        for holder in level:
+            values: Any = holder
+            if type(holder) is dict:
+                values = holder.values()
+                try:
+                    "".join(holder)  # the quickest way to see whether all names are text
+                except TypeError:
+                    return False
+            for inner in values:
+                kind = type(inner)
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    deeper.append(inner)
+                elif kind is int:
+                    if not -_TOO_LARGE < inner < _TOO_LARGE:
+                        return False
+                elif kind not in _SCALARS:
+                    return False
+        if not deeper:
+            return True
+        level = deeper
+    raise _too_deep(path)
+
+
+def _too_deep(path: str) -> InputError:
+    return InputError(f"{path[:80]}: nested more than {MAX_DEPTH} levels deep, which no provider takes")
+
+
+def _convert(value: object, path: str, depth: int, origins: Origins) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, str):  # a subclass, such as a member of an enumeration
+        return str.__str__(value)
+    if isinstance(value, int):
+        if not -_TOO_LARGE < value < _TOO_LARGE:
+            raise InputError(f"{path}: an integer with more than {MAX_DIGITS:,} digits")
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    made = _convert_holder(value, path, depth, origins)
+    if made is not value:
+        origins[id(made)] = (made, value)
+    return made
+
+
+def _convert_holder(value: object, path: str, depth: int, origins: Origins) -> Any:
+    if depth >= MAX_DEPTH:
+        raise _too_deep(path)
+    dump: object = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return _convert(_dumped(value, dump, path), path, depth + 1, {})
+    if isinstance(value, Mapping):
+        pairs = list(cast("Mapping[object, object]", value).items())
+        made = [(_key(key, path), _convert(inner, f"{path}.{key}", depth + 1, origins)) for key, inner in pairs]
+        is_same = all(one[0] is other[0] and one[1] is other[1] for one, other in zip(made, pairs, strict=True))
+        return value if is_same and type(value) is dict else dict(made)
+    if isinstance(value, Sequence) and not isinstance(value, memoryview | range):
+        entries = cast("Sequence[object]", value)
+        listed = [_convert(inner, f"{path}[{i}]", depth + 1, origins) for i, inner in enumerate(entries)]
+        is_same = all(one is other for one, other in zip(listed, entries, strict=True))
+        return value if is_same and type(value) is list else listed
+    raise MalformedPayload(path, "a JSON value", value)
+
+
+def _key(key: object, path: str) -> str:
+    if type(key) is str:
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, int) and -_TOO_LARGE < key < _TOO_LARGE:
+        return str(int(key))
+    raise MalformedPayload(path, "an object whose names are text", key)
+
+
+def _dumped(value: object, dump: Callable[..., object], path: str) -> object:
+    """Dump an SDK's object the way the SDKs of OpenAI and Anthropic do before they send it."""
+    hidden: object = getattr(value, "__api_exclude__", None)
+    try:
+        try:
+            return dump(mode="json", by_alias=True, exclude_unset=True, exclude=hidden, warnings=False)
+        except TypeError:  # not pydantic: it takes no such options
+            return dump()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: {type(value).__name__}.model_dump failed: {error}") from error
+
+
+def restore(value: Any, origins: Origins) -> Any:
+    """Put the caller's own objects back where a value still holds what was made of them."""
+    if not origins:
+        return value
+    found = origins.get(id(value))
+    if found is not None and found[0] is value:
+        return found[1]
+    if type(value) is dict:
+        fields = cast("dict[str, Any]", value)
+        made = {key: restore(inner, origins) for key, inner in fields.items()}
+        return fields if all(made[key] is inner for key, inner in fields.items()) else made
+    if type(value) is list:
+        entries = cast("list[Any]", value)
+        listed = [restore(inner, origins) for inner in entries]
+        return entries if all(one is other for one, other in zip(listed, entries, strict=True)) else listed
+    return value
+
+
+def decode_loosely(data: bytes) -> Any:
+    """Decode JSON that may hold half of a surrogate pair, as an escape or encoded; strict readers refuse it.
+
+    Raises:
+        ValueError: it is not JSON, or not UTF-8 otherwise.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def decode_text(text: str) -> Any:
+    """Decode JSON text that stands inside a value, such as the arguments of a call.
+
+    Raises:
+        ValueError: it is not JSON, or nested more than ``MAX_INNER_DEPTH`` levels deep.
+    """
+    try:
+        value: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if text.count("[") + text.count("{") > MAX_INNER_DEPTH:
+        try:
+            _is_plain(value, "text", MAX_INNER_DEPTH)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+    return value

@@ -1,0 +1,141 @@
+"""Which values are JSON, and what becomes of those that are not."""
+
+from __future__ import annotations
+
+import enum
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kompakt.errors import InputError, MalformedPayload
+from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, MAX_INNER_DEPTH, decode_text, plain, restore
+
+
+def nested(levels: int, value: Any = "x") -> Any:
+    """Put a value into so many lists."""
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Dumped:
+    """What an SDK might return."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def model_dump(self, **options: Any) -> Any:
+        return self.value
+
+
+class Bare:
+    """An object whose ``model_dump`` takes no options."""
+
+    def model_dump(self) -> Any:
+        return {"role": "user", "content": "hi"}
+
+
+class Voice(enum.StrEnum):
+    USER = "user"
+
+
+class TestPlain:
+    def test_json_is_returned_as_it_is(self) -> None:
+        """Nothing is copied."""
+        value = {"a": [1, 2.5, None, True, "x", {"b": b"bytes"}]}
+        assert plain(value).value is value
+        assert plain(value).origins == {}
+
+    def test_only_what_is_foreign_is_copied(self) -> None:
+        """A part that is JSON stays the same object inside one that had to be converted."""
+        same = {"role": "user", "content": "hi"}
+        value = plain([same, ({"role": "user"},)]).value
+        assert value == [same, [{"role": "user"}]]
+        assert value[0] is same
+
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            (("a", ["b", ("c",)]), ["a", ["b", ["c"]]]),
+            ({"a": Dumped({"b": (1, 2)})}, {"a": {"b": [1, 2]}}),
+            ([Bare()], [{"role": "user", "content": "hi"}]),
+            ({1: "a", Voice.USER: "b"}, {"1": "a", "user": "b"}),
+            ([Voice.USER], ["user"]),
+            (MappingProxyType({"a": 1}), {"a": 1}),
+        ],
+    )
+    def test_what_can_be_said_in_json_is_converted(self, given: Any, expected: Any) -> None:
+        """Tuples, mappings, enumerations, objects of an SDK, at any depth."""
+        value = plain(given).value
+        assert value == expected
+        assert type(value) is type(expected)
+
+    @pytest.mark.parametrize("given", [{"a": object()}, [{1, 2}], {"a": {(1, 2): 3}}, [Dumped(object())], {"a": 1j}])
+    def test_what_cannot_is_refused_with_its_path(self, given: Any) -> None:
+        """No object reaches code that expects JSON."""
+        with pytest.raises(MalformedPayload, match="payload"):
+            plain(given)
+
+    def test_an_object_that_cannot_be_dumped_is_refused(self) -> None:
+        """The error of the object is named."""
+
+        class Broken:
+            def model_dump(self, **options: Any) -> Any:
+                raise ValueError("no")
+
+        with pytest.raises(InputError, match="model_dump failed: no"):
+            plain([Broken()])
+
+    @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 950, 10_000, 100_000])
+    def test_deep_values_are_refused(self, levels: int) -> None:
+        """Whether all of it is JSON or not."""
+        for value in (nested(levels), nested(levels, ()), (nested(levels),)):
+            with pytest.raises(InputError, match="nested"):
+                plain(value)
+
+    def test_what_refers_to_itself_is_refused(self) -> None:
+        """It has no end."""
+        value: list[Any] = []
+        value.append(value)
+        with pytest.raises(InputError, match="nested"):
+            plain(value)
+
+    def test_the_deepest_value_that_is_taken(self) -> None:
+        """The same limit for JSON and for what has to be converted."""
+        assert plain(nested(MAX_DEPTH)).value == nested(MAX_DEPTH)
+        assert plain((nested(MAX_DEPTH - 1),)).value == nested(MAX_DEPTH)
+
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_long_integers_are_refused(self, sign: int) -> None:
+        """Python could not write them."""
+        assert plain({"n": sign * (10**MAX_DIGITS - 1)})
+        for digits in (MAX_DIGITS, 10_000):
+            with pytest.raises(InputError, match="an integer with more"):
+                plain({"n": sign * 10**digits})
+
+
+class TestRestore:
+    def test_untouched_parts_are_the_callers_objects(self) -> None:
+        """Wherever they are now; what was made anew stays."""
+        one, other = Dumped({"a": 1}), ({"b": 2},)
+        value, origins = plain([one, other, {"c": 3}])
+        back = restore([value[2], value[0], {"new": value[1]}], origins)
+        assert back == [{"c": 3}, one, {"new": other}]
+        assert back[1] is one
+        assert back[2]["new"] is other
+
+
+class TestDecodeText:
+    def test_depth_is_limited(self) -> None:
+        """The value may be put in the place of the text, which is some levels deep itself."""
+        assert decode_text("[" * MAX_INNER_DEPTH + "]" * MAX_INNER_DEPTH)
+        for levels in (MAX_INNER_DEPTH + 1, 950, 10_000):
+            with pytest.raises(ValueError):
+                decode_text("[" * levels + "]" * levels)
+
+    @pytest.mark.parametrize("text", ["", "{", "9" * 5_000, '"\ud800"', "NaN"])
+    def test_what_is_not_json_is_a_value_error(self, text: str) -> None:
+        """One kind of error, whatever is wrong."""
+        with pytest.raises(ValueError):
+            decode_text(text)
