@@ -86,6 +86,7 @@ bench-peers: $(PEERS)/.bench
 
 soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py
+	$(BIN)/python scripts/soak.py --mutations 100000
 	$(BIN)/python scripts/soak.py --sessions 10
 	$(BIN)/python scripts/soak.py --gateway 10
 

@@ -3,6 +3,9 @@
 Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins; independent judges look
 at each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up.
 
+With `--mutations COUNT` so many mutated payloads go through check, repair, count, compact, recall, parse and render
+instead, in equal parts for each format; see benchmarks/results/soak_mutations.json.
+
 With `--sessions MINUTES` fifty writers race on ten stored sessions instead, from four processes, for so many minutes in
 all over memory, SQLite, PostgreSQL and Redis; see benchmarks/results/soak_sessions.json.
 
@@ -14,11 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,17 +32,23 @@ ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "soak.json"
 FORMATS = 5
 RACES = ROOT / "benchmarks" / "results" / "soak_sessions.json"
+MUTATIONS = ROOT / "benchmarks" / "results" / "soak_mutations.json"
 LOAD = ROOT / "benchmarks" / "results" / "soak_gateway.json"
 MAX_GROWTH = 0.10
+CHUNK = 500
+"""Mutations that one process tries in a row."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=20_000, help="histories for each format")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--mutations", type=int, metavar="COUNT", help="try mutated payloads instead")
     parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
     parser.add_argument("--gateway", type=float, metavar="MINUTES", help="hold sessions through a gateway instead")
     options = parser.parse_args()
+    if options.mutations is not None:
+        return try_mutations(options.mutations, options.processes)
     if options.sessions is not None:
         return race_on_sessions(options.sessions)
     if options.gateway is not None:
@@ -66,6 +78,47 @@ def main() -> int:
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
     return done.returncode
+
+
+def try_mutations(count: int, processes: int) -> int:
+    """Try mutated payloads at every door and write down what went wrong."""
+    began = time.monotonic()
+    sys.path.insert(0, str(ROOT))
+    from tests import histories
+
+    each = count // FORMATS
+    tasks = [(name, start, min(start + CHUNK, each)) for name in histories.FORMATS for start in range(0, each, CHUNK)]
+    found: list[str] = []
+    with ProcessPoolExecutor(processes) as pool:
+        for number, wrong in enumerate(pool.map(mutation_faults, tasks), start=1):
+            found += wrong
+            print(f"{number}/{len(tasks)} chunks, {len(found)} faults", flush=True)
+    result = {
+        "what": "mutated payloads through check, repair, count, compact, recall, parse and render",
+        "payloads": each * FORMATS,
+        "formats": FORMATS,
+        "faults": len(found),
+        "first_faults": found[:20],
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    MUTATIONS.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return 1 if found else 0
+
+
+def mutation_faults(task: tuple[str, int, int]) -> list[str]:
+    """Try the mutations of one format from one number up to another; an error is a fault, too."""
+    from tests.mutating import faults
+
+    name, start, stop = task
+    logging.disable(logging.CRITICAL)
+    found: list[str] = []
+    for number in range(start, stop):
+        try:
+            found += [f"{name} {number}: {fault}" for fault in faults(name, number)]
+        except Exception:  # noqa: BLE001 - whatever comes out is what is looked for
+            found.append(f"{name} {number}: {traceback.format_exc(limit=-3)}")
+    return found
 
 
 def race_on_sessions(minutes: float) -> int:
