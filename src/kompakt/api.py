@@ -263,7 +263,10 @@ def split(payload: Any, min_keep_tail: int = 4, format: str | None = None) -> tu
 
 
 class Compaction(msgspec.Struct, Generic[Shape], frozen=True, kw_only=True):
-    """A payload that fits, in the shape it came in, and the account of what was done."""
+    """A payload that fits, in the shape it came in, and the account of what was done.
+
+    It can be pickled, unless it was made with a ``tokenizer`` that cannot, such as a lambda.
+    """
 
     payload: Shape
     tokens_before: int

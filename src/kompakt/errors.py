@@ -49,8 +49,8 @@ class MalformedPayload(InputError):
         self.found = found
         super().__init__(f"{path}: expected {expected}, found {_describe(found)}")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.path, self.expected, self.found)
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path, self.expected, self.found), vars(self)
 
 
 class UnknownFormat(InputError):
@@ -66,8 +66,8 @@ class AmbiguousFormat(InputError):
         names = ", ".join(repr(name) for name in candidates)
         super().__init__(f"{reason}: could be {names}; say which with format=… (--format on the command line)")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.reason, self.candidates)
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason, self.candidates), vars(self)
 
 
 class UnreadableFile(InputError):
@@ -87,7 +87,7 @@ class DoesNotFit(KompaktError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _does_not_fit, (self.floor, self.budget, self.largest)
+        return _does_not_fit, (self.floor, self.budget, self.largest), vars(self)
 
 
 class StoreError(KompaktError):

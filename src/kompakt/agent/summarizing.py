@@ -74,8 +74,8 @@ class SummaryFault(KompaktError):
         self.fault: Fault = fault
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.fault, str(self))
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.fault, str(self)), vars(self)
 
 
 class LLMSummarizer:

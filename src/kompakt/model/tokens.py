@@ -141,6 +141,10 @@ class Counter:
         self._vocabulary = family.vocabulary if count is None else _function_name(count)
         self._cache: dict[int, int] = {}
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what a count depends on: cache keys hold only in this process, and a vocabulary is loaded again."""
+        return _restored, (self.family, None if self._adds_up else self._count, self.factor)
+
     @property
     def name(self) -> str:
         """Name what a count depends on, so that a stored count can be told from another counter's."""
@@ -253,6 +257,12 @@ class Counter:
     def message(self, message: Message) -> int:
         """Count a message with what frames it."""
         return MESSAGE_OVERHEAD + sum(map(self.part, message.parts))
+
+
+def _restored(family: Family, count: Callable[[str], int] | None, factor: float) -> Counter:
+    counter = Counter(family, count=count)
+    counter.factor = factor
+    return counter
 
 
 def json_text(value: Json) -> str:

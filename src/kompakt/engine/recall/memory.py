@@ -31,7 +31,7 @@ _NEWEST = 150
 class Memory:
     """The original messages of a conversation, to be searched and restored."""
 
-    __slots__ = ("_counter", "_index", "_messages", "_projection", "_references", "_shown", "_tools")
+    __slots__ = ("_counter", "_given", "_index", "_messages", "_projection", "_references", "_shown", "_tools")
 
     def __init__(
         self,
@@ -46,9 +46,14 @@ class Memory:
         """What the model sees anyway: names in it are not listed again."""
         self._shown: frozenset[str] | None = None
         self._counter = counter
-        self._references = References(given=references)
+        self._given = tuple(references)
+        self._references = References(given=self._given)
         self._index = Index()
         self._tools: dict[str, str] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the messages; names and index are made again when they are needed."""
+        return _restored, (self._messages, self._counter, self._projection, self._given)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -142,3 +147,9 @@ class Memory:
         text = f"{text}\n{line}" if line else text
         size = self._counter.scaled(self._counter.text(text))
         return Recalled(text=text, tokens=size) if tokens is None or size <= tokens else Recalled(text="")
+
+
+def _restored(
+    messages: list[Message], counter: Counter, projection: tuple[Message, ...], references: tuple[str, ...]
+) -> Memory:
+    return Memory(messages, counter=counter, projection=projection, references=references)
