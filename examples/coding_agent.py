@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kompakt import Agent, KompaktError, OpenAIChat
-from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke
+from kompakt.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke
 
 SYSTEM = "You are a careful programmer. Look before you change anything, and run the tests before you say it is done."
 

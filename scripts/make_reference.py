@@ -246,8 +246,14 @@ def api_page() -> str:
         parents = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
         lines.append(f"| `{name}` | {parents} | {_doc(error)[0]} |")
     if others:
-        lines += ["", "## Modules", "", *[f"- `{name}`: {_doc(names[name])[0]}" for name in others]]
+        lines += ["", "## Modules", "", *[line for name in others for line in _module(name, names[name])]]
     return "\n".join(lines) + "\n"
+
+
+def _module(name: str, module: Any) -> Iterator[str]:
+    """Describe a public module and list its names."""
+    yield f"- `kompakt.{name}`: {_doc(module)[0]}"
+    yield f"  Names: {', '.join(f'`{inner}`' for inner in module.__all__)}."
 
 
 def _signature(name: str, function: Any) -> str:
@@ -295,11 +301,13 @@ def _methods(value: Any) -> Iterator[tuple[str, str, str, str]]:
     for name, member in vars(value).items():
         if name.startswith("_"):
             continue
+        if isinstance(member, classmethod):
+            member = member.__func__
         if isinstance(member, property):
             yield name, "", _type(member.fget.__annotations__.get("return", "")), _first(member)
         elif inspect.isfunction(member):
             signature = inspect.signature(member)
-            arguments = [p for p in signature.parameters if p != "self"]
+            arguments = [p for p in signature.parameters if p not in ("self", "cls")]
             yield name, f"({', '.join(arguments)})", _type(signature.return_annotation), _first(member)
 
 

@@ -7,16 +7,21 @@ line ``# exit N`` below the command says otherwise. A file that a command needs 
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import io
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from tests.cli.running import run
+
+import kompakt
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -87,6 +92,21 @@ def run_python(block: Block, names: dict[str, Any], page: Path) -> None:
         exec(code, names)
 
 
+def not_public(text: str) -> list[str]:
+    """List what a piece of code imports from kompakt that is no public name of it or of its public modules."""
+    modules = {f"kompakt.{name}" for name in kompakt.__all__ if inspect.ismodule(getattr(kompakt, name))}
+    wrong: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("kompakt.")]
+            wrong += [name for name in names if name not in modules]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kompakt":
+            source = str(node.module)
+            public = import_module(source).__all__ if source in {"kompakt", *modules} else ()
+            wrong += [f"{source}.{alias.name}" for alias in node.names if alias.name not in public]
+    return wrong
+
+
 class TestPages:
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +118,16 @@ class TestPages:
                 run_python(block, names, page)
             else:
                 run_console(block, tmp_path, page.name)
+
+    def test_only_public_modules_are_imported(self) -> None:
+        """A reader who copies an import depends on a name that stays."""
+        texts = [
+            *((page, block.text) for page in PAGES for block in blocks(page.read_text()) if block.language == "python"),
+            *((path, path.read_text()) for path in sorted((ROOT / "examples").glob("*.py"))),
+        ]
+        wrong = [f"{path.name}: {name}" for path, text in texts for name in not_public(text)]
+        assert len(texts) > 20
+        assert wrong == []
 
     def test_the_readme_has_blocks_of_both_kinds(self) -> None:
         """A first page without anything that runs would pass unnoticed."""
@@ -131,6 +161,13 @@ class TestReading:
         assert list(commands(blocks(self.PAGE)[1].text)) == [Command(["check", "a.json"], ("", ""), 1)]
         piped = "$ kompakt check - < a.json\n$ kompakt repair a.json > b.json\n# exit 1\n"
         assert [(c.redirect, c.expected) for c in commands(piped)] == [(("<", "a.json"), 0), ((">", "b.json"), 1)]
+
+    def test_imports_of_internal_names_are_found(self) -> None:
+        """Also late ones, and internal names beside public ones."""
+        text = "import kompakt.api\nimport kompakt.strategies\ndef f():\n    from kompakt import api, compact\n"
+        assert not_public(text) == ["kompakt.api", "kompakt.api"]
+        assert not_public("from kompakt.agent.events import Spoke\n") == ["kompakt.agent.events.Spoke"]
+        assert not_public("from kompakt.events import Spoke\nimport kompakt\n") == []
 
     def test_a_broken_block_fails(self, tmp_path: Path) -> None:
         """An error in a block is an error of the test, at the line of the page."""

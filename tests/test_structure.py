@@ -28,9 +28,12 @@ LAYERS: dict[str, set[str]] = {
     "store": {"model"},
     "files": {"model", "wire"},
     "strategies": {"engine"},
+    "triggers": {"engine"},
+    "admission": {"engine"},
     "api": {"wire", "engine", "store", "files"},
     "session": {"model", "wire", "engine", "store", "api"},
     "agent": {"session"},
+    "events": {"agent"},
     "fleet": {"session"},
     "gateway": {"agent", "fleet", "inspector"},
     "inspector": {"agent", "fleet"},
@@ -43,8 +46,8 @@ LAYERS: dict[str, set[str]] = {
 
 model  <-  wire, engine, store  <-  session  <-  agent, fleet  <-  gateway, inspector, integrations, evals, cli
 
-with api.py on wire and engine, files.py on wire, strategies.py as a name for the engine's, and errors.py and
-version.py under everything.
+with api.py on wire and engine, files.py on wire, and errors.py and version.py under everything. strategies.py,
+triggers.py, admission.py and events.py are public names for parts of engine and agent.
 """
 
 modules = sorted(SOURCE.rglob("*.py"))

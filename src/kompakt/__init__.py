@@ -31,7 +31,7 @@ from kompakt.errors import (
 from kompakt.version import __version__
 
 if TYPE_CHECKING:
-    from kompakt import strategies
+    from kompakt import admission, evals, events, strategies, triggers
     from kompakt.agent.agent import Agent
     from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
     from kompakt.agent.configuration import CompactionConfig
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         split,
         turns,
     )
+    from kompakt.engine.annotation import Annotation
     from kompakt.engine.context import Context
     from kompakt.engine.policies import Policy, load_policies
     from kompakt.engine.recall import Recalled
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from kompakt.model.limits import Limits, UnknownModelWarning, limits
     from kompakt.model.messages import History, Marker, Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
     from kompakt.model.tokens import Counter, TokenCount
+    from kompakt.session.compacting import SessionCompaction
     from kompakt.session.providers import ContextProvider, HistoryProvider, Run
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AmbiguousFormat",
+    "Annotation",
     "AnthropicMessages",
     "Budget",
     "Busy",
@@ -121,6 +124,7 @@ __all__ = [
     "Round",
     "Run",
     "Session",
+    "SessionCompaction",
     "Store",
     "StoreDamaged",
     "StoreError",
@@ -141,9 +145,12 @@ __all__ = [
     "WrongKey",
     "__version__",
     "acompact",
+    "admission",
     "check",
     "compact",
     "count",
+    "evals",
+    "events",
     "groups",
     "limits",
     "load",
@@ -159,12 +166,14 @@ __all__ = [
     "rounds",
     "split",
     "strategies",
+    "triggers",
     "turns",
     "wrap",
 ]
 
 _LATE = {
     "Agent": "kompakt.agent.agent",
+    "Annotation": "kompakt.engine.annotation",
     "AnthropicMessages": "kompakt.agent.clients",
     "Budget": "kompakt.model.budget",
     "Change": "kompakt.wire.problem",
@@ -200,6 +209,7 @@ _LATE = {
     "Round": "kompakt.model.groups",
     "Run": "kompakt.session.providers",
     "Session": "kompakt.session.session",
+    "SessionCompaction": "kompakt.session.compacting",
     "Store": "kompakt.session.store",
     "SummaryFault": "kompakt.agent.summarizing",
     "Text": "kompakt.model.messages",
@@ -211,9 +221,12 @@ _LATE = {
     "UnknownModelWarning": "kompakt.model.limits",
     "Usage": "kompakt.model.budget",
     "acompact": "kompakt.api",
+    "admission": "kompakt.admission",
     "check": "kompakt.api",
     "compact": "kompakt.api",
     "count": "kompakt.api",
+    "evals": "kompakt.evals",
+    "events": "kompakt.events",
     "groups": "kompakt.api",
     "limits": "kompakt.model.limits",
     "load": "kompakt.files",
@@ -229,6 +242,7 @@ _LATE = {
     "rounds": "kompakt.api",
     "split": "kompakt.api",
     "strategies": "kompakt.strategies",
+    "triggers": "kompakt.triggers",
     "turns": "kompakt.api",
     "wrap": "kompakt.agent.wrapping",
 }
@@ -240,7 +254,7 @@ def __getattr__(name: str) -> object:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_LATE[name])
-    found = module if name == "strategies" else getattr(module, name)
+    found = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = found
     return found
 

@@ -141,6 +141,11 @@ class Counter:
         self._vocabulary = family.vocabulary if count is None else _function_name(count)
         self._cache: dict[int, int] = {}
 
+    @classmethod
+    def for_model(cls, model: str) -> Counter:
+        """Make a counter for the family of a model, with a factor of its own."""
+        return cls(family_of(model))
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what a count depends on: cache keys hold only in this process, and a vocabulary is loaded again."""
         return _restored, (self.family, None if self._adds_up else self._count, self.factor)
