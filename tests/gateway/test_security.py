@@ -14,6 +14,8 @@ from tests.gateway.payloads import CREDENTIAL, FORMATS, HEADERS, PATHS, answerin
 from tests.gateway.serving import KEYS, SECRET, Gate, gateway, hashed
 from tests.gateway.upstreams import Reply, Upstream, wait_for
 
+from kompakt.gateway.refusing import shape
+
 KEY_A, KEY_B = KEYS
 HASHED = hashed(KEYS)
 CHAT = PATHS["openai-chat"]
@@ -186,6 +188,39 @@ def test_bodies_that_are_none_pass_or_are_refused(behind: Upstream, store: str) 
                     assert behind.raw[-1].body == body
                 else:
                     assert len(behind.raw) == before and "error" in answer.json()
+
+
+@each_format
+def test_numbers_and_nesting_beyond_the_limits_are_refused_in_the_shape_of_the_provider(
+    format: str, behind: Upstream, store: str
+) -> None:
+    """Beside the messages and inside them, whether the gateway knows the beginning of the request or not."""
+    values = ["9" * 4_301, "9" * 50_000, "[" * 250 + "]" * 250, '{"a":' * 250 + "1" + "}" * 250]
+    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
+        for rounds in (1, 12):
+            items = history(format, rounds)
+            sending: dict[str, Any] = {
+                "url": PATHS[format],
+                "headers": {**HEADERS[format], "content-type": "application/json"},
+            }
+            assert client.post(**sending, content=json.dumps(request(format, items))).status_code == 200
+            sent = len(behind.raw)
+            fresh = {**items[-1], "extra": "VALUE"}
+            bodies = [request(format, items, **{name: "VALUE"}) for name in ("metadata", "max_tokens", "tools")]
+            bodies += [request(format, [*items, fresh]), {"metadata": "VALUE", **request(format, items)}]
+            for body in bodies:
+                for value in values:
+                    answer = client.post(**sending, content=json.dumps(body).replace('"VALUE"', value))
+                    assert answer.status_code == 400, (body.keys(), value[:10], answer.text)
+                    assert answer.headers["x-kompakt-refusal"] == "invalid_json"
+                    assert answer.json() == shape(format, 400, answer_text(answer), code="invalid_json")
+                    assert "4,300 digits" in answer_text(answer)
+            assert len(behind.raw) == sent
+
+
+def answer_text(answer: httpx.Response) -> str:
+    """Return the message of an error, which has the same place in all formats."""
+    return answer.json()["error"]["message"]
 
 
 def test_long_histories_that_break_every_rule_do_not_break_the_gateway(behind: Upstream, store: str) -> None:

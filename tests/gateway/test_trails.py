@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kompakt.errors import InputError
 from kompakt.gateway.requests import NoJson, read
 from kompakt.gateway.trails import Trails, root_of
+from kompakt.model.json import MAX_DEPTH
 
 ROOT = root_of("somebody", "openai-chat", "1")
 
@@ -82,6 +83,29 @@ class TestReading:
     def test_what_is_no_json_object_is_said(self, body: bytes) -> None:
         with pytest.raises(NoJson):
             read(body, "openai-chat")
+
+    @pytest.mark.parametrize("number", [b"9" * 4_301, b"-" + b"9" * 9_000], ids=["4301 digits", "negative"])
+    @pytest.mark.parametrize("offset", [0, 1, 2_149, 2_150, 4_300])
+    def test_an_integer_that_is_too_long_is_found_at_any_offset(self, number: bytes, offset: int) -> None:
+        body = b'{"messages":[{"role":"user","content":"x"}],"a":["' + b"x" * offset + b'",' + number + b"]}"
+        with pytest.raises(NoJson, match="4,300 digits"):
+            read(body, "openai-chat")
+
+    @pytest.mark.parametrize("place", ["field", "item"])
+    def test_nesting_is_counted_from_the_top_of_the_body(self, place: str) -> None:
+        def body(levels: int) -> bytes:
+            deep = b"[" * levels + b"]" * levels
+            item, field = (deep, b"1") if place == "item" else (b"1", deep)
+            return b'{"messages":[{"role":"user","content":"x","a":' + item + b'}],"b":' + field + b"}"
+
+        above = 3 if place == "item" else 1
+        assert read(body(MAX_DEPTH - above), "openai-chat") is not None
+        with pytest.raises(NoJson, match="levels deep"):
+            read(body(MAX_DEPTH - above + 1), "openai-chat")
+
+    def test_text_with_many_brackets_and_digits_is_read(self) -> None:
+        body = json.dumps({"messages": [{"role": "user", "content": "[" * 5_000 + "9" * 9_000}]}).encode()
+        assert read(body, "openai-chat") is not None
 
     @pytest.mark.parametrize("body", [b"{}", b'{"messages":[]}', b'{"messages":"x"}', b'{"messages":{"a":[1]}}'])
     def test_what_holds_no_list_of_messages_is_left_alone(self, body: bytes) -> None:

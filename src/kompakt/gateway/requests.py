@@ -6,13 +6,14 @@ the place of each item in it. What is not replaced goes on byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from kompakt.errors import InputError
 from kompakt.gateway.outcomes import Untouched
+from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.packing import decode
 from kompakt.wire.formats import WIRES
@@ -31,6 +32,9 @@ _HELD: dict[str, Untouched] = {
 
 ANTHROPIC_COMPACTS_AT = 150_000
 """Input tokens at which the ``compact_20260112`` edit starts when it names no trigger."""
+
+_STRIDE = MAX_DIGITS // 2
+"""Distance of the places where digits are looked for: a number that is too long fills the space between two of them."""
 
 _OUTPUT = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields that say how long the answer may be."""
@@ -147,17 +151,19 @@ def read(body: bytes, format: str, *, named: str | None = None) -> Asked | None:
     """Take a body apart; ``None`` when it holds no list of messages.
 
     Raises:
-        NoJson: the body is not a JSON object.
+        NoJson: the body is not a JSON object, is nested too deeply, or holds an integer that is too long.
     """
     fields = _fields(body)
     key = WIRES[format].messages_key
     raw = fields.get(key)
+    _check((bytes(value) for name, value in fields.items() if name != key), levels=1)
     if raw is None:
         return None
     try:
         listed = _ARRAY.decode(raw)
     except msgspec.MsgspecError:
         return None
+    _check(map(bytes, listed), levels=2)
     spans = _spans(body, raw, listed)
     if not spans:
         return None
@@ -183,6 +189,8 @@ def read_behind(body: bytes, earlier: Asked, *, items: int) -> Asked | None:
         fields = _fields(glued)
         raw = fields.pop("")
         listed = _ARRAY.decode(raw)
+        _check(map(bytes, fields.values()), levels=1)
+        _check(map(bytes, listed), levels=2)
     except (InputError, KeyError, msgspec.MsgspecError):
         return None
     if earlier.key in fields or fields.keys() & earlier.before.keys() or (ahead[1] and not listed):
@@ -198,6 +206,31 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
         return _OBJECT.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise NoJson("the body is not a JSON object") from None
+
+
+def _check(values: Iterable[bytes], *, levels: int) -> None:
+    """Refuse JSON that the rest of kompakt does not accept; ``levels`` is how deep the values are in the body.
+
+    Only a value with many brackets or a long run of digits is decoded. Both also occur in ordinary text.
+
+    Raises:
+        NoJson: a value is nested too deeply or holds an integer that is too long.
+    """
+    for raw in values:
+        is_deep = raw.count(b"[") + raw.count(b"{") > MAX_DEPTH - levels
+        is_long = len(raw) > MAX_DIGITS
+        if not is_deep and not (is_long and any(raw[i : i + _STRIDE].isdigit() for i in range(0, len(raw), _STRIDE))):
+            continue
+        try:
+            value: Json = decode(raw)
+            for _ in range(levels):
+                value = [value]
+            plain(value)
+        except (InputError, ValueError, RecursionError):
+            raise NoJson(
+                f"the body is nested more than {MAX_DEPTH} levels deep or holds an integer with more than "
+                f"{MAX_DIGITS:,} digits"
+            ) from None
 
 
 def _spans(body: bytes, raw: msgspec.Raw, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
