@@ -163,13 +163,14 @@ class TestPublicNames:
 
 BLANKET = {
     "engine/compact.py": 1,
+    "engine/policies.py": 1,
     "engine/summary.py": 1,
     "engine/telemetry.py": 1,
     "agent/agent.py": 1,
     "agent/tools.py": 1,
 }
-"""How many blanket handlers may swallow: one each, around strategies (D8), listeners of compactions, summarisers (B12),
-providers after a run, tools: anybody's code."""
+"""How many blanket handlers may swallow: one each, around strategies and triggers (D8), listeners of compactions,
+summarisers (B12), providers after a run, tools: anybody's code."""
 
 
 class TestHandlers:

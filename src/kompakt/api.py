@@ -15,11 +15,12 @@ import msgspec
 
 from kompakt.engine.compact import Order, Outcome, drive
 from kompakt.engine.compact import compact as compact_history
-from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall import tool as recalling
 from kompakt.engine.report import Report, Step, balanced
 from kompakt.engine.retelling import retell
+from kompakt.engine.strategies import Strategy
 from kompakt.engine.telemetry import announce
 from kompakt.errors import AmbiguousFormat, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
@@ -350,7 +351,8 @@ def compact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -363,7 +365,8 @@ def compact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -375,7 +378,8 @@ def compact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -383,16 +387,18 @@ def compact(
 ) -> Compaction[Any]:
     """Give back a payload within budget that the provider accepts; untouched when nothing is due.
 
-    ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``pins`` are texts that must
-    survive as they are, or indices of messages. ``tokenizer``, a ``Counter`` or a function from a text to its
-    tokens, counts instead of the model's own counter. ``progress`` is told how many messages are done, and of how many.
+    ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``policy`` is a name, a
+    ``Policy`` or one strategy, which may also be given as ``strategy``; its triggers count beside the budget, and where
+    it has any, neither budget nor model has to be known. ``pins`` are texts that must survive as they are, or indices
+    of messages. ``tokenizer``, a ``Counter`` or a function from a text to its tokens, counts instead of the model's own
+    counter. ``progress`` is told how many messages are done, and of how many.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
         InputError: the payload is not a history, or its format cannot be told.
         UsageError: the policy has to await something and a loop is running; use ``acompact``.
     """
-    chosen = policy_named(policy)
+    chosen = _chosen(policy, strategy)
     work = acompact(
         payload,
         budget,
@@ -414,7 +420,8 @@ async def acompact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -427,7 +434,8 @@ async def acompact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -439,7 +447,8 @@ async def acompact(
     *,
     model: str | None = None,
     format: str | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
+    strategy: Strategy | None = None,
     pins: Iterable[str | int] = (),
     instructions: str | None = None,
     tokenizer: Tokenizer | None = None,
@@ -458,9 +467,10 @@ async def acompact(
         raise UsageError(f"progress={progress!r} cannot be called")
     given = _read(payload, format)
     repaired = _repaired(given.history)
+    chosen = _chosen(policy, strategy)
     order = Order(
-        budget=budget_for(budget, model or given.history.model),
-        policy=policy_named(policy),
+        budget=budget_for(budget, model or given.history.model, chosen),
+        policy=chosen,
         counter=_counter(given.history, model, tokenizer),
         pins=_pins(pins, given.history, repaired.history),
         instructions=instructions,
@@ -479,7 +489,7 @@ def _account(given: _Given, repaired: _Repaired, order: Order, outcome: Outcome,
     before = known if not repaired.changes else tokens.count(given.history, order.counter).total
     repair_step = (Step("repair", before, known, len(given.history)),) if before != known else ()
     rewritten = context.is_rewritten
-    due = f"over {order.budget.trigger} tokens"
+    due = outcome.reason or f"over {order.budget.trigger} tokens"
     report = Report(
         policy=order.policy.name,
         reason=due if rewritten else "outputs admitted" if context.differs else "nothing due",
@@ -533,8 +543,21 @@ def _moved(pin: int, given: History, places: dict[int, int]) -> int:
     return place
 
 
-def budget_for(budget: int | Budget | None, model: str | None) -> Budget:
-    """Return the budget that is meant: the one given, or the model's own.
+def _chosen(policy: AnyPolicy, strategy: Strategy | None) -> Policy:
+    """Return the policy that is meant.
+
+    Raises:
+        UsageError: both a policy and a strategy are given, or there is no such policy.
+    """
+    if strategy is None:
+        return policy_named(policy)
+    if policy != "default":
+        raise UsageError("policy=… and strategy=… are two names for one thing; give one of them")
+    return policy_named(strategy)
+
+
+def budget_for(budget: int | Budget | None, model: str | None, policy: Policy | None = None) -> Budget:
+    """Return the budget that is meant: the one given, or the model's own; none where only the policy's triggers count.
 
     Raises:
         UsageError: neither is known.
@@ -544,5 +567,7 @@ def budget_for(budget: int | Budget | None, model: str | None) -> Budget:
     if budget is not None:
         return Budget.of(budget)
     if model is None:
+        if policy is not None and policy.has_triggers:
+            return Budget(window=0, trigger=0, target=0)
         raise UsageError("no budget and no model to take one from; pass budget=… or model=…")
     return Budget.for_model(limits_of(model))

@@ -1,5 +1,5 @@
-"""Conditions under which a strategy runs."""
+"""Triggers and targets under the name that users import them by: when a strategy is due, and how far it comes down."""
 
-from kompakt.engine.triggers import Trigger, always, every, over_bytes, over_messages, over_tokens
+from kompakt.engine.triggers import Target, Trigger, always, every, over_bytes, over_groups, over_messages, over_tokens
 
-__all__ = ["Trigger", "always", "every", "over_bytes", "over_messages", "over_tokens"]
+__all__ = ["Target", "Trigger", "always", "every", "over_bytes", "over_groups", "over_messages", "over_tokens"]

@@ -18,6 +18,8 @@ import kompakt
 from kompakt.agent.wrapping import wrap
 from kompakt.errors import UsageError
 from kompakt.session.store import open_store
+from kompakt.strategies import Truncation
+from kompakt.triggers import over_messages
 
 SMALL = [{"role": "user", "content": "task"}]
 LONG = SMALL + [{"role": r, "content": f"{n} " + "word " * 300} for n in range(30) for r in ("assistant", "user")]
@@ -274,3 +276,13 @@ def test_what_cannot_be_wrapped_is_said(server: Seen) -> None:
     store = asyncio.run(open_store("memory:"))
     with sync_clients(server.url)["openai"] as client, pytest.raises(UsageError, match="awaits"):
         wrap(client, store=store)
+
+
+def test_a_strategy_with_a_trigger_serves_as_a_policy(server: Seen) -> None:
+    """Far below the budget the trigger alone decides how many messages are sent."""
+    strategy = Truncation(when=over_messages(10))
+    with wrap(sync_clients(server.url)["openai"], budget=1_000_000, policy=strategy) as client:
+        client.chat.completions.create(model="gpt-5", messages=LONG)
+        assert len(history(server.body)) <= 10 and history(server.body)[0] == LONG[0]
+        client.chat.completions.create(model="gpt-5", messages=LONG[:9])
+        assert history(server.body) == LONG[:9]

@@ -96,6 +96,21 @@ class TestFiles:
             ("policies = 3", ["policies=3"]),
             ('[policies.x]\nsteps = [{ strategy = "sliding-window", min-keep-groups = 0 }]', ["min_keep_groups=0"]),
             ('[policies.x]\nsteps = [{ strategy = "sliding-window", min-keep-groups = "2" }]', ["sliding-window"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", when = "often" }]', ["when='often'", "messages = 50"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", when = { hours = 3 } }]', ["hours", "every"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", when = { messages = -3 } }]', ["messages", "-3"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", when = { every = 0 } }]', ["every=0"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", target = { hours = 3 } }]', ["target", "hours"]),
+            ('[policies.x]\nsteps = [{ strategy = "truncation", target = "half" }]', ["target='half'"]),
+            (
+                '[policies.x]\nsteps = [{ strategy = "shortening", target = { messages = 3 } }]',
+                ["Shortening", "messages"],
+            ),
+            ("[policies.x]\nwhen = 3", ["when=3", "policy 'x'"]),
+            (
+                '[policies.x]\nsteps = [{ strategy = "tool-call-removal", min_keep_groups = -1 }]',
+                ["min_keep_groups=-1"],
+            ),
         ],
     )
     def test_says_what_is_wrong_and_where(self, tmp_path: Path, text: str, words: list[str]) -> None:
@@ -103,6 +118,31 @@ class TestFiles:
         with pytest.raises(UsageError) as caught:
             kompakt.load_policies(write(tmp_path, text))
         assert all(word in str(caught.value) for word in words), str(caught.value)
+
+    def test_triggers_and_targets_work_from_a_file(self, tmp_path: Path) -> None:
+        """What is due in a file is due in a run, far below the budget."""
+        path = write(
+            tmp_path,
+            """
+            [policies.steps]
+            steps = [{ strategy = "truncation", when = { messages = 10 }, target = { messages = 6 } }]
+            [policies.whole]
+            when = { every = 4 }
+            steps = [{ strategy = "truncation" }]
+            """,
+        )
+        found = kompakt.load_policies(path)
+        payload = chat(*session(3, 6))
+        short = kompakt.compact(payload, 1_000_000, policy=found["steps"])
+        assert len(short.payload) <= 10 and short.report.reason == "over 10 messages"
+        assert kompakt.compact(payload, 1_000_000, policy=found["whole"]).report.reason == "every 4 steps"
+
+    def test_one_name_is_one_tool(self, tmp_path: Path) -> None:
+        """A text where a list of names is expected is a name, not its letters."""
+        text = '[policies.x]\nsteps = [{ strategy = "output-pruning", protect_tools = "skill" }]'
+        (step,) = kompakt.load_policies(write(tmp_path, text))["x"].steps
+        assert step.protect_tools == {"skill"}
+        assert strategies.SourceAttribution(ephemeral="clock", keep="rag").ephemeral == {"clock"}
 
     def test_a_missing_file_is_a_usage_error(self, tmp_path: Path) -> None:
         """The path is named."""

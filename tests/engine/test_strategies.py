@@ -23,7 +23,7 @@ from kompakt.engine.strategies import (
     ToolCallRemoval,
     Truncation,
 )
-from kompakt.engine.triggers import always, every, over_bytes, over_messages, over_tokens
+from kompakt.engine.triggers import always, every, over_bytes, over_groups, over_messages, over_tokens
 from kompakt.errors import UsageError
 from kompakt.model.messages import Message
 
@@ -114,7 +114,18 @@ class TestTriggers:
         assert over_tokens(context.tokens - 1)(context) and not over_tokens(context.tokens)(context)
         assert over_messages(8)(context) and not over_messages(9)(context)
         assert over_bytes(context.bytes - 1)(context) and not over_bytes(context.bytes)(context)
-        assert every(2)(context) and every(4)(context) and not every(3)(context) and not every(1)(Context())
+        assert over_groups(4)(context) and not over_groups(5)(context)
+        assert every(3)(context) and every(4)(context) and not every(5)(context) and not every(1)(Context())
+
+    def test_steps_are_counted_from_the_last_run(self) -> None:
+        """A strategy that is due every so many steps runs once and then waits for as many again."""
+        context = Context([user("go")])
+        ran: list[int] = []
+        for step in range(10):
+            context.extend(rounds(1, start=step))
+            if run(Truncation(when=every(4)), context):
+                ran.append(context.rounds)
+        assert ran == [4, 8]
 
 
 class TestTruncation:
@@ -186,6 +197,25 @@ class TestOutputPruning:
         context = Context(history)
         assert run(OutputPruning(keep_tokens=0, min_tokens=0, target=0), context)
         assert sorted(context.view.instead) == [4, 6]
+
+    def test_takes_the_results_of_one_tool_or_source(self) -> None:
+        """Each source has its own numbers: the others are neither hidden nor counted."""
+        searched, read = rounds(3, name="search"), rounds(3, name="read", start=3)
+        told = [Message(one.role, one.parts, source_id="crm") for one in rounds(2, name="lookup", start=6)]
+        history = [user("Task."), *searched, *read, *told, user("a"), user("b"), *rounds(1, start=9)]
+        numbers: dict[str, Any] = {"keep_tokens": 0, "min_tokens": 0, "target": 0}
+        for choice, hidden in (({"tools": "search"}, [2, 4, 6]), ({"sources": ["crm"]}, [14, 16])):
+            context = Context(history)
+            assert run(OutputPruning(**numbers, **choice), context)
+            assert sorted(context.view.instead) == hidden
+            one = Context(history)
+            assert run(OutputCollapsing(min_keep_groups=0, target=0, **choice), one)
+            assert sorted(one.view.instead) == hidden
+            gone = Context(history)
+            assert run(ToolCallRemoval(min_keep_groups=0, target=0, **choice), gone)
+            assert [index for index in range(len(history)) if gone.group_at(index).excluded] == [
+                place for at in hidden for place in (at - 1, at)
+            ]
 
     def test_stops_at_what_was_pruned_before(self) -> None:
         """Walking back ends at the first output that is hidden already."""

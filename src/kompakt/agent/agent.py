@@ -25,7 +25,7 @@ from kompakt.agent.native import Native
 from kompakt.agent.protocol import ChatClient
 from kompakt.agent.renewing import retold
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
-from kompakt.engine.policies import Policy
+from kompakt.engine.policies import AnyPolicy
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import Budget
@@ -54,7 +54,7 @@ class Agent:
         system: str | None = None,
         store: str | Store | None = None,
         budget: int | Budget | None = None,
-        policy: str | Policy | None = None,
+        policy: AnyPolicy | None = None,
         summarizer: Summarizer | None = None,
         tokenizer: Tokenizer | None = None,
         compaction: CompactionConfig | None = None,
@@ -103,7 +103,7 @@ class Agent:
         *,
         session: str | None = None,
         budget: int | Budget | None = None,
-        policy: str | Policy | None = None,
+        policy: AnyPolicy | None = None,
         compaction: CompactionConfig | None = None,
     ) -> Result:
         """Say something and let the agent work until it is done; ``None`` takes up a run that was cut short.
@@ -126,7 +126,7 @@ class Agent:
         *,
         session: str | None = None,
         budget: int | Budget | None = None,
-        policy: str | Policy | None = None,
+        policy: AnyPolicy | None = None,
         compaction: CompactionConfig | None = None,
     ) -> AsyncGenerator[RunEvent]:
         """Do what ``run`` does and tell what happens as it happens; the last event is the ``Result``.
@@ -141,7 +141,7 @@ class Agent:
         *,
         instructions: str | None = None,
         budget: int | Budget | None = None,
-        policy: str | Policy | None = None,
+        policy: AnyPolicy | None = None,
         summarizer: Summarizer | None = None,
     ) -> SessionCompaction:
         """Compact a session now, because somebody asks for it."""
@@ -268,7 +268,7 @@ def _helps(tokens: int, *, before: int, budget: Budget) -> bool:
 
 
 def _config(
-    budget: int | Budget | None, policy: str | Policy | None, compaction: CompactionConfig | None
+    budget: int | Budget | None, policy: AnyPolicy | None, compaction: CompactionConfig | None
 ) -> CompactionConfig:
     own = CompactionConfig(budget=budget, policy=policy)
     return own if compaction is None else own.over(compaction)

@@ -8,7 +8,7 @@ import msgspec
 
 from kompakt.agent.preparing import SHARE, awaits
 from kompakt.agent.protocol import ChatClient, ConfiguredClient
-from kompakt.engine.policies import Policy
+from kompakt.engine.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
@@ -29,7 +29,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the provider compacts, where it can: asked when it is due, or by itself, by a summary from a size on or
     by hiding old tool outputs. kompakt does what the provider does not."""
     budget: int | Budget | None = None
-    policy: str | Policy | None = None
+    policy: AnyPolicy | None = None
+    """A name, a ``Policy`` or one strategy. Triggers of its own count beside the budget."""
     summarizer: Summarizer | None = None
     """Writes a narrative beside the facts that code has taken; its model may be another than the agent's."""
     prepare: bool | float | None = None
@@ -60,9 +61,9 @@ def config_of(client: ChatClient, *given: CompactionConfig | None) -> Compaction
     return config
 
 
-def policy_of(config: CompactionConfig) -> str | Policy:
+def policy_of(config: CompactionConfig) -> Policy:
     """Say which policy compacts."""
-    return config.policy or ("conservative" if config.prune else "default")
+    return policy_named(config.policy or ("conservative" if config.prune else "default"))
 
 
 def prepares_at(config: CompactionConfig) -> float:

@@ -76,6 +76,7 @@ class Loop:
         self._max_steps = max_steps
         self._streams = streams
         self._budget = budget_of(client, config)
+        self._policy = policy_of(config)
         self._ratio = 1.0
         """Tokens that the provider counts for each that is counted here."""
         self._ahead, self._share = Preparing(live.session), prepares_at(config)
@@ -140,7 +141,7 @@ class Loop:
     # --- the window -----------------------------------------------------------------------------------------------
 
     async def _relieve(self, *, asked: bool) -> None:
-        """Carry out what was asked for; compact when the budget is due."""
+        """Carry out what was asked for; compact when the budget or a trigger of the policy is due."""
         if not await self._live.is_current():
             await self._live.load()
             asked = bool(await self._live.session.pending())
@@ -148,6 +149,8 @@ class Loop:
         tokens = int(self._live.context.tokens * self._ratio)
         if asked or (self._budget.due(tokens) and self._config.auto is not False):
             await self.compact()
+        elif self._config.auto is not False and self._policy.due(self._live.context) is not None:
+            await self._run_triggers()
         elif (goal := self._saving.goal(self._live.context)) is not None:
             if self._share and not self._ahead.is_over:  # to save is not urgent: nobody waits for a summary
                 await self._prepare(goal)
@@ -155,6 +158,11 @@ class Loop:
                 await self.compact(goal)
         elif self._is_near(tokens):
             await self._prepare()
+
+    async def _run_triggers(self) -> None:
+        """Run what the policy's triggers ask for while the budget is not due."""
+        done = await self._live.session.compact(**msgspec.structs.asdict(self._wish(None)))
+        await self._rewritten(done if done.changed else None)
 
     def _is_near(self, tokens: int) -> bool:
         """Tell whether so many tokens, as the provider counts, are close to what calls for a compaction."""
@@ -170,7 +178,7 @@ class Loop:
         return Wish(
             reason=reason,
             budget=budget if goal is None else down_to(budget, goal, self._live.context.projected_tokens),
-            policy=policy_of(self._config),
+            policy=self._policy,
             summarizer=self._summarizer(),
             instructions=self._config.instructions,
             model=self._client.model,

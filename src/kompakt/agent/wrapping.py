@@ -21,7 +21,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.agent.clients.failing import MAX_WORDS, failed_of
-from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
 from kompakt.model.budget import Budget
@@ -102,15 +102,16 @@ def wrap(
     client: Client,
     *,
     budget: int | Budget | None = None,
-    policy: str | Policy = "default",
+    policy: AnyPolicy = "default",
     store: Store | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Client:
     """Return a client like the one given (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) whose calls are compacted.
 
-    ``budget`` is the model's own when none is given. With ``store`` (asynchronous clients only) what was said is kept
-    in a session, named by how the conversation began. A history that cannot be made to fit is sent as it is.
-    ``tokenizer``, a ``Counter`` or a function from a text to its tokens, counts instead of the model's own counter.
+    ``budget`` is the model's own when none is given; ``policy`` is a name, a ``Policy`` or one strategy. With ``store``
+    (asynchronous clients only) what was said is kept in a session, named by how the conversation began. A history that
+    cannot be made to fit is sent as it is. ``tokenizer``, a ``Counter`` or a function from a text to its tokens, counts
+    instead of the model's own counter.
 
     The client's calls raise ``Overflowed``, which is also the SDK's own error, when the provider refuses a request as
     too long whatever was cut.

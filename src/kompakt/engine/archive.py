@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from kompakt.engine.state import ContextGroup, speaks
 from kompakt.model.groups import Grouping
 from kompakt.model.messages import Message, Text
+from kompakt.model.pairs import RunWatch
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 
@@ -25,6 +26,7 @@ class Archive:
         "_grouping",
         "_instructions",
         "_references",
+        "_runs",
         "first_request",
         "groups",
         "messages",
@@ -46,7 +48,8 @@ class Archive:
         self.newest_words: int | None = None
         """The newest words of the user's, also when they stand beside tool results."""
         self.rounds = 0
-        """Answers of the model: the steps of the run."""
+        """Answers of the model, each of one or more messages: the steps of the run."""
+        self._runs = RunWatch()
         self.tokens = 0
         """What all messages cost as they came."""
         self.superseded: set[int] = set()
@@ -63,7 +66,7 @@ class Archive:
             self.newest = index
         elif self.newest >= 0:
             self._note_instruction(message, index)
-        if message.role == "assistant":
+        if self._runs.begins(message):
             self.rounds += 1
         elif speaks(message):
             self._note_request(message, index)

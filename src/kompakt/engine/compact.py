@@ -18,7 +18,7 @@ from kompakt.engine.admission.gate import Gate
 from kompakt.engine.context import Context
 from kompakt.engine.fitting import fit, minimal
 from kompakt.engine.inheritance import release_notes
-from kompakt.engine.policies import Policy
+from kompakt.engine.policies import Due, Policy
 from kompakt.engine.report import Step
 from kompakt.engine.retelling import resize
 from kompakt.engine.strategies import Strategy, Truncation
@@ -56,6 +56,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     context: Context
     steps: tuple[Step, ...]
+    reason: str | None = None
+    """Why something was rewritten; ``None`` when nothing was."""
 
 
 async def compact(history: History, order: Order) -> Outcome:
@@ -68,10 +70,11 @@ async def compact(history: History, order: Order) -> Outcome:
     pinned = _pinned_indices(len(history), order.pins)
     gate = _Gate(order.policy)
     steps: list[Step] = []
+    reason: str | None = None
     previous = "system"
     for index, message in enumerate(history):
-        if message.role == "assistant" and previous != "assistant" and order.budget.due(context.tokens):
-            await _relieve(context, order, gate, steps)
+        if message.role == "assistant" and previous != "assistant":
+            reason = await _relieve(context, order, gate, steps, waiting=False) or reason
         context.append(message)
         if index in pinned:
             context.pin(context.group_at(index))
@@ -81,14 +84,13 @@ async def compact(history: History, order: Order) -> Outcome:
             order.progress(index, len(history))
     if order.progress is not None:
         order.progress(len(history), len(history))
-    if order.budget.due(context.tokens):
-        await _relieve(context, order, gate, steps)
+    reason = await _relieve(context, order, gate, steps) or reason
     await _perform(context, steps)
-    return _fitted(context, history, order, steps)
+    return _fitted(context, history, order, steps, reason)
 
 
 async def proceed(context: Context, history: History, order: Order, *, forced: bool = False) -> Outcome:
-    """Compact a context that lives, or was resumed: once, when it is due or when that is asked for.
+    """Compact a context that lives, or was resumed: once, when the budget or a trigger is due, or when it is forced.
 
     ``history`` is what the context was made of, for its envelope.
 
@@ -98,15 +100,19 @@ async def proceed(context: Context, history: History, order: Order, *, forced: b
     context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     steps: list[Step] = []
+    reason: str | None = None
     due = order.budget.due(context.tokens)
     if due or forced:
         await rewrite(context, order.policy, order.budget, steps, at_most=None if due else context.tokens // 2)
-    outcome = _fitted(context, history.with_messages(context.messages), order, steps)
+        reason = _over(order.budget) if due else "asked for"
+    elif (fired := order.policy.due(context)) is not None and await run_due(context, order, fired, steps):
+        reason = fired.reason
+    outcome = _fitted(context, history.with_messages(context.messages), order, steps, reason)
     outcome.context.inherited = context.inherited
     return outcome
 
 
-def _fitted(context: Context, history: History, order: Order, steps: list[Step]) -> Outcome:
+def _fitted(context: Context, history: History, order: Order, steps: list[Step], reason: str | None) -> Outcome:
     """Make what the policy left fit exactly."""
     limit = max(order.budget.trigger, order.budget.usable)
     if context.differs:  # an output admitted here may have been sent as it came before
@@ -116,8 +122,12 @@ def _fitted(context: Context, history: History, order: Order, steps: list[Step])
     if limit and context.projected_tokens > limit and not fit(context, limit):
         least = _least(history, order, limit)
         least.failures = context.failures
-        return Outcome(least, (_last_step(context, history),))
-    return Outcome(context, tuple(steps))
+        return Outcome(least, (_last_step(context, history),), _over(order.budget))
+    return Outcome(context, tuple(steps), reason)
+
+
+def _over(budget: Budget) -> str:
+    return f"over {budget.trigger} tokens"
 
 
 class _Gate:
@@ -142,10 +152,19 @@ class _Gate:
             context.strip_reasoning()
 
 
-async def _relieve(context: Context, order: Order, gate: _Gate, steps: list[Step]) -> None:
-    """Make room: by admission, where it has not begun, then by the policy's steps as far as they are needed."""
-    gate.open(context, steps)
-    await rewrite(context, order.policy, order.budget, steps)
+async def _relieve(
+    context: Context, order: Order, gate: _Gate, steps: list[Step], *, waiting: bool = True
+) -> str | None:
+    """Make room when the budget is due, else run what a trigger asks for; return why something was rewritten.
+
+    Room is made by admission, where it has not begun, then by the policy's steps as far as they are needed.
+    """
+    if order.budget.due(context.tokens):
+        gate.open(context, steps)
+        await rewrite(context, order.policy, order.budget, steps)
+        return _over(order.budget)
+    due = order.policy.due(context, waiting=waiting) if order.policy.has_triggers else None
+    return due.reason if due is not None and await run_due(context, order, due, steps) else None
 
 
 async def _perform(context: Context, steps: list[Step]) -> None:
@@ -180,23 +199,52 @@ async def rewrite(
 
     ``at_most`` is a goal that may be lower than the policy's own.
     """
-    share = policy.target_share
-    step = context.archive.tokens / max(1, context.rounds)
-    context.goal = int(budget.trigger * share) if share is not None else budget.goal(step)
+    context.goal = _goal(context, policy, budget)
     if at_most is not None:
         context.goal = min(context.goal, at_most) if budget.trigger else at_most
     release_notes(context)
+    context.in_policy = True
     for strategy in policy.steps:
-        if context.tokens <= context.goal and not getattr(strategy, "concludes", False):
-            continue
-        name = getattr(strategy, "__name__", None) or type(strategy).__name__
-        await attempt(context, strategy, name, steps)
+        if context.tokens > context.goal or getattr(strategy, "concludes", False):
+            await attempt(context, strategy, _name(strategy), steps)
     if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
         await attempt(context, Truncation(), Truncation.__name__, steps)
         resize(context)
+    context.in_policy = False
+    context.note_run()
     if context.is_rewritten:
         context.strip_reasoning()
         context.note_pins()
+
+
+async def run_due(context: Context, order: Order, due: Due, steps: list[Step]) -> bool:
+    """Run the strategies that a trigger asks for while the budget is not due; return whether anything changed."""
+    before = context.view.version
+    context.goal = _goal(context, order.policy, order.budget)
+    release_notes(context)
+    context.in_policy, context.aim = True, due.target
+    for strategy in due.steps:
+        enough = due.target is not None and due.target.reached(context)
+        if not enough or getattr(strategy, "concludes", False):
+            await attempt(context, strategy, _name(strategy), steps)
+    context.in_policy, context.aim = False, None
+    context.note_run()
+    if context.view.version == before:
+        return False
+    context.strip_reasoning()
+    context.note_pins()
+    return True
+
+
+def _goal(context: Context, policy: Policy, budget: Budget) -> int:
+    """Say how many tokens a policy comes down to under a budget; 0 where that is unlimited."""
+    if policy.target_share is not None:
+        return int(budget.trigger * policy.target_share)
+    return budget.goal(context.archive.tokens / max(1, context.rounds))
+
+
+def _name(strategy: Strategy) -> str:
+    return getattr(strategy, "__name__", None) or type(strategy).__name__
 
 
 async def attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:

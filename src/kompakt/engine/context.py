@@ -8,7 +8,7 @@ frozen values of the caller's and are never written to: everything said about th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -27,6 +27,9 @@ from kompakt.model.phrases import pruned_placeholder
 from kompakt.model.references import digest
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 
+if TYPE_CHECKING:
+    from kompakt.engine.triggers import Target
+
 
 class Context:
     """The annotated history of one conversation."""
@@ -44,6 +47,14 @@ class Context:
     rehearsed: Callable[[Context], Awaitable[bool]] | None = None
     """What is left to do when the replay is over."""
     summary_text: Summary | None = None
+    earlier_rounds = 0
+    """Answers of the model that are not among the messages here."""
+    rewritten_at = 0
+    """How often the model had answered when a strategy or a policy last ran."""
+    aim: Target | None = None
+    """How far strategies without a target of their own come down when a trigger of their policy fired."""
+    in_policy = False
+    """Whether a policy runs its strategies just now."""
     untold = False
     """Whether something was taken out of the messages that no summary has told yet."""
     breaks: frozenset[int] = frozenset()
@@ -137,13 +148,23 @@ class Context:
 
     @property
     def shown_messages(self) -> int:
-        """How many messages are shown."""
+        """How many messages of the history are shown."""
         return self.view.messages
 
     @property
+    def shown_groups(self) -> int:
+        """How many groups of the history are shown."""
+        return self.view.groups
+
+    @property
     def rounds(self) -> int:
-        """How many assistant messages there are: the steps of the run."""
-        return self.archive.rounds
+        """How often the model has answered: the steps of the run, those of a stored session's hidden part included."""
+        return self.archive.rounds + self.earlier_rounds
+
+    def note_run(self) -> None:
+        """Count the steps to the next run of a strategy from here; a policy does so when all of its own have run."""
+        if not self.in_policy:
+            self.rewritten_at = self.rounds
 
     @property
     def is_rewritten(self) -> bool:

@@ -51,6 +51,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     breaks: tuple[int, ...] = ()
     """Those of the kept messages before which something is missing."""
     missing_pins: tuple[str, ...] = ()
+    rounds: int = 0
+    """How often the model had answered when it was taken."""
 
 
 def state_of(context: Context) -> tuple[State, list[Kept]]:
@@ -64,6 +66,7 @@ def state_of(context: Context) -> tuple[State, list[Kept]]:
         breaks=tuple(n for n, (one, other) in enumerate(earlier) if other != one + 1 or other in context.breaks),
         missing_pins=tuple(context.missing_pins),
         ledger=told_in_full(context, FULL_LEDGER),
+        rounds=context.rounds,
     )
     if summary is None:
         return state, kept
@@ -99,6 +102,8 @@ def resume(
     context.breaks = frozenset(state.breaks)
     context.stripped_to = state.stripped
     context.missing_pins = list(state.missing_pins)
+    context.earlier_rounds = max(0, state.rounds - context.archive.rounds)
+    context.rewritten_at = state.rounds
     if state.summary:
         load = Load(state.hidden, state.weight)
         tokens = frame_tokens(context, state.summary, 0)

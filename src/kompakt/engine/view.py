@@ -23,6 +23,7 @@ class View:
         "bytes",
         "counter",
         "counts",
+        "groups",
         "instead",
         "messages",
         "rewritten_to",
@@ -38,6 +39,8 @@ class View:
         self.bytes = 0
         self.messages = 0
         """How many messages are shown."""
+        self.groups = 0
+        """How many groups are shown."""
         self.counts: list[int] = []
         self.sizes: list[int] = []
         self.instead: dict[int, Message] = {}
@@ -57,6 +60,7 @@ class View:
         group, absorbed = self.archive.add(message)
         if len(group.indices) == 1:
             self._live.append(group.number)
+            self.groups += 1
         for other in absorbed:
             self._absorb(group, other)
         self.counts.append(tokens)
@@ -72,6 +76,7 @@ class View:
         """Show two groups that became one: neither may be hidden without the other."""
         members = {index for index in group.indices if index < len(self.counts)}
         hidden = set(other.indices) if other.excluded is not None else set[int]()
+        self.groups += 1 - (group.excluded is None) - (other.excluded is None)
         if group.excluded is not None:
             hidden |= members - set(other.indices)
         self.tokens += sum(self.counts[index] for index in hidden)
@@ -132,6 +137,7 @@ class View:
         self.tokens += sign * group.tokens
         self.bytes += sign * sum([self.sizes[index] for index in group.indices])
         self.messages += sign * len(group.indices)
+        self.groups += sign
         self.touch()
 
     def put(self, index: int, message: Message | None) -> int:

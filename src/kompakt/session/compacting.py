@@ -19,7 +19,7 @@ import msgspec
 from kompakt import api
 from kompakt.engine.compact import Order, Outcome, proceed
 from kompakt.engine.context import Context
-from kompakt.engine.policies import Policy, policy_named
+from kompakt.engine.policies import AnyPolicy, policy_named
 from kompakt.engine.report import Report, Step, balanced
 from kompakt.engine.resuming import Kept, State, state_of
 from kompakt.engine.strategies import Strategy
@@ -55,7 +55,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants of a compaction."""
 
     budget: int | Budget | None = None
-    policy: str | Policy = "default"
+    policy: AnyPolicy = "default"
     summarizer: Summarizer | None = None
     instructions: str | None = None
     model: str | None = None
@@ -84,6 +84,8 @@ class Prepared(msgspec.Struct):
     report: Report
     asks: bool = False
     """Whether the agent is asked to go on."""
+    changed: bool = True
+    """Whether there is anything to write: a trigger may fire and its strategy find nothing to do."""
 
 
 async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompaction:
@@ -91,21 +93,25 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompac
     for _ in range(TRIES):
         reader = await session.reader()
         now = await resumed(reader, model=wish.model, tokenizer=wish.tokenizer)
+        policy, tokens, triggered = policy_named(wish.policy), now.context.projected_tokens, False
         if not now.markers and wish.reason is None:
-            budget, tokens = api.budget_for(wish.budget, wish.model or now.history.model), now.context.projected_tokens
-            if not budget.due(tokens):
+            budget = api.budget_for(wish.budget, wish.model or now.history.model, policy)
+            triggered = not budget.due(tokens)
+            if triggered and policy.due(now.context) is None:
                 return standing(reader, tokens)
-        if not now.markers and (wish.summarizer is not None or policy_named(wish.policy).awaits):
+        if not now.markers and not triggered and (wish.summarizer is not None or policy.awaits):
             if not await _request(session, reader, now, wish):
                 continue
         try:
-            prepared = await worked_out(reader, now, wish, now.markers)
+            prepared = await worked_out(reader, now, wish, now.markers, triggered=triggered)
         except DoesNotFit as error:
             _log.warning("session %r was not compacted: %s", session.id, error)
             given_up = tuple(seq for seq, marker in now.markers.items() if marker.auto)
             failure = Failed(reason=str(error)[:MAX_FAULT], markers=given_up)
             await session.do(lambda _, failure=failure: [failure])
             raise
+        if not prepared.changed:
+            return standing(reader, tokens)
         if await written(session, prepared, reader, fence):
             return told(prepared)
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
@@ -170,9 +176,10 @@ async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
 def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: tuple[str, ...]) -> Order:
     """Say what is asked of the engine."""
     said = [marker.instructions for marker in markers.values() if marker.instructions]
+    policy = policy_named(wish.policy)
     return Order(
-        budget=api.budget_for(wish.budget, wish.model or session.history.model),
-        policy=policy_named(wish.policy),
+        budget=api.budget_for(wish.budget, wish.model or session.history.model, policy),
+        policy=policy,
         counter=session.context.counter,
         pins=pins,
         instructions="\n".join(filter(None, [*said, wish.instructions])) or None,
@@ -181,10 +188,13 @@ def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: 
     )
 
 
-async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapping[int, Marker]) -> Prepared:
+async def worked_out(
+    reader: Reader, session: Resumed, wish: Wish, markers: Mapping[int, Marker], *, triggered: bool = False
+) -> Prepared:
     """Work out a compaction of what was read; the store is not touched.
 
-    Without markers the compaction is automatic, and its marker is written together with it.
+    Without markers the compaction is automatic, and its marker is written together with it. ``triggered`` runs what the
+    policy's triggers ask for and nothing else.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
@@ -196,14 +206,16 @@ async def worked_out(reader: Reader, session: Resumed, wish: Wish, markers: Mapp
     auto = is_auto(markers)
     asks = auto and not is_amid(session.context.messages, session.context.contract)
     spare = _mending(session) + (room_for(order.counter) if asks else 0)
-    outcome = await _proceeded(session, order, spare)
+    outcome = await _proceeded(session, order, spare, forced=not triggered)
     steps, budget = outcome.steps, order.budget
-    reason = (wish.reason if auto else None) or _reason(markers, budget, before)
+    reason = (wish.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
     failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
     failures = tuple(reader.coding.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
     prepared = recorded(reader, session, outcome.context, account, markers=markers, auto=auto, failures=failures)
-    prepared.asks = asks and not outcome.context.single_message  # which asks to go on by itself
+    summarized = not triggered or outcome.context.summary_text is not None
+    prepared.asks = asks and summarized and not outcome.context.single_message  # which asks to go on by itself
+    prepared.changed = not triggered or outcome.reason is not None
     return prepared
 
 
@@ -274,11 +286,11 @@ def _mending(session: Resumed) -> int:
     return max(0, count(repaired, session.context.counter).total - shown.tokens)
 
 
-async def _proceeded(session: Resumed, order: Order, spare: int) -> Outcome:
+async def _proceeded(session: Resumed, order: Order, spare: int, *, forced: bool) -> Outcome:
     """Compact, with some tokens of the budget left free for what is said behind it."""
     tighter = msgspec.structs.replace(order, budget=less(order.budget, spare))
     try:
-        return await proceed(session.context, session.history, tighter, forced=True)
+        return await proceed(session.context, session.history, tighter, forced=forced)
     except DoesNotFit as error:
         if not spare:
             raise

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from kompakt import api
-from kompakt.engine.policies import Policy
+from kompakt.engine.policies import AnyPolicy
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.summary import Summarizer
@@ -337,7 +337,7 @@ class Session:
         self,
         budget: int | Budget | None = None,
         *,
-        policy: str | Policy = "default",
+        policy: AnyPolicy = "default",
         summarizer: Summarizer | None = None,
         instructions: str | None = None,
         model: str | None = None,
@@ -345,7 +345,9 @@ class Session:
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
-        """Carry out pending requests, or compact when the budget is due; otherwise change nothing.
+        """Carry out pending requests, or compact when the budget or a trigger is due; otherwise change nothing.
+
+        ``policy`` is a name, a ``Policy`` or one strategy.
 
         ``tokenizer`` counts instead of the model's own counter. With ``reason`` the session is compacted in any case,
         automatically, and the report gives that reason.

@@ -24,6 +24,7 @@ class OverflowByRounds(Deterministic):
     """
 
     guilty: str | None = None
+    measures = ("tokens",)
 
     @property
     def reason(self) -> str:
@@ -34,41 +35,42 @@ class OverflowByRounds(Deterministic):
         """Come down to the goal; pairs stay whole at each step."""
         if not self.is_due(context):
             return False
+        goal = self.goal(context)
         changed = self.apply(context)
-        if self.excess(context) > 0:
-            changed |= await Summarization(target=self.goal(context))(context)
+        if context.tokens > goal:
+            changed |= await Summarization(target=goal)(context)
         for group in context.droppable():
-            if self.excess(context) <= 0:
+            if context.tokens <= goal:
                 break
             changed |= context.exclude(group, reason=self.reason)
         return changed
 
     def apply(self, context: Context) -> bool:
         """Shorten the rounds beyond the goal, the largest first, just enough."""
-        changed = False
-        for one in self._beyond(context):
+        goal, changed = self.goal(context), False
+        for one in self._beyond(context, goal):
             if self.guilty is None:
                 self.guilty = f"{one.name} at {context.reference(one.start)}"
-            changed |= self._shorten(context, _shown(context, one))
-            if self.excess(context) <= 0:
+            changed |= self._shorten(context, _shown(context, one), goal)
+            if context.tokens <= goal:
                 break
         return changed
 
-    def _beyond(self, context: Context) -> list[Round]:
+    def _beyond(self, context: Context, goal: int) -> list[Round]:
         """List the round in which the total crossed the goal and those after it, the largest first."""
         found: list[Round] = []
         total = context.tokens - sum(group.tokens for group in context.live)
         for one in rounds(context.messages):
             total += _size(context, one)
-            if total > self.goal(context):
+            if total > goal:
                 found.append(one)
         return sorted(found, key=lambda one: _size(context, one), reverse=True)
 
-    def _shorten(self, context: Context, indices: list[int]) -> bool:
+    def _shorten(self, context: Context, indices: list[int], goal: int) -> bool:
         changed = False
         for shorten in (shorten_results, shorten_calls, _shorten_answer):
             for index in sorted(indices, key=context.message_tokens, reverse=True):
-                excess = self.excess(context)
+                excess = context.tokens - goal
                 if excess <= 0:
                     return changed
                 if not context.group_at(index).pinned:

@@ -6,7 +6,7 @@ import msgspec
 
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
-from kompakt.engine.triggers import Trigger
+from kompakt.engine.triggers import Target, Trigger, whole_number
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import cut_note, hidden_media_note
@@ -31,9 +31,13 @@ _HEAD = 0.6
 class Shortening(Deterministic):
     """Cut tool results that are larger than a share of the goal, or than ``max_tokens``, wherever they stand."""
 
+    measures = ("tokens",)
+
     def __init__(
-        self, *, max_tokens: int | None = None, when: Trigger | None = None, target: int | None = None
+        self, *, max_tokens: int | None = None, when: Trigger | None = None, target: int | Target | None = None
     ) -> None:
+        if max_tokens is not None:
+            whole_number("max_tokens", max_tokens)
         super().__init__(when=when, target=target)
         self.max_tokens = max_tokens
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kompakt.engine.context import Context
 from kompakt.engine.strategies.strategy import Deterministic
-from kompakt.engine.triggers import Trigger
-from kompakt.errors import UsageError
+from kompakt.engine.triggers import Trigger, whole_number
 
 
 class SlidingWindow(Deterministic):
@@ -15,14 +14,14 @@ class SlidingWindow(Deterministic):
     """
 
     def __init__(self, *, min_keep_groups: int, when: Trigger | None = None) -> None:
-        if min_keep_groups < 1:
-            raise UsageError(f"min_keep_groups={min_keep_groups!r} would keep nothing; give at least 1")
+        whole_number("min_keep_groups", min_keep_groups, least=1)
         super().__init__(when=when)
         self.min_keep_groups = min_keep_groups
+        self.decides = True
 
     def is_due(self, context: Context) -> bool:
-        """Tell whether the window has to move."""
-        return self.when(context) if self.when is not None else context.shown_messages > 2 * self.min_keep_groups
+        """Tell in constant time whether the window has to move."""
+        return self.when(context) if self.when is not None else context.shown_groups > 2 * self.min_keep_groups
 
     def apply(self, context: Context) -> bool:
         """Exclude all but the newest groups."""

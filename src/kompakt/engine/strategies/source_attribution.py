@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kompakt.engine.context import Context
-from kompakt.engine.strategies.strategy import Deterministic
-from kompakt.engine.triggers import Trigger
+from kompakt.engine.strategies.strategy import Deterministic, names_of
+from kompakt.engine.triggers import Target, Trigger
 
 
 class SourceAttribution(Deterministic):
@@ -18,22 +18,23 @@ class SourceAttribution(Deterministic):
     def __init__(
         self,
         *,
-        ephemeral: Iterable[str] | None = None,
-        keep: Iterable[str] = ("rag",),
+        ephemeral: str | Iterable[str] | None = None,
+        keep: str | Iterable[str] = ("rag",),
         when: Trigger | None = None,
-        target: int | None = None,
+        target: int | Target | None = None,
     ) -> None:
         super().__init__(when=when, target=target)
-        self.ephemeral = None if ephemeral is None else frozenset(ephemeral)
-        self.keep = frozenset(keep)
+        self.ephemeral = None if ephemeral is None else names_of(ephemeral)
+        self.keep = names_of(keep)
 
     def apply(self, context: Context) -> bool:
-        """Exclude ephemeral groups until the goal is reached."""
+        """Exclude ephemeral groups until the target is reached."""
+        aim = self.aim(context)
         changed = False
         for group in context.live:
             if group.source_id is None or not self._is_ephemeral(group.source_id) or context.is_protected(group):
                 continue
-            if self.excess(context) <= 0:
+            if aim.reached(context):
                 break
             changed |= context.exclude(group, reason=f"ephemeral source {group.source_id}")
         return changed

@@ -10,8 +10,9 @@ from kompakt.engine.inheritance import adopt_pivots
 from kompakt.engine.ledger import parsing
 from kompakt.engine.retelling import settle
 from kompakt.engine.state import ContextGroup, Load
+from kompakt.engine.strategies.strategy import checked_target
 from kompakt.engine.summary import Material, Summarizer, ask
-from kompakt.engine.triggers import Trigger
+from kompakt.engine.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
 
 SUMMARY_SHARE = 0.8
 """Largest share of the goal that the pivot may take; only a budget far below the history comes near it."""
@@ -35,12 +36,14 @@ class Summarization:
         *,
         share: float = SUMMARY_SHARE,
         when: Trigger | None = None,
-        target: int | None = None,
+        target: int | Target | None = None,
     ) -> None:
         self.summarizer = summarizer
         self.share = share
         self.when = when
-        self.target = target
+        self.target = checked_target(target, MEASURES, type(self).__name__)
+        self.decides = when is not None or target is not None
+        """Whether it knows by itself when it is due; else the budget says."""
 
     concludes = True
     """Run also when other steps did enough: what they hid wants to be told."""
@@ -52,12 +55,14 @@ class Summarization:
 
     async def __call__(self, context: Context) -> bool:
         """Summarise when due; an empty or inflated text of the summariser's leaves the ledger alone to speak."""
-        goal = self.target if self.target is not None else context.goal
-        if not (self.when(context) if self.when is not None else context.tokens > goal or owed(context, goal)):
+        aim = aim_of(context, self.when, self.target)
+        goal = context.tokens if aim.tokens is None else aim.tokens
+        if not (self.when(context) if self.when is not None else not aim.reached(context) or owed(context, goal)):
             return False
+        context.note_run()
         before, known = context.snapshot(), context.inherited
         adopt_pivots(context)
-        groups, room, load = self._oldest(context, goal)
+        groups, room, load = self._oldest(context, aim, goal)
         if not groups and context.inherited == known and not owed(context, goal):
             context.rollback(before)
             return False
@@ -78,7 +83,11 @@ class Summarization:
             context.reword(text)
         return bool(text)
 
-    def _oldest(self, context: Context, goal: int) -> tuple[list[ContextGroup], int, Load]:
+    def is_due(self, context: Context) -> bool:
+        """Tell in constant time whether there is anything to do."""
+        return self.when(context) if self.when is not None else not aim_of(context, None, self.target).reached(context)
+
+    def _oldest(self, context: Context, aim: Target, goal: int) -> tuple[list[ContextGroup], int, Load]:
         """Take groups from the oldest on until the rest fits; return them, the room of their pivot and its matter."""
         summary = context.summary_text
         most = min(int(goal * self.share), MAX_LEDGER)
@@ -87,12 +96,19 @@ class Summarization:
         cut = {group.number: group for group in context.live if not others.isdisjoint(group.indices)}
         shown = sum((_load_of(context, group) for group in cut.values()), Load())
         rest = context.tokens - (summary.tokens if summary else 0)
+        left = {"messages": context.shown_messages + PIVOT_MESSAGES, "groups": context.shown_groups + 1}
+        left["bytes"] = context.bytes
+        limits = [(measure, limit) for measure in left if (limit := getattr(aim, measure)) is not None]
         taken: list[ContextGroup] = []
         for group in context.droppable():
-            if rest <= goal and rest + min(most, _room(context, load + shown)) <= goal:
+            fits = rest <= goal and rest + min(most, _room(context, load + shown)) <= goal
+            if fits and all(left[measure] <= limit for measure, limit in limits):
                 break
             taken.append(group)
             rest -= group.tokens
+            left["messages"] -= len(group)
+            left["groups"] -= 1
+            left["bytes"] -= sum(context.view.sizes[index] for index in group.indices) if aim.bytes is not None else 0
             if group.number in cut:
                 own = _load_of(context, group)
                 shown -= own

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kompakt.engine.context import Context
-from kompakt.engine.strategies.strategy import Strategy
-from kompakt.engine.triggers import Trigger
+from kompakt.engine.strategies.strategy import Strategy, checked_target
+from kompakt.engine.triggers import Target, Trigger, aim_of
 
 
 class TokenBudget:
@@ -16,13 +16,14 @@ class TokenBudget:
         self,
         strategies: Sequence[Strategy],
         *,
-        target: int | None = None,
+        target: int | Target | None = None,
         when: Trigger | None = None,
         early_stop: bool = True,
     ) -> None:
         self.strategies = tuple(strategies)
-        self.target = target
+        self.target = checked_target(target, ("tokens",), type(self).__name__)
         self.when = when
+        self.decides = when is not None or target is not None
         self.early_stop = early_stop
 
     @property
@@ -30,18 +31,26 @@ class TokenBudget:
         """Tell whether one of the strategies may await something."""
         return any(getattr(strategy, "awaits", True) for strategy in self.strategies)
 
+    def is_due(self, context: Context) -> bool:
+        """Tell in constant time whether there is anything to do."""
+        return self.when(context) if self.when is not None else not self._aim(context).reached(context)
+
+    def _aim(self, context: Context) -> Target:
+        return aim_of(context, self.when, self.target, ("tokens",))
+
     async def __call__(self, context: Context) -> bool:
         """Run the strategies; a nested goal is put back afterwards."""
-        goal = context.goal
-        context.goal = self.target if self.target is not None else goal
+        if not self.is_due(context):
+            return False
+        target, (goal, aim) = self._aim(context), (context.goal, context.aim)
+        context.goal, context.aim = target.tokens or 0, None
         try:
-            if not (self.when(context) if self.when is not None else context.tokens > context.goal):
-                return False
             changed = False
             for strategy in self.strategies:
                 changed |= await strategy(context)
-                if self.early_stop and context.tokens <= context.goal:
+                if self.early_stop and target.reached(context):
                     break
             return changed
         finally:
-            context.goal = goal
+            context.goal, context.aim = goal, aim
+            context.note_run()

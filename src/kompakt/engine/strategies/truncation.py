@@ -1,4 +1,4 @@
-"""Drop the oldest groups until the goal is reached. Cost: the groups shown."""
+"""Drop the oldest groups until the target is reached. Cost: the groups shown."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ class Truncation(Deterministic):
     """Leave out the oldest groups; system, first and newest request, pins and the open round always stay."""
 
     def apply(self, context: Context) -> bool:
-        """Exclude from the oldest on until the context fits its goal."""
+        """Exclude from the oldest on until the target is reached."""
+        aim = self.aim(context)
         changed = False
         for group in context.droppable():
-            if self.excess(context) <= 0:
+            if aim.reached(context):
                 break
             changed |= context.exclude(group, reason="truncation")
         return changed
