@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from kompakt.engine.state import ContextGroup, speaks
 from kompakt.model.groups import Grouping
-from kompakt.model.messages import Message, Text
+from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.pairs import RunWatch
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
@@ -27,6 +27,7 @@ class Archive:
         "_instructions",
         "_references",
         "_runs",
+        "_waiting",
         "first_request",
         "groups",
         "messages",
@@ -50,6 +51,8 @@ class Archive:
         self.rounds = 0
         """Answers of the model, each of one or more messages: the steps of the run."""
         self._runs = RunWatch()
+        self._waiting: dict[str, tuple[int, bool]] = {}
+        """Where calls are that somebody may still answer: those of the newest answer, and all that ask for approval."""
         self.tokens = 0
         """What all messages cost as they came."""
         self.superseded: set[int] = set()
@@ -68,8 +71,14 @@ class Archive:
             self._note_instruction(message, index)
         if self._runs.begins(message):
             self.rounds += 1
+            self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
         elif speaks(message):
             self._note_request(message, index)
+        for part in message.parts:
+            if type(part) is ToolCall and (part.asks or not part.hosted):
+                self._waiting[part.id] = (index, part.asks)
+            elif type(part) is ToolResult:
+                self._waiting.pop(part.call_id, None)
         number = self._grouping.root(self._grouping.add(message))
         group = self.groups.get(number)
         if group is None:
@@ -132,11 +141,12 @@ class Archive:
         return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
     def must_stay(self, group: ContextGroup) -> bool:
-        """Tell whether a group survives every strategy: system, first and newest request, pins, the newest group.
+        """Tell whether a group survives every strategy.
 
-        A system message that a later one repeats may go.
+        System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
+        message that a later one repeats may go.
         """
-        if group.pinned or self.is_newest(group):
+        if group.pinned or self.is_newest(group) or any(index in group.indices for index, _ in self._waiting.values()):
             return True
         if group.kind == "system":
             return not self.superseded.issuperset(group.indices)
@@ -151,8 +161,12 @@ class Archive:
         return names[index] if part is None else f"{names[index]}.{part}"
 
     def tally(self, groups: list[ContextGroup], counter: Counter) -> dict[str, int]:
-        """Count groups, messages, tool calls and tokens, as the messages are."""
-        indices = [index for group in groups for index in group.indices]
-        calls = sum(len(self.messages[index].calls) for index in indices)
-        tokens = sum(counter.message(self.messages[index]) for index in indices)
-        return {"groups": len(groups), "messages": len(indices), "tool_calls": calls, "tokens": tokens}
+        """Count groups, messages, tool calls and tokens, and those of tool groups alone, as the messages are."""
+        counts = {"groups": len(groups), "messages": 0, "tool_calls": 0, "tokens": 0, "tool_call_tokens": 0}
+        for group in groups:
+            own = sum(counter.message(self.messages[index]) for index in group.indices)
+            counts["messages"] += len(group.indices)
+            counts["tool_calls"] += sum(len(self.messages[index].calls) for index in group.indices)
+            counts["tokens"] += own
+            counts["tool_call_tokens"] += own if group.kind == "tool" else 0
+        return counts

@@ -17,7 +17,7 @@ from kompakt.engine.annotation import Action, Annotation
 from kompakt.engine.archive import Archive
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.projection import Projection
-from kompakt.engine.retelling import frame_tokens
+from kompakt.engine.retelling import frame_tokens, framed, retell
 from kompakt.engine.state import ContextGroup, Load, Snapshot, Summary, speaks, words_of
 from kompakt.engine.view import View
 from kompakt.errors import UsageError
@@ -102,10 +102,15 @@ class Context:
     # --- append ---------------------------------------------------------------------------------------------------
 
     def append(self, message: Message, *, source_id: str | None = None) -> None:
-        """Add a message: group it, count it, nothing else."""
+        """Add a message: group it and count it.
+
+        What joins an excluded group, such as the result of a call, brings it back: the newest message is always shown.
+        """
         if source_id is not None:
             message = msgspec.structs.replace(message, source_id=source_id)
-        self.view.add(message, self._count(message))
+        back = self.view.add(message, self._count(message))
+        if back is not None:
+            self._say(back.indices[0], None, "included", "something that belongs to it arrived", -back.tokens)
 
     def extend(self, messages: Iterable[Message]) -> None:
         """Add messages."""
@@ -226,8 +231,20 @@ class Context:
             self.view.touch()
 
     def summary(self) -> dict[str, dict[str, int]]:
-        """Count groups, messages, tool calls and tokens: all, and those shown."""
-        included = {**self.archive.tally(self.live, self.counter), "tokens": self.view.tokens}
+        """Count groups, messages, tool calls and tokens: all, and those shown.
+
+        ``tool_call_tokens`` are those of tool calls and their results. The pivot counts as shown: one group, two
+        messages.
+        """
+        live = self.live
+        tools = sum(group.tokens for group in live if group.kind == "tool")
+        included = {**self.archive.tally(live, self.counter), "tokens": self.view.tokens, "tool_call_tokens": tools}
+        text = retell(self) if self.summary_text is not None else ""
+        if text:
+            pivot = framed(self, text)
+            included["groups"] += 1
+            included["messages"] += len(pivot)
+            included["tokens"] += sum(tokens for _, tokens in pivot)
         return {"all": self.archive.tally(self.groups, self.counter), "included": included}
 
     # --- what may go ----------------------------------------------------------------------------------------------
@@ -402,7 +419,7 @@ class Context:
         self._return_to(snapshot.summary)
         known = set(snapshot.live)
         for group in self.live:
-            if group.number not in known and group.indices[0] < snapshot.messages:
+            if group.number not in known and group.indices[-1] < snapshot.messages:
                 self.view.hide(group, group.reason)
                 group.pinned = False
         for number in snapshot.live:

@@ -54,8 +54,8 @@ class View:
         self._found: tuple[tuple[int, int], list[ContextGroup], list[int]] = (0, 0), [], []
         """The version and the number of messages for which shown groups and messages were last listed, and these."""
 
-    def add(self, message: Message, tokens: int) -> None:
-        """Show a new message, unless it joins a group that is hidden."""
+    def add(self, message: Message, tokens: int) -> ContextGroup | None:
+        """Show a new message; return the group that it joins when that was hidden and is now shown again."""
         size = byte_size(message)
         group, absorbed = self.archive.add(message)
         if len(group.indices) == 1:
@@ -71,6 +71,10 @@ class View:
             self.tokens += tokens
             self.bytes += size
             self.messages += 1
+            return None
+        group.summarized_by = None  # the newest message is always shown, and no group in part
+        self.unhide(group)
+        return group
 
     def _absorb(self, group: ContextGroup, other: ContextGroup) -> None:
         """Show two groups that became one: neither may be hidden without the other."""
@@ -82,7 +86,7 @@ class View:
         self.tokens += sum(self.counts[index] for index in hidden)
         self.bytes += sum(self.sizes[index] for index in hidden)
         self.messages += len(hidden)
-        group.excluded = None
+        group.excluded = group.summarized_by = None
         self._live = sorted({number for number in self._live if number != other.number} | {group.number})
         self.touch()
 

@@ -71,6 +71,8 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     edited: bool = False
     fixed: bool = False
     """Whether no other input can stand in its place: it is signed, or the provider acts on it."""
+    asks: bool = False
+    """Whether it asks a person for approval, so that an answer may come much later."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):

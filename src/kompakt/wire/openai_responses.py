@@ -256,7 +256,16 @@ def _parse_call(raw: JsonObject, kind: str, path: str) -> ToolCall:
     follows = text_at(raw, "approval_request_id", path) or None if kind == "mcp_call" else None
     given = raw.get(_input_key(raw, kind))
     fixed = kind not in ("function_call", "custom_tool_call")
-    return ToolCall(call_id or raw.get("id") or "", name, given, hosted, follows, raw, fixed=fixed)
+    return ToolCall(
+        call_id or raw.get("id") or "",
+        name,
+        given,
+        hosted,
+        follows,
+        raw,
+        fixed=fixed,
+        asks=kind == "mcp_approval_request",
+    )
 
 
 def _input_key(raw: JsonObject, kind: str) -> str:

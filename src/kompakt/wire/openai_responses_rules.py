@@ -590,7 +590,7 @@ def _path(place: Place, message: Message) -> str:
 
 def _expects_result(call: ToolCall) -> bool:
     """Tell whether the client must answer a call: what the provider runs waits for a person's approval only."""
-    return not call.hosted or kind_of(call.raw) == "mcp_approval_request"
+    return not call.hosted or call.asks
 
 
 _CODES = Codes("OR-1", "OR-2", duplicate_result="OR-2", misplaced_result="OR-1", bad_id="OR-8", reused_id="OR-12")
