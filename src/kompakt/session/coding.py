@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.engine.annotation import Annotation
+from kompakt.errors import InputError, StoreDamaged
 from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult
 from kompakt.model.references import digest, linked
@@ -76,7 +77,12 @@ class Coding:
         self, format: str, packing: Packing, *, redact: Redact | None = None, counter: Counter | None = None
     ) -> None:
         self.format = format
-        self.wire = WIRES[format]
+        wire = WIRES.get(format)
+        if wire is None:
+            raise StoreDamaged(
+                f"the session's format is {format!r}, which is none that kompakt writes; restore a backup"
+            )
+        self.wire = wire
         self.packing = packing
         self._redact = redact
         self._counter = counter
@@ -150,7 +156,13 @@ class Coding:
         items = [instead[row.seq] if row.seq in instead else self.item(row, blobs) for row in rows]
         notes = [self.note(row) for row in rows]
         wired = [item for row, item in zip(rows, items, strict=True) if _is_wired(row)]
-        parsed = iter(self.wire.parse(wired, None))
+        try:
+            messages = self.wire.parse(wired, None).messages
+        except InputError as error:
+            raise StoreDamaged(f"a message is not of the format {self.format!r}: {error}") from None
+        if len(messages) != len(wired):
+            raise StoreDamaged(f"{len(wired)} rows hold {len(messages)} messages of the format {self.format!r}")
+        parsed = iter(messages)
         return [
             Stored(row, _noted(next(parsed), note) if _is_wired(row) else _own(row, item), note)
             for row, item, note in zip(rows, items, notes, strict=True)
@@ -163,7 +175,11 @@ class Coding:
 
     def note(self, row: Row) -> Note:
         """Read what stands beside the item of a row."""
-        return msgspec.convert(self.packing.unpack(row.note, where=f"the note of message {row.seq}"), Note)
+        where = f"the note of message {row.seq}"
+        try:
+            return msgspec.convert(self.packing.unpack(row.note, where=where), Note)
+        except msgspec.ValidationError as error:
+            raise StoreDamaged(f"{where}: {error}; restore the store from a backup") from None
 
 
 def begins_turn(message: Message, kind: RowKind) -> bool:
@@ -224,12 +240,15 @@ def _result_notes(message: Message) -> Iterator[ResultNote]:
 
 def _own(row: Row, item: Any) -> Message:
     """Read a row that kompakt put into the stream: a marker, a summary, or an early result."""
-    if row.kind == "marker":
-        return Message("user", (Marker(item["auto"], item["instructions"], item.get("reason")),))
-    if row.kind == "finished":
-        told = {name: item.get(name) for name in _RESULT_FIELDS}
-        return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"], **told),))
-    return Message("assistant", (Text(item["text"]),), is_summary=True)
+    try:
+        if row.kind == "marker":
+            return Message("user", (Marker(item["auto"], item["instructions"], item.get("reason")),))
+        if row.kind == "finished":
+            told = {name: item.get(name) for name in _RESULT_FIELDS}
+            return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"], **told),))
+        return Message("assistant", (Text(item["text"]),), is_summary=True)
+    except (KeyError, TypeError, AttributeError):
+        raise StoreDamaged(f"row {row.seq} is not a {row.kind}; restore the store from a backup") from None
 
 
 def envelope_of(history: History) -> JsonObject | None:

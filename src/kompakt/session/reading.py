@@ -47,7 +47,10 @@ class Reader:
     @property
     def envelope(self) -> JsonObject | None:
         """The request that the messages belong to."""
-        return self.coding.packing.unpack(self.head.envelope, where="the envelope of the session")
+        value = self.coding.packing.unpack(self.head.envelope, where="the envelope of the session")
+        if value is not None and not isinstance(value, dict):
+            raise StoreDamaged("the envelope of the session is not an object; restore the store from a backup")
+        return value
 
     async def stored(self, rows: Sequence[Row]) -> list[Stored]:
         """Read rows with their blobs."""
@@ -106,7 +109,10 @@ class Reader:
     async def frame(self, record: Compacted) -> Frame:
         """Read what a compaction made, in the words its summary has now."""
         told = await self.text(record.frame, f"compaction {record.id}")
-        frame = msgspec.convert(decode(told.encode("utf-8", "surrogatepass")), Frame)
+        try:
+            frame = msgspec.convert(decode(told.encode("utf-8", "surrogatepass")), Frame)
+        except (ValueError, RecursionError) as error:
+            raise StoreDamaged(f"compaction {record.id}: {error}; undo it, or restore a backup") from None
         edited = self.timeline.rewording(record)
         if edited is None:
             return frame

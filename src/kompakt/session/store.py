@@ -56,10 +56,13 @@ class Store:
             raise UsageError(f"a session id is a text and not empty, not {id!r}")
         return Session(self.records, id, tenant=self.tenant, packing=self.packing, redact=self._redact)
 
-    async def heads(self) -> AsyncIterator[Head]:
-        """Go through all sessions of the tenant."""
+    async def heads(self, *, strict: bool = False) -> AsyncIterator[Head]:
+        """Go through all sessions of the tenant.
+
+        A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
+        """
         after = ""
-        while page := await self.records.heads(self.tenant, after=after, limit=_PAGE):
+        while page := await self.records.heads(self.tenant, after=after, limit=_PAGE, strict=strict):
             for head in page:
                 yield head
             after = page[-1].key
@@ -87,8 +90,12 @@ class Store:
         return await (await self.session(id)).delete()
 
     async def purge(self) -> int:
-        """Remove all sessions and notes of the tenant, scrub the store, and return how many sessions were removed."""
-        keys = [head.key async for head in self.heads()]
+        """Remove all sessions and notes of the tenant, scrub the store, and return how many sessions were removed.
+
+        Raises:
+            StoreDamaged: a session cannot be read; nothing was removed.
+        """
+        keys = [head.key async for head in self.heads(strict=True)]
         removed = await self.records.delete(keys)
         await self.records.forget(self.tenant)
         await self.scrub()

@@ -57,7 +57,7 @@ class MemoryRecords:
             session = self._sessions.get(key)
             return session.head if session else None
 
-    async def heads(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Head]:
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
         """List sessions of a tenant in the order of their keys."""
         with self._guard:
             heads = [session.head for session in self._sessions.values() if session.head.tenant == tenant]

@@ -163,7 +163,7 @@ async def version_of(connection: AsyncConnection) -> int:
     if not (await connection.execute(text(listed[connection.dialect.name]))).scalar_one():
         return 0
     found = (await connection.execute(text("SELECT version FROM kompakt_schema"))).scalars().all()
-    if len(found) != 1 or not isinstance(found[0], int):
+    if len(found) != 1 or not isinstance(found[0], int) or found[0] < 0:
         raise StoreDamaged("the store does not say which version it is: kompakt_schema should hold one number")
     return found[0]
 

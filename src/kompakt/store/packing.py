@@ -232,5 +232,7 @@ def _with_long(value: Json, get: Callable[[str], str]) -> Json:
     pointer = found.get(_POINTER)
     if isinstance(pointer, str):
         return get(pointer)
-    inner = pointer[0] if isinstance(pointer, list) else found
+    inner = pointer[0] if isinstance(pointer, list) and pointer else found
+    if not isinstance(inner, dict):
+        raise ValueError("an escaped object is none")
     return {key: _with_long(item, get) for key, item in cast("dict[str, Json]", inner).items()}

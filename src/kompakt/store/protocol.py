@@ -28,8 +28,11 @@ class Records(Protocol):
         """Return a session as it is now; ``None`` when there is none."""
         ...
 
-    async def heads(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Head]:
-        """List sessions of a tenant in the order of their keys, those behind the key ``after``."""
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
+        """List sessions of a tenant in the order of their keys, those after the key ``after``.
+
+        A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
+        """
         ...
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:

@@ -26,6 +26,7 @@ replica that takes over may lack what it was not yet sent.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -35,7 +36,9 @@ from kompakt.errors import Conflict, StoreDamaged, StoreVersion
 from kompakt.store.memory import used
 from kompakt.store.redis_scripts import ACQUIRE, COMMIT, DELETE, FORGET, HEADS, NOTE, RELEASE, RENEW
 from kompakt.store.redis_server import Server, read_url
-from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
+
+_log = logging.getLogger("kompakt.store")
 
 SCHEMA = 2
 """How things are kept; written beside them. 2 has notes, which 1 would not delete with their sessions."""
@@ -104,13 +107,24 @@ class RedisRecords:
         value, name = await self._run("HMGET", self._own(key, "head"), "value", "name")
         return self._head(key, value, name) if value is not None else None
 
-    async def heads(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Head]:
-        """List sessions of a tenant in the order of their keys."""
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
+        """List sessions of a tenant in the order of their keys; a damaged head is skipped and logged, or raised."""
         if limit < 1:
             return []
         sessions = f"{self._tenant(tenant)}sessions"
-        found = await self._script(HEADS, [sessions], [f"({after}" if after else "-", limit, self._prefix])
-        return [self._head("a listed session", value, name) for value, name in found]
+        while True:
+            found = await self._script(HEADS, [sessions], [f"({after}" if after else "-", limit, self._prefix])
+            heads: list[Head] = []
+            for key, value, name in found:
+                after = key.decode()
+                try:
+                    heads.append(self._head(after, value, name))
+                except StoreDamaged as error:
+                    if strict:
+                        raise
+                    _log.warning("a damaged session is left out of a list: %s", error)
+            if heads or len(found) < limit:
+                return heads
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
         """Write a batch in one script."""
@@ -265,9 +279,12 @@ class RedisRecords:
         """Unpack a head; its tenant is kept beside it, since it may hold what packed text cannot."""
         try:
             head = msgspec.msgpack.decode(value or b"", type=Head)
-            return msgspec.structs.replace(head, tenant=(name or b"").decode("utf-8", "surrogatepass"))
+            head = msgspec.structs.replace(head, tenant=(name or b"").decode("utf-8", "surrogatepass"))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._damaged(key, "its head") from error
+        if not is_sound(head):
+            raise self._damaged(key, "its head")
+        return head
 
     def _entries(
         self, key: str, kind: type[Entry], numbers: Iterable[int], values: Iterable[bytes | None]

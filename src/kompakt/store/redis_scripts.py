@@ -72,7 +72,8 @@ that were seen, fence's name and number, the head in four, then rows, events, bl
 HEADS = _script("""
 local found = {}
 for _, key in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])) do
-  found[#found + 1] = redis.call('HMGET', ARGV[3] .. '{' .. key .. '}:head', 'value', 'name')
+  local head = redis.call('HMGET', ARGV[3] .. '{' .. key .. '}:head', 'value', 'name')
+  found[#found + 1] = {key, head[1], head[2]}
 end
 return found
 """)

@@ -11,6 +11,7 @@ them in the same order, so neither can wait for the other in a circle.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -39,7 +40,9 @@ from kompakt.store.sql_tables import (
     cleaned,
     storable,
 )
-from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
+
+_log = logging.getLogger("kompakt.store")
 
 _Record = TypeVar("_Record", Head, Row, Event)
 
@@ -139,11 +142,35 @@ class SqlRecords(ABC):
         found = await self._all(select(HEADS).where(HEADS.c.key.in_(storable([key]))))
         return self._head(found[0]) if found else None
 
-    async def heads(self, tenant: str, *, after: str = "", limit: int = 100) -> list[Head]:
-        """List sessions of a tenant in the order of their keys, those behind the key ``after``."""
-        behind = cleaned(after.partition("\0")[0])
-        of = select(HEADS).where(HEADS.c.tenant == as_bytes(tenant), HEADS.c.key > behind)
-        return [self._head(found) for found in await self._all(of.order_by(HEADS.c.key).limit(limit))]
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
+        """List sessions of a tenant in the order of their keys, those after the key ``after``.
+
+        A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
+        """
+        start = cleaned(after.partition("\0")[0])
+        while True:
+            of = select(HEADS).where(HEADS.c.tenant == as_bytes(tenant), HEADS.c.key > start)
+            page = await self._all(of.order_by(HEADS.c.key).limit(limit))
+            heads = [head for found in page if (head := self._listed(found, start, strict)) is not None]
+            if heads or not page or len(page) < limit:
+                return heads
+            last = max((found["key"] for found in page if isinstance(found["key"], str)), default="")
+            if last <= start:
+                raise StoreDamaged(f"{self.place}: the sessions cannot be listed; restore the store from a backup")
+            start = last
+
+    def _listed(self, found: dict[str, Any], start: str, strict: bool) -> Head | None:
+        """Read a head of a page; ``None`` when it is damaged."""
+        try:
+            head = self._head(found)
+            if head.key <= start:
+                raise self._damaged(found, "the key")
+        except StoreDamaged as error:
+            if strict:
+                raise
+            _log.warning("a damaged session is left out of a list: %s", error)
+            return None
+        return head
 
     async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
         """Return rows with ``after < seq <= upto`` in order, at most ``limit`` of them, ``words`` left empty."""
@@ -305,8 +332,14 @@ class SqlRecords(ABC):
 
     def _head(self, found: dict[str, Any]) -> Head:
         tenant = found["tenant"]
-        text = tenant.decode("utf-8", "surrogatepass") if isinstance(tenant, bytes) else tenant
-        return self._checked(found | {"tenant": text}, Head, "the head")
+        try:
+            text = tenant.decode("utf-8", "surrogatepass") if isinstance(tenant, bytes) else tenant
+        except UnicodeDecodeError:
+            raise self._damaged(found, "the tenant") from None
+        head = self._checked(found | {"tenant": text}, Head, "the head")
+        if not is_sound(head):
+            raise self._damaged(found, "the head")
+        return head
 
     def _row(self, found: dict[str, Any]) -> Row:
         return self._checked(self._unpacked(found), Row, f"row {found['seq']}")

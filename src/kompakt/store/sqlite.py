@@ -77,6 +77,10 @@ _SEARCH = text(
 _UNINDEX = text("INSERT INTO kompakt_index (kompakt_index, rowid, names) VALUES ('delete', :id, :names)")
 
 
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
 class _Cursor(aiosqlite.Cursor):
     """A cursor that crosses to the connection's thread once a statement, where the driver's own crosses four times."""
 
@@ -130,6 +134,7 @@ class _Connection(aiosqlite.Connection):
             opened = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
             for setting in ("synchronous=FULL", "secure_delete=ON", "temp_store=MEMORY"):
                 opened.execute(f"PRAGMA {setting}")
+            opened.text_factory = _text  # one damaged text must not fail the whole query
             return opened
 
         super().__init__(connect, iter_chunk_size=64)

@@ -111,6 +111,20 @@ class Fence(msgspec.Struct, frozen=True):
     """Grows each time the lock changes hands."""
 
 
+_LATEST = 253_402_300_800.0
+"""The year 10000 in seconds since 1970: no date is written behind it."""
+
+
+def is_sound(head: Head) -> bool:
+    """Tell whether the values of a head are possible ones: its id is text, its counts and times can be written."""
+    try:
+        head.id.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    counts = (head.rows, head.events, head.tip, head.turn, head.messages)
+    return min(counts) >= 0 and all(0 <= time < _LATEST for time in (head.created, head.touched))
+
+
 def key_of(tenant: str, id: str) -> str:
     """Name a session in a store: plain hexadecimal digits, whatever bytes the id holds."""
     parts = [text.encode("utf-8", "surrogatepass") for text in (tenant, id)]
