@@ -30,7 +30,7 @@ VALUES: tuple[Any, ...] = (
     b"\xff\xfe", b"p[]", b"p{}", b'p{"$kompakt-blob":[1]}', b'p{"role":7,"content":{"a":[]}}', "marker", -1, 2**62,
 )  # fmt: skip
 
-FLIPS = 40
+FLIPS = 60
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,9 @@ class _Connection(aiosqlite.Connection):
 class SqliteRecords(SqlRecords):
     """Records in a SQLite file."""
 
+    _wrong = (*SqlRecords._wrong, UnicodeDecodeError)
+    """The driver raises the last one when an error quotes a damaged schema."""
+
     def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
         super().__init__(engine, f"sqlite:///{path}")
         self._patience = patience
@@ -384,7 +387,7 @@ def _begin(connection: Connection) -> None:
 def explained(place: str, error: BaseException) -> StoreError:
     """Say what an error of SQLite means."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (_CORRUPT, _NOTADB):
+    if code in (_CORRUPT, _NOTADB) or isinstance(error, UnicodeDecodeError):
         what = "is not a SQLite database" if code == _NOTADB else "is damaged"
         return StoreDamaged(f"{place}: the file {what}; restore it from a backup or name another")
     if code == _CONSTRAINT:
