@@ -29,6 +29,7 @@ from kompakt.model.budget import Budget
 from kompakt.model.groups import Group, Round, Turn
 from kompakt.model.json import Origins, plain, restore
 from kompakt.model.limits import limits as limits_of
+from kompakt.model.limits import with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
@@ -36,6 +37,7 @@ from kompakt.wire import surrogates
 from kompakt.wire.conversion import Drop
 from kompakt.wire.detection import detect
 from kompakt.wire.formats import WIRES, Wire
+from kompakt.wire.output import stated_output
 from kompakt.wire.problem import Change, Problem, Repair, Shape
 from kompakt.wire.thinking import thinks_by_hand
 from kompakt.wire.tools import define_tool
@@ -469,7 +471,7 @@ async def acompact(
     repaired = _repaired(given.history)
     chosen = _chosen(policy, strategy)
     order = Order(
-        budget=budget_for(budget, model or given.history.model, chosen),
+        budget=budget_for(budget, model or given.history.model, chosen, request=given.history),
         policy=chosen,
         counter=_counter(given.history, model, tokenizer),
         pins=_pins(pins, given.history, repaired.history),
@@ -556,8 +558,12 @@ def _chosen(policy: AnyPolicy, strategy: Strategy | None) -> Policy:
     return policy_named(strategy)
 
 
-def budget_for(budget: int | Budget | None, model: str | None, policy: Policy | None = None) -> Budget:
-    """Return the budget that is meant: the one given, or the model's own; none where only the policy's triggers count.
+def budget_for(
+    budget: int | Budget | None, model: str | None, policy: Policy | None = None, *, request: History | None = None
+) -> Budget:
+    """Return the budget that is meant: the one given, or the model's own, less the output that a request asks for.
+
+    There is none where only the policy's triggers count.
 
     Raises:
         UsageError: neither is known.
@@ -570,4 +576,13 @@ def budget_for(budget: int | Budget | None, model: str | None, policy: Policy | 
         if policy is not None and policy.has_triggers:
             return Budget(window=0, trigger=0, target=0)
         raise UsageError("no budget and no model to take one from; pass budget=… or model=…")
-    return Budget.for_model(limits_of(model))
+    found = limits_of(model)
+    if request is None:
+        return Budget.for_model(found)
+    if request.contract is not None and request.contract.separate_output:
+        found = with_window(found, found.context, separate=True)
+    output = stated_output((request.body or {}).get)
+    if output is None:
+        return Budget.for_model(found)
+    fixed = tokens.count(request.with_messages(()), _counter(request, model)).total
+    return Budget.for_request(found, output=output, fixed=fixed)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.engine.sessions import rounds
+from tests.histories.messages import user
 
 import kompakt
 from kompakt.agent.events import Compacted
 from kompakt.agent.protocol import Delta, Reply, ToolSpec
-from kompakt.agent.saving import down_to
+from kompakt.agent.saving import Saving
 from kompakt.engine.cost import Prices
-from kompakt.model.budget import Budget, Usage
+from kompakt.model.budget import Usage
 
 
 class Model:
@@ -64,42 +66,65 @@ def read(path: str) -> str:
     return "\n".join(f"{n}: value_{n} = compute({path!r}, {n})" for n in range(40))
 
 
-def bill(steps: int, **settings: Any) -> tuple[Model, int]:
-    """Run an agent; return its model, and how often its history was compacted."""
+def bill(steps: int, **settings: Any) -> tuple[Model, list[str]]:
+    """Run an agent; return its model, and the reasons for which its history was compacted."""
     model = Model(steps)
 
-    async def work() -> int:
+    async def work() -> list[str]:
         config = kompakt.CompactionConfig(**settings)
         async with kompakt.Agent(model, tools=[read], compaction=config) as agent:
             events = [event async for event in agent.stream("Read them all. Never write a file.", session="s")]
             session = await agent.session("s")
             assert await session.verify() == []
-            return sum(type(event) is Compacted for event in events)
+            return [event.report.reason for event in events if type(event) is Compacted and event.report]
 
     return model, asyncio.run(work())
 
 
 class TestSaving:
-    def test_a_long_run_costs_less(self) -> None:
-        """Far below the window, a long run is compacted when that pays, and pays half of it at most."""
+    def test_a_long_run_costs_less_where_that_is_asked_for(self) -> None:
+        """Far below the window, a long run is compacted when that pays, pays half of it at most, and says so."""
         plain, never = bill(160, economic=False)
-        saving, times = bill(160)
-        assert never == 0 and plain.largest < Model.context_window * 0.5
-        assert times > 0 and saving.bill < 0.6 * plain.bill
+        saving, reasons = bill(160, economic=True)
+        assert never == [] and plain.largest < Model.context_window * 0.5
+        assert reasons and saving.bill < 0.6 * plain.bill
+        assert all(reason.startswith("cheaper by ") for reason in reasons)
+
+    def test_nothing_is_rewritten_below_half_of_the_window_by_default(self) -> None:
+        """Money does not cost the task: what fits easily stays whole unless the user asks for more."""
+        model, reasons = bill(160)
+        assert reasons == [] and 100_000 < model.largest < 272_000 / 2
 
     @pytest.mark.parametrize("settings", [{"auto": False}, {"economic": False}], ids=str)
     def test_it_can_be_turned_off(self, settings: dict[str, bool]) -> None:
         """Who wants nothing rewritten before it must be has that."""
-        assert bill(60, **settings)[1] == 0
+        assert bill(60, **settings)[1] == []
 
     def test_a_short_run_is_left_alone(self) -> None:
         """What a rewriting would not pay back is not rewritten."""
-        assert bill(8)[1] == 0
+        assert bill(8, economic=True)[1] == []
 
 
-class TestBudget:
-    def test_comes_down_to_the_goal(self) -> None:
-        """The prompt exceeds it, it aims for the goal, and the window stays what it is."""
-        budget = down_to(Budget.of(50_000), 6_000, 20_000)
-        assert budget.due(20_000) and budget.target == 6_000 and budget.window == 50_000
-        assert not budget.due(budget.trigger)
+class TestAboveHalf:
+    def test_a_rewriting_goes_no_further_than_one_that_is_due(self) -> None:
+        """By default what is left after saving is what an ordinary compaction leaves."""
+        saving, budget = Saving("gpt-5", economic=None), kompakt.Budget.of(20_000)
+        context = kompakt.Context([user("Task."), *rounds(18)])
+        assert 10_000 < context.projected_tokens < 20_000
+        saving.begin(context)
+        goals: list[int] = []
+        for _ in range(2_000):
+            saving.sending(context)
+            saving.answered(10)
+            goal = saving.goal(context, budget)
+            goals += [goal] if goal is not None else []
+        assert goals and min(goals) >= budget.goal(context.step_tokens, fixed=context.required_tokens)
+
+    def test_no_limit_means_no_half(self) -> None:
+        """An unlimited window is never half full."""
+        saving, context = Saving("gpt-5", economic=None), kompakt.Context([user("Task."), *rounds(12)])
+        saving.begin(context)
+        for _ in range(50):
+            saving.sending(context)
+            saving.answered(10)
+        assert saving.goal(context, kompakt.Budget(window=0, trigger=0, target=0)) is None

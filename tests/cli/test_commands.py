@@ -49,6 +49,23 @@ def refused(outcome: Outcome, *said: str) -> None:
         assert words in outcome.err
 
 
+class TestBudget:
+    @pytest.mark.parametrize("command", [("compact",), ("session", "compact")], ids=" ".join)
+    def test_its_help_says_how_much_of_it_is_used(self, command: tuple[str, ...]) -> None:
+        """Nobody wonders why the result is far below the budget."""
+        assert "About half of them are used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
+
+    def test_a_file_and_a_session_of_it_come_to_the_same_size(self, tmp_path: Path) -> None:
+        """The same history, budget and policy."""
+        body = plain.build("openai-chat", messages=120, seed=7, mean_chars=700)
+        file, store = put(tmp_path / "long.json", body), f"sqlite:///{tmp_path}/kept.db"
+        budget = str(kompakt.count(body).total // 3)
+        once = kompakt.count(json.loads(run("compact", file, "--budget", budget).out)).total
+        run("session", "import", file, "--id", "long", "--store", store)
+        stored = json.loads(run("session", "compact", "long", "--budget", budget, "--store", store, "--json").out)
+        assert stored["tokens_after"] == once
+
+
 class TestHelp:
     def test_version(self) -> None:
         """One line that names the version."""

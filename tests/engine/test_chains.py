@@ -72,7 +72,7 @@ class TestFormerRequests:
                 if message["role"] == "assistant":
                     message["content"].insert(0, thought)
             body = {**body, "messages": [*body["messages"], *new]}
-            body = kompakt.compact(body, BUDGET, format="anthropic").payload
+            body = kompakt.compact(body, 4_000, format="anthropic").payload
             assert FIRST in list(texts(body["messages"][0]))
             requests = [text for text in texts(body["messages"][0]) if text.startswith("Request ")]
             assert len(requests) <= 2

@@ -149,7 +149,7 @@ class TestExclusion:
     def test_counts_all_and_included(self) -> None:
         """The summary counts groups, messages, tool calls and tokens: all of them, and those shown."""
         context = Context(
-            [user("go"), assistant(call("a"), call("b")), tool(result("a")), tool(result("b")), user("on")]
+            [user("go"), assistant(call("a"), call("b")), tool(result("a")), tool(result("b")), assistant("Done.")]
         )
         whole = context.summary()["all"]
         assert whole == context.summary()["included"]

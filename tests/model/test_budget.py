@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kompakt.model.budget import OUTPUT_CAP, Budget, Usage, overflows, usable
+from kompakt.model.budget import (
+    LEAST_ROOM,
+    LEAST_SHARE,
+    MIN_ANSWER,
+    OUTPUT_CAP,
+    STEADY_STEPS,
+    Budget,
+    Usage,
+    size_after_refusal,
+    usable,
+)
 from kompakt.model.limits import Limits, limits
 
 counts = st.integers(0, 3_000_000)
@@ -58,18 +70,18 @@ class TestOverflows:
     @given(usages, sizes)
     def test_above_usable_only(self, usage: Usage, model: Limits) -> None:
         """Exactly full is not an overflow."""
-        assert overflows(usage, model) == (usage.total > usable(model))
+        assert Budget.for_model(model).overflows(usage) == (usage.total > usable(model))
 
     @given(usages)
     def test_unlimited_never_overflows(self, usage: Usage) -> None:
         """A context of 0 has no end."""
-        assert not overflows(usage, Limits(model="m", context=0))
+        assert not Budget.for_model(Limits(model="m", context=0)).overflows(usage)
 
     def test_cache_reads_count(self) -> None:
         """A step served from the cache fills the window all the same."""
-        model = Limits(model="m", context=200_000, output=8_000)
-        assert overflows(Usage(input=1_000, cache_read=190_500, output=501), model)
-        assert not overflows(Usage(input=1_000, cache_read=190_500, output=500), model)
+        budget = Budget.for_model(Limits(model="m", context=200_000, output=8_000))
+        assert budget.overflows(Usage(input=1_000, cache_read=190_500, output=501))
+        assert not budget.overflows(Usage(input=1_000, cache_read=190_500, output=500))
 
 
 class TestBudget:
@@ -90,9 +102,16 @@ class TestBudget:
         assert budget.usable == usable(model, output_cap=cap)
 
     def test_for_model_numbers(self) -> None:
-        """A Claude of 200,000: 168,000 usable, due at 90 %, down to 70 % of that."""
+        """A Claude of 200,000: 168,000 usable, due at 90 %, down to half of that."""
         budget = Budget.for_model(Limits(model="m", context=200_000, output=64_000))
-        assert budget == Budget(window=200_000, reserve=OUTPUT_CAP, trigger=151_200, target=75_600)
+        assert budget == Budget(window=200_000, reserve=OUTPUT_CAP, trigger=151_200, target=75_600, relative=True)
+
+    def test_a_limit_of_the_prompt_is_the_window(self) -> None:
+        """Nothing is kept free within a limit that does not cover the answer, and nothing can yield beyond it."""
+        for model, window in (("gpt-5", 272_000), ("gemini-3-pro", 1_048_576)):
+            budget = Budget.for_model(limits(model))
+            assert (budget.window, budget.reserve, budget.ceiling) == (window, 0, window)
+            assert budget.trigger >= 0.85 * window
 
     def test_unlimited_is_never_due(self) -> None:
         """No window, no trigger."""
@@ -117,7 +136,7 @@ class TestBudget:
             ({"window": 100, "trigger": 50, "target": 50}, "target=50"),
         ],
     )
-    def test_contradictions_are_refused(self, fields: dict[str, int], named: str) -> None:
+    def test_contradictions_are_refused(self, fields: dict[str, Any], named: str) -> None:
         """The error quotes the value and says what to do."""
         with pytest.raises(ValueError, match=named) as caught:
             Budget(**fields)
@@ -135,3 +154,115 @@ class TestBudget:
         assume(not 0 < share <= 1)
         with pytest.raises(ValueError, match="share="):
             Budget.for_model(limits("gpt-5"), trigger_share=share)
+
+
+class TestGoal:
+    @given(st.integers(1, 1_000_000), st.integers(0, 1_000_000), st.floats(0, 100_000))
+    def test_leaves_the_fixed_part_and_a_share_of_the_rest(self, tokens: int, fixed: int, step: float) -> None:
+        """The goal lies between the least and half of what can change, above what cannot."""
+        budget, room = Budget.of(tokens), max(0, tokens - fixed)
+        goal = budget.goal(step, fixed=fixed)
+        assert fixed + int(room * LEAST_SHARE) <= goal <= max(fixed + int(room * 0.5), fixed + int(room * LEAST_SHARE))
+
+    @pytest.mark.parametrize("fixed", [0, 5_000, 10_000, 15_000, 20_000])
+    def test_steps_fit_below_the_trigger_where_the_room_exists(self, fixed: int) -> None:
+        """Eight ordinary steps at least; where there is no room for them, the smallest share is left."""
+        budget = Budget.of(40_000)
+        for step in range(100, 5_000, 100):
+            goal = budget.goal(step, fixed=fixed)
+            least = fixed + int((40_000 - fixed) * LEAST_SHARE)
+            assert budget.trigger - goal >= STEADY_STEPS * step or goal == least
+
+    def test_a_target_in_tokens_is_taken_literally(self) -> None:
+        """As long as it leaves anything of what can change."""
+        budget = Budget(window=40_000, trigger=36_000, target=9_000)
+        assert budget.goal(5_000, fixed=2_000) == 9_000
+        assert budget.goal(10, fixed=16_000) == 16_000 + LEAST_ROOM
+
+    def test_the_share_of_a_policy_is_taken_of_what_can_change(self) -> None:
+        """Three quarters of what the fixed part leaves."""
+        assert Budget.of(40_000).goal(10, fixed=20_000, share=0.75) == 35_000
+
+    @given(st.integers(1, 1_000_000), st.floats(0, 1), st.integers(0, 1_000_000))
+    def test_a_mark_lies_between_the_fixed_part_and_the_trigger(self, tokens: int, share: float, fixed: int) -> None:
+        """Whatever the share."""
+        assert min(fixed, tokens) <= Budget.of(tokens).mark(share, fixed=fixed) <= tokens
+
+
+class TestForRequest:
+    WINDOW = Limits(model="m", context=60_000, output=64_000)
+
+    def test_an_output_that_is_stated_is_reserved(self) -> None:
+        """Also above the cap that holds for outputs that nobody asked for."""
+        assert Budget.for_request(Limits(model="m", context=200_000, output=64_000), output=64_000).reserve == 64_000
+        assert Budget.for_request(self.WINDOW, output=8_000).reserve == 8_000
+
+    def test_it_yields_to_the_rest_of_the_request(self) -> None:
+        """It takes no more than half of what system prompt and tools leave."""
+        assert Budget.for_request(self.WINDOW, output=32_000, fixed=30_000).reserve == 15_000
+        assert Budget.for_request(self.WINDOW, output=32_000, fixed=90_000).usable == 60_000
+
+    def test_it_is_reserved_in_full_where_the_provider_counts_it(self) -> None:
+        """As long as anything is left beside it."""
+        counted = Budget.for_request(self.WINDOW, output=32_000, fixed=20_000, output_counts=True)
+        assert counted.reserve == 32_000
+        assert Budget.for_request(self.WINDOW, output=32_000, fixed=30_000, output_counts=True).reserve == 15_000
+
+    def test_an_output_that_is_left_open_takes_a_part(self) -> None:
+        """The provider gives an answer what there is."""
+        assert Budget.for_request(self.WINDOW).reserve == 15_000
+        assert Budget.for_request(self.WINDOW, fixed=40_000).reserve == 5_000
+
+    def test_an_assumed_output_limit_does_not_lower_a_stated_output(self) -> None:
+        """Nobody knows what an unknown model writes; the request does."""
+        unknown = Limits(model="m", context=60_000, output=4_096, known=False)
+        assert Budget.for_request(unknown, output=8_000).reserve == 8_000
+
+    @given(sizes, st.none() | st.integers(1, 200_000), st.integers(0, 200_000), st.booleans())
+    def test_is_consistent(self, model: Limits, output: int | None, fixed: int, counts: bool) -> None:
+        """Whatever is asked for, a budget comes of it, and its window is no more than the model's."""
+        budget = Budget.for_request(model, output=output, fixed=fixed, output_counts=counts)
+        assert 0 < budget.trigger <= budget.usable <= budget.ceiling <= budget.window <= model.context
+
+
+class TestChanges:
+    @given(sizes, st.floats(0.25, 4))
+    def test_scaled_keeps_proportions(self, model: Limits, ratio: float) -> None:
+        """A budget in our tokens is smaller where the provider counts more; never larger."""
+        budget = Budget.for_model(model)
+        scaled = budget.scaled(ratio)
+        assert scaled.trigger <= budget.trigger and scaled.relative
+        assert ratio <= 1 or scaled.trigger == max(1, int(budget.trigger / ratio))
+
+    @given(st.integers(2, 1_000_000), st.integers(0, 1_000_000))
+    def test_within_what_was_read(self, tokens: int, read: int) -> None:
+        """The trigger falls to what a provider reads, never below a quarter, and the target keeps its share."""
+        budget = Budget.of(tokens)
+        lower = budget.within(read)
+        assert max(1, budget.trigger // 4) <= lower.trigger <= budget.trigger
+        assert lower.relative and lower.target <= lower.trigger // 2 + 1
+
+    def test_down_to_a_goal(self) -> None:
+        """A request of that size is due, and the goal is literal."""
+        budget = Budget.of(100_000).down_to(9_000, shown=60_000)
+        assert budget.due(60_000) and budget.goal(10, fixed=1_000) == 9_000
+
+    def test_the_ceiling_leaves_room_for_a_call(self) -> None:
+        """Where the reserve yields, the model can still answer."""
+        assert Budget.for_model(Limits(model="m", context=200_000, output=64_000)).ceiling == 200_000 - MIN_ANSWER
+        assert Budget.of(5_000).ceiling == 5_000
+
+
+class TestRefusal:
+    def test_numbers_of_the_provider_are_used(self) -> None:
+        """Its limit less the output asked for, in our tokens."""
+        size, ratio = size_after_refusal(100_000, limit=128_000, actual=130_000, output=8_000)
+        assert ratio == 1.3 and size == min(80_000, int(120_000 / 1.3 * 0.95))
+
+    def test_less_is_tried_where_there_are_none(self) -> None:
+        """A share of what was sent."""
+        assert size_after_refusal(10_000, limit=None) == (8_000, 1.0)
+
+    def test_an_output_larger_than_the_window_leaves_the_least(self) -> None:
+        """Nothing helps then; the size is a size all the same."""
+        assert size_after_refusal(10_000, limit=8_000, output=9_000)[0] == 2

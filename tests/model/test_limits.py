@@ -32,8 +32,8 @@ class TestNumbers:
             ("claude-opus-5-5", 1_000_000, None, 128_000),
             ("claude-fable-5-1", 1_000_000, None, 128_000),
             ("claude-sonnet-4-5", 200_000, None, 64_000),
-            ("gemini-3-pro-preview", 1_048_576, None, 65_536),
-            ("gemini-3.8-flash", 1_048_576, None, 65_536),
+            ("gemini-3-pro-preview", 1_048_576, 1_048_576, 65_536),
+            ("gemini-3.8-flash", 1_048_576, 1_048_576, 65_536),
             ("deepseek-v4-pro", 1_000_000, None, 384_000),
         ],
     )

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.session.making import fresh, run, turns
 
-import kompakt
-from kompakt.model.budget import Budget
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.session.events import Compacted, Deed, Done, Edited, Failed, Pinned, Reverted, Timeline, Undone
-from kompakt.session.going_on import is_amid, less
+from kompakt.session.going_on import is_amid
 from kompakt.store.memory import MemoryRecords
 
 REST: dict[str, Any] = {"frame": "{}", "reason": "", "policy": "", "tokens_before": 9, "tokens_after": 1}
@@ -101,18 +99,6 @@ class TestGoingOn:
     def test_amid_a_step(self, messages: list[Message], amid: bool) -> None:
         """A call that waits for its result, or reasoning for what it leads to."""
         assert is_amid(messages) == amid
-
-    @given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 2000), st.integers(0, 4000))
-    def test_a_smaller_budget_is_a_budget(self, window: int, trigger: int, reserve: int, tokens: int) -> None:
-        """Whatever is taken from it, it stays one that makes sense and is never larger."""
-        try:
-            budget = Budget(window=window, reserve=reserve, trigger=trigger, target=trigger // 2)
-        except kompakt.UsageError:
-            return
-        smaller = less(budget, tokens)
-        assert smaller.trigger <= budget.trigger
-        assert max(smaller.trigger, smaller.usable) <= max(1, max(budget.trigger, budget.usable) - tokens)
-        assert less(Budget(window=0, trigger=0, target=0), tokens).trigger == 0
 
 
 class TestVerify:

@@ -12,8 +12,9 @@ from kompakt.engine.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
-from kompakt.model.limits import Limits
+from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.tokens import Tokenizer
+from kompakt.wire.formats import WIRES
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     prune: bool | None = None
     """Whether old tool outputs are hidden before anything else goes, in batches at the trigger."""
     economic: bool | None = None
-    """Whether a prompt that still fits is compacted when that makes the run cheaper; true when nobody says."""
+    """Whether a prompt that still fits is compacted when that makes the run cheaper. By default only above half of the
+    window, and no further than a compaction that is due would go; with ``True`` at any size, and to far less."""
     native: Literal["off", "demand", "threshold", "edits"] | None = None
     """Whether the provider compacts, where it can: asked when it is due, or by itself, by a summary from a size on or
     by hiding old tool outputs. kompakt does what the provider does not."""
@@ -73,14 +75,19 @@ def prepares_at(config: CompactionConfig) -> float:
     return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
 
-def is_economic(config: CompactionConfig) -> bool:
-    """Tell whether a prompt that fits may be compacted; what a provider does by itself is not meddled with."""
-    return config.auto is not False and config.economic is not False and config.native not in ("threshold", "edits")
+def economic_of(config: CompactionConfig) -> bool | None:
+    """Return whether a prompt that fits may be compacted; never where the provider compacts by itself."""
+    return False if config.auto is False or config.native in ("threshold", "edits") else config.economic
 
 
 def limits_of(client: ChatClient) -> Limits:
-    """Say what a client's model holds."""
-    return Limits(model=client.model, context=client.context_window, output=client.output_limit)
+    """Return what a client's model takes and writes.
+
+    Window and output limit are the client's, the limit of the prompt alone is the model's own.
+    """
+    separate = WIRES[client.format].contract.separate_output
+    found = with_window(lookup(client.model), client.context_window, separate=separate)
+    return msgspec.structs.replace(found, output=client.output_limit)
 
 
 def budget_of(client: ChatClient, config: CompactionConfig) -> Budget:

@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, is_economic, limits_of, policy_of, prepares_at
+from kompakt.agent.configuration import CompactionConfig, budget_of, economic_of, limits_of, policy_of, prepares_at
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live import Live
 from kompakt.agent.native import Native
 from kompakt.agent.preparing import Preparing
 from kompakt.agent.protocol import ChatClient, Delta, Reply
-from kompakt.agent.saving import Saving, down_to
+from kompakt.agent.saving import Saving, reason_for
 from kompakt.agent.summarizing import LLMSummarizer
 from kompakt.agent.tools import Tool, failed, interrupted
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.engine.summary import Summarizer
 from kompakt.errors import DoesNotFit, Overflowed
-from kompakt.model.budget import Budget, Usage, overflows
+from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 from kompakt.session.compacting import Prepared, SessionCompaction, Wish
@@ -38,13 +38,6 @@ _log = logging.getLogger("kompakt.agent")
 
 TRIES = 3
 """How often a request that was too long is cut where it grew, before everything is compacted to the least."""
-
-_SHARE = 0.8
-"""Part of a request that is kept when the provider says that it is too long and not by how much."""
-
-_MARGIN = 0.95
-"""Part of what would fit that is aimed for: the provider's count and ours differ from text to text."""
-
 
 _FULL = 0.5
 """Share of the window below which nobody would cut a prompt: counts differ more while it is small."""
@@ -81,7 +74,7 @@ class Loop:
         """Tokens that the provider counts for each that is counted here."""
         self._ahead, self._share = Preparing(live.session), prepares_at(config)
         self._native = Native(client, live, how=config.native, budget=self._budget)
-        self._saving = Saving(client.model, wanted=is_economic(config))
+        self._saving = Saving(client.model, economic=economic_of(config))
         self._sent = 0
         """Tokens of the newest request, as they are counted here."""
         self._before: tuple[int, int] | None = None
@@ -151,7 +144,7 @@ class Loop:
             await self.compact()
         elif self._config.auto is not False and self._policy.due(self._live.context) is not None:
             await self._run_triggers()
-        elif (goal := self._saving.goal(self._live.context)) is not None:
+        elif (goal := self._saving.goal(self._live.context, self._budget.scaled(self._ratio))) is not None:
             if self._share and not self._ahead.is_over:  # to save is not urgent: nobody waits for a summary
                 await self._prepare(goal)
             else:
@@ -165,8 +158,10 @@ class Loop:
         await self._rewritten(done if done.changed else None)
 
     def _is_near(self, tokens: int) -> bool:
-        """Tell whether so many tokens, as the provider counts, are close to what calls for a compaction."""
-        return self._share > 0 and 0 < int(self._budget.trigger * self._share) < tokens
+        """Tell whether a request of this size, as the provider counts, will soon call for a compaction."""
+        if not self._share or not self._budget.trigger:
+            return False
+        return self._budget.mark(self._share, fixed=int(self._live.context.fixed_tokens * self._ratio)) < tokens
 
     async def _prepare(self, goal: int | None = None) -> None:
         """Have a compaction worked out while the run goes on."""
@@ -174,10 +169,10 @@ class Loop:
             await self._ahead.begin(self._wish(goal))
 
     def _wish(self, goal: int | None, *, reason: str | None = None) -> Wish:
-        budget = _scaled(self._budget, self._ratio)
+        budget, shown = self._budget.scaled(self._ratio), self._live.context.projected_tokens
         return Wish(
-            reason=reason,
-            budget=budget if goal is None else down_to(budget, goal, self._live.context.projected_tokens),
+            reason=reason if goal is None else reason_for(goal, shown),
+            budget=budget if goal is None else budget.down_to(goal, shown=shown),
             policy=self._policy,
             summarizer=self._summarizer(),
             instructions=self._config.instructions,
@@ -304,13 +299,18 @@ class Loop:
                 goal = max(1, error.floor)
 
     def _goal(self, overflow: Overflow | None, counted: int) -> int:
-        """Say how many tokens, counted here, the provider would take; learn how it counts."""
-        if overflow is None or overflow.by_bytes or not overflow.limit:
-            return int(counted * _SHARE)
-        room = overflow.limit - (overflow.output or min(self._client.output_limit, overflow.limit // 2))
-        if overflow.actual:
-            self._ratio = max(self._ratio, overflow.actual / max(1, counted))
-        return min(int(counted * _SHARE), int(room / self._ratio * _MARGIN)) if room > 0 else int(counted * _SHARE)
+        """Return how many tokens, counted here, the provider would take; learn how it counts."""
+        if overflow is None or overflow.by_bytes:
+            return size_after_refusal(counted, limit=None)[0]
+        size, ratio = size_after_refusal(
+            counted,
+            limit=overflow.limit,
+            actual=overflow.actual,
+            output=overflow.output,
+            reserve=0 if limits_of(self._client).input else self._client.output_limit,
+        )
+        self._ratio = max(self._ratio, ratio)
+        return size
 
     async def _account(self, reply: Reply) -> None:
         """Learn from what the provider reports; ask for a compaction when the window is full."""
@@ -323,20 +323,20 @@ class Loop:
             if self._is_cut(sent, reply.usage):
                 _log.warning("the provider read %d of %d tokens: it cut the prompt", reply.usage.prompt, sent)
                 if self._config.auto is not False:
-                    self._budget = _within(self._budget, reply.usage.prompt)
+                    self._budget = self._budget.within(reply.usage.prompt)
                     await self._request(f"the provider read only {reply.usage.prompt} of {sent} tokens")
                 return
             observed = min(4.0, max(0.25, reply.usage.prompt / sent))
             self._ratio += 0.5 * (observed - self._ratio)
-        if self._config.auto is not False and overflows(reply.usage, limits_of(self._client)):
-            await self._request(f"over {self._budget.usable} tokens: the provider counts {reply.usage.total}")
+        if self._config.auto is not False and self._budget.overflows(reply.usage):
+            await self._request(f"over {self._budget.limit} tokens: the provider counts {reply.usage.total}")
 
     def _is_cut(self, sent: int, usage: Usage) -> bool:
         """Tell whether a provider read less than was sent: far less than expected, or no more although more came."""
         if self._native.edits:  # as it was told to
             return False
         before, self._before = self._before, (sent, usage.prompt)
-        expected, window = int(sent * self._ratio), self._client.context_window
+        expected, window = int(sent * self._ratio), max(self._client.context_window, self._budget.window)
         if before is not None and sent > before[0] + _NOISE and sent / 2 < usage.prompt <= min(before[1], sent - 1):
             # Far fewer tokens than were sent are a server that reports only what is not cached. At least as many as
             # were sent are a server that rounds, or counts otherwise: nothing is missing.
@@ -388,20 +388,6 @@ async def surely(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("what was said last is not in the store: %s", error)
         raise
-
-
-def _scaled(budget: Budget, ratio: float) -> Budget:
-    """Say a budget in tokens as they are counted here."""
-    if ratio <= 1.0 or not budget.trigger:
-        return budget
-    numbers = {name: int(getattr(budget, name) / ratio) for name in ("window", "reserve", "trigger", "target")}
-    return msgspec.structs.replace(budget, **numbers)
-
-
-def _within(budget: Budget, read: int) -> Budget:
-    """Make a budget of what a provider reads that does not say how much it holds; never below a quarter."""
-    trigger = max(1, budget.trigger // 4, min(budget.trigger, int(read * _MARGIN)))
-    return msgspec.structs.replace(budget, trigger=trigger, target=min(budget.target, trigger // 2))
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from kompakt import api
+from kompakt.agent.configuration import limits_of
 from kompakt.agent.prompts import Prompts
 from kompakt.agent.protocol import ChatClient, Reply
 from kompakt.agent.showing import Script, clean, cut, unthought
@@ -21,7 +22,6 @@ from kompakt.engine.ledger.lines import narrated
 from kompakt.engine.summary import Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
 from kompakt.model.budget import Usage, usable
-from kompakt.model.limits import Limits
 from kompakt.model.messages import JsonObject, Message, Text, ToolResult
 from kompakt.model.phrases import BRIDGE
 from kompakt.model.tokens import counter_for
@@ -143,8 +143,7 @@ class _Task:
         self.counter = counter_for(owner.model or owner.client.model)
         self.script = Script(material, self.counter)
         self.sayings = Sayings(material)
-        limits = Limits(model=self.client.model, context=self.client.context_window, output=self.client.output_limit)
-        self.window = usable(limits, output_cap=self.client.output_limit) or sys.maxsize
+        self.window = usable(limits_of(self.client), output_cap=self.client.output_limit) or sys.maxsize
         self.limit = min(material.max_tokens, self.client.output_limit or material.max_tokens)
         self.sent = 0
         """Tokens of the newest request, as they are counted here."""

@@ -28,7 +28,14 @@ NOTHING_LEAVES = "Nothing leaves the history, so the model gets no text in its p
 
 Budget = Annotated[
     int | None,
-    typer.Option("--budget", metavar="N", min=1, envvar="KOMPAKT_BUDGET", help="Tokens to fit into; else the model's."),
+    typer.Option(
+        "--budget",
+        metavar="N",
+        min=1,
+        envvar="KOMPAKT_BUDGET",
+        help="Tokens to fit into; else the model's. About half of them are used right after a compaction, so that the "
+        "next steps fit as well.",
+    ),
 ]
 ModelName = Annotated[
     str | None, typer.Option("--model", metavar="M", envvar="KOMPAKT_MODEL", help="Count for this model.")

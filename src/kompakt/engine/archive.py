@@ -32,6 +32,7 @@ class Archive:
         "groups",
         "messages",
         "newest",
+        "newest_answer",
         "newest_request",
         "newest_words",
         "rounds",
@@ -48,6 +49,8 @@ class Archive:
         self.newest_request: int | None = None
         self.newest_words: int | None = None
         """The newest words of the user's, also when they stand beside tool results."""
+        self.newest_answer = -1
+        """The newest message of the model's."""
         self.rounds = 0
         """Answers of the model, each of one or more messages: the steps of the run."""
         self._runs = RunWatch()
@@ -72,6 +75,7 @@ class Archive:
         if self._runs.begins(message):
             self.rounds += 1
             self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
+            self.newest_answer = index
         elif speaks(message):
             self._note_request(message, index)
         for part in message.parts:
@@ -140,13 +144,18 @@ class Archive:
         """Tell whether a group holds the newest message, which the model has not answered yet."""
         return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
+    def is_unread(self, group: ContextGroup) -> bool:
+        """Tell whether the model has not answered a group: the newest, or calls whose results came after its words."""
+        return self.is_newest(group) or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
+
     def must_stay(self, group: ContextGroup) -> bool:
         """Tell whether a group survives every strategy.
 
         System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
         message that a later one repeats may go.
         """
-        if group.pinned or self.is_newest(group) or any(index in group.indices for index, _ in self._waiting.values()):
+        waiting = any(index in group.indices for index, _ in self._waiting.values())
+        if group.pinned or self.is_unread(group) or waiting:
             return True
         if group.kind == "system":
             return not self.superseded.issuperset(group.indices)

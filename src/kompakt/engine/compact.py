@@ -16,7 +16,7 @@ import msgspec
 
 from kompakt.engine.admission.gate import Gate
 from kompakt.engine.context import Context
-from kompakt.engine.fitting import fit, minimal
+from kompakt.engine.fitting import cut_unread, fit, minimal, say_least
 from kompakt.engine.inheritance import release_notes
 from kompakt.engine.policies import Due, Policy
 from kompakt.engine.report import Step
@@ -49,6 +49,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
     references: tuple[str, ...] = ()
     """What the messages are called, where a store knows."""
+    spare: int = 0
+    """Tokens of the budget left free for what the caller appends to the outcome."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -89,21 +91,27 @@ async def compact(history: History, order: Order) -> Outcome:
     return _fitted(context, history, order, steps, reason)
 
 
-async def proceed(context: Context, history: History, order: Order, *, forced: bool = False) -> Outcome:
+async def proceed(
+    context: Context, history: History, order: Order, *, forced: bool = False, replays: bool = False
+) -> Outcome:
     """Compact a context that lives, or was resumed: once, when the budget or a trigger is due, or when it is forced.
 
-    ``history`` is what the context was made of, for its envelope.
+    ``history`` is what the context was made of, for its envelope. ``replays`` is for a context that was never
+    compacted: when it is due, the outcome is the one that a caller without state gets.
 
     Raises:
         DoesNotFit: what must stay is larger than the budget.
     """
+    if replays and order.budget.due(context.tokens):
+        return await compact(history, order)
     context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     steps: list[Step] = []
     reason: str | None = None
     due = order.budget.due(context.tokens)
     if due or forced:
-        await rewrite(context, order.policy, order.budget, steps, at_most=None if due else context.tokens // 2)
+        half = (context.required_tokens + context.tokens) // 2
+        await rewrite(context, order.policy, order.budget, steps, at_most=None if due else half)
         reason = _over(order.budget) if due else "asked for"
     elif (fired := order.policy.due(context)) is not None and await run_due(context, order, fired, steps):
         reason = fired.reason
@@ -114,13 +122,13 @@ async def proceed(context: Context, history: History, order: Order, *, forced: b
 
 def _fitted(context: Context, history: History, order: Order, steps: list[Step], reason: str | None) -> Outcome:
     """Make what the policy left fit exactly."""
-    limit = max(order.budget.trigger, order.budget.usable)
+    limit, ceiling = (max(1, size - order.spare) if size else 0 for size in (order.budget.limit, order.budget.ceiling))
     if context.differs:  # an output admitted here may have been sent as it came before
         context.strip_reasoning()
         if order.policy.admission is not None:
             context.note_pins()
-    if limit and context.projected_tokens > limit and not fit(context, limit):
-        least = _least(history, order, limit)
+    if limit and context.projected_tokens > limit and not fit(context, limit, ceiling=ceiling):
+        least = _least(history, order, ceiling)
         least.failures = context.failures
         return Outcome(least, (_last_step(context, history),), _over(order.budget))
     return Outcome(context, tuple(steps), reason)
@@ -199,10 +207,11 @@ async def rewrite(
 
     ``at_most`` is a goal that may be lower than the policy's own.
     """
+    release_notes(context)
+    cut_unread(context, budget.ceiling)
     context.goal = _goal(context, policy, budget)
     if at_most is not None:
         context.goal = min(context.goal, at_most) if budget.trigger else at_most
-    release_notes(context)
     context.in_policy = True
     for strategy in policy.steps:
         if context.tokens > context.goal or getattr(strategy, "concludes", False):
@@ -212,6 +221,8 @@ async def rewrite(
         resize(context)
     context.in_policy = False
     context.note_run()
+    if context.summary_text is None:
+        say_least(context)
     if context.is_rewritten:
         context.strip_reasoning()
         context.note_pins()
@@ -237,10 +248,8 @@ async def run_due(context: Context, order: Order, due: Due, steps: list[Step]) -
 
 
 def _goal(context: Context, policy: Policy, budget: Budget) -> int:
-    """Say how many tokens a policy comes down to under a budget; 0 where that is unlimited."""
-    if policy.target_share is not None:
-        return int(budget.trigger * policy.target_share)
-    return budget.goal(context.archive.tokens / max(1, context.rounds))
+    """Return how many tokens a policy comes down to under a budget; 0 where that is unlimited."""
+    return budget.goal(context.step_tokens, fixed=context.required_tokens, share=policy.target_share)
 
 
 def _name(strategy: Strategy) -> str:
@@ -274,7 +283,8 @@ def _least(history: History, order: Order, limit: int) -> Context:
     minimal(context)
     context.note_pins()
     if context.projected_tokens > limit:
-        raise DoesNotFit(floor=context.projected_tokens, budget=limit, largest=_largest(context))
+        floor = context.projected_tokens + order.spare
+        raise DoesNotFit(floor=floor, budget=limit + order.spare, largest=_largest(context))
     return context
 
 

@@ -22,13 +22,16 @@ from kompakt.engine.state import ContextGroup, Load, Snapshot, Summary, speaks, 
 from kompakt.engine.view import View
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
-from kompakt.model.messages import History, Message, Part, ToolResult
+from kompakt.model.messages import History, Message, Part, ToolCall, ToolResult
 from kompakt.model.phrases import pruned_placeholder
 from kompakt.model.references import digest
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 
 if TYPE_CHECKING:
     from kompakt.engine.triggers import Target
+
+STEP_SAMPLE = 32
+"""Latest steps of which the size of an ordinary one is taken."""
 
 
 class Context:
@@ -172,11 +175,46 @@ class Context:
             self.rewritten_at = self.rounds
 
     @property
+    def required_tokens(self) -> int:
+        """Tokens that stay whatever goes: envelope, first and newest request, pins, what is not answered yet.
+
+        The input of a call that was answered is not counted: it may be shortened.
+        """
+        groups = [group for group in self.live if self.archive.must_stay(group)]
+        inputs = sum(self._input_tokens(group) for group in groups if not group.pinned)
+        return self.fixed_tokens + sum(group.tokens for group in groups) - inputs
+
+    def _input_tokens(self, group: ContextGroup) -> int:
+        """Count the input of the answered calls of a group."""
+        shown = [part for index in group.indices for part in self.shown(index).parts]
+        answered = {part.call_id for part in shown if type(part) is ToolResult}
+        calls = [part for part in shown if type(part) is ToolCall and part.id in answered]
+        return sum(map(self.counter.part, calls))
+
+    @property
+    def step_tokens(self) -> int:
+        """Size of an ordinary step of the run: the median of the latest, so that one huge output does not count."""
+        sizes: list[int] = []
+        size = 0
+        for index in range(len(self.messages) - 1, -1, -1):
+            size += self.view.counts[index]
+            if self.messages[index].role == "assistant" and (not index or self.messages[index - 1].role != "assistant"):
+                sizes.append(size)
+                size = 0
+                if len(sizes) == STEP_SAMPLE:
+                    break
+        return sorted(sizes)[len(sizes) // 2] if sizes else size
+
+    @property
+    def hides(self) -> bool:
+        """Tell whether any message is not shown."""
+        return self.view.messages < len(self.messages)
+
+    @property
     def is_rewritten(self) -> bool:
         """Tell whether anything is shown otherwise than it was first sent."""
-        hidden = self.view.messages < len(self.messages)
         rewritten = len(self.view.instead) > len(self.view.admitted)
-        return hidden or rewritten or self.summary_text is not None or self.stripped_to > 0
+        return self.hides or rewritten or self.summary_text is not None or self.stripped_to > 0
 
     @property
     def differs(self) -> bool:
@@ -363,11 +401,12 @@ class Context:
         self.summary_text = None
         self.view.touch()
 
-    def reword(self, text: str) -> None:
-        """Say the present summary in other words; what it stands for stays."""
+    def reword(self, text: str, *, room: int | None = None) -> None:
+        """Say the present summary in other words, perhaps in another room; what it stands for stays."""
         if self.summary_text is not None:
-            tokens = frame_tokens(self, text, self.summary_text.room)
-            self.summary_text = msgspec.structs.replace(self.summary_text, text=text, tokens=tokens)
+            given = self.summary_text.room if room is None else room
+            tokens = frame_tokens(self, text, given)
+            self.summary_text = msgspec.structs.replace(self.summary_text, text=text, room=given, tokens=tokens)
             self.view.touch()
 
     def _return_to(self, summary: Summary | None) -> None:

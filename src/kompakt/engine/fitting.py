@@ -1,8 +1,8 @@
-"""Make a context fit exactly, when the policy alone did not: drop, then shorten, then the first request.
+"""Make a context fit exactly, when the policy alone did not.
 
-The order is fixed. System, newest request and pins are never touched, nor is a call that waits for its result; an
-oversized result is shortened with a reference to the rest, and so are long texts that an answered call was given; the
-first request is shortened last and only when a newer one exists.
+The order is fixed: the input of answered calls, the ledger, older groups, the reserve for the answer, and only then the
+tool results that the model has not read yet; last the first request. System, newest request and pins are never touched,
+nor is a call that waits for its result. What is shortened says where the rest is.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import msgspec
 from kompakt.engine.context import Context
 from kompakt.engine.inheritance import release_notes
 from kompakt.engine.ledger.speech import binding
-from kompakt.engine.retelling import resize, retell
+from kompakt.engine.retelling import frame_tokens, resize, retell
 from kompakt.engine.strategies.shortening import shorten_calls, shorten_results, shortened
 from kompakt.engine.strategies.strategy import answered_calls, results_of
+from kompakt.engine.strategies.summarization import MIN_LEDGER
 from kompakt.model.messages import Part, Text
+from kompakt.model.phrases import RUNTIME_LINE
 
 PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
 """The parts of one kind that a message shows, with their places."""
@@ -26,33 +28,62 @@ PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
 _ATTEMPTS = 6
 """Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
 
-LEDGER_PART = 0.85
-"""Share of what is left that the ledger may take before the newest results have their own."""
-
 GIVEN_PART = 0.1
 """Share of what is left that the input of answered calls may take where ledger and results need the rest."""
 
-LEAST_LEDGER = 120
-"""A ledger of fewer tokens says too little for results to be cut for it."""
+CUT_PART = 0.5
+"""Least share of what is left that an unread result gets which cannot stay whole: the rest of its room goes to the
+ledger and older groups, since it is cut in any case."""
 
 LEAST_TOLD = 40
 """A ledger of fewer tokens is little more than its headings."""
 
 
-def fit(context: Context, limit: int) -> bool:
-    """Bring the projection down to the limit; return whether that worked."""
+def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
+    """Bring the projection down to the limit; return whether that worked.
+
+    Up to ``ceiling`` the reserve for the answer yields, so that what the model has not read yet stays whole.
+    """
+    ceiling = max(limit, ceiling)
     context.strip_reasoning()  # whatever is done next changes the prefix
     release_notes(context)
     resize(context)
-    fits = (
-        _drop(context, limit)
-        or _share_out(context, limit)
-        or _shorten(context, limit)
-        or _shorten_given(context, limit)
-        or _with_less_told(context, limit)
-        or _shorten_first_request(context, limit)
+    if (
+        _limit_given(context, limit)
+        or _shrink_ledger(context, limit, least=MIN_LEDGER)
+        or _drop(context, limit)
+        or _shrink_ledger(context, limit, least=LEAST_TOLD)
+    ):
+        return _told_anew(context, limit)
+    say_least(context)
+    return (
+        context.projected_tokens <= ceiling
+        or _shorten(context, ceiling)
+        or _shorten_given(context, ceiling)
+        or _shorten_first_request(context, ceiling)
     )
-    return fits and _told_anew(context, limit)
+
+
+def cut_unread(context: Context, ceiling: int) -> bool:
+    """Shorten unread results that cannot stay whole whatever else goes; return whether anything changed."""
+    sizes = _sizes(context, results_of, protected=True)
+    pivot = frame_tokens(context, RUNTIME_LINE, 0) if context.hides or context.droppable() else 0
+    free = ceiling - (context.required_tokens - sum(sizes)) - pivot
+    missing = sum(sizes) - free
+    if not ceiling or missing <= 0:
+        return False
+    cap = largest_cap(sizes, max(free - missing, int(free * CUT_PART)))
+    places = _places(context, results_of, protected=True)
+    return max([shorten_results(context, index, cap) for index in places], default=False)
+
+
+def say_least(context: Context) -> None:
+    """Let the pivot say in one line that something was left out, where it says nothing or may say no more."""
+    if context.summary_text is None:
+        if not context.hides:
+            return
+        context.replace((), RUNTIME_LINE, reason="left out")
+    context.reword(RUNTIME_LINE, room=0)
 
 
 def _told_anew(context: Context, limit: int) -> bool:
@@ -81,6 +112,7 @@ def minimal(context: Context) -> None:
                 shorten_results(context, index, 0)
                 shorten_calls(context, index, 0)
     _cut_first_request(context, 0)
+    say_least(context)
     context.strip_reasoning()
 
 
@@ -102,29 +134,30 @@ def _drop(context: Context, limit: int) -> bool:
         context.strip_reasoning()
 
 
-def _share_out(context: Context, limit: int) -> bool:
-    """Divide what is left between the ledger and the newest round, which must stay, so that neither takes all."""
-    summary = context.summary_text
-    results = sum(_sizes(context, results_of))
-    _limit_given(context, limit, results + (summary.room if summary else 0))
-    if summary is None or not summary.room:
-        return False
-    free = limit - (context.projected_tokens - results - _told_tokens(context))
-    wanted = min(summary.room, max(int(free * LEDGER_PART), free - results))
-    if wanted < LEAST_LEDGER:
-        return False
-    resize(context, wanted)
-    return _shorten(context, limit)
+def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
+    """Leave the ledger what the rest leaves it, and no fewer tokens than the least."""
+    for _ in range(_ATTEMPTS):
+        over = context.projected_tokens - limit
+        summary = context.summary_text
+        if over <= 0 or summary is None or not summary.room:
+            break
+        room = max(least, _told_tokens(context) - over)
+        if room >= summary.room:
+            break
+        resize(context, room)
+    return context.projected_tokens <= limit
 
 
-def _limit_given(context: Context, limit: int, others: int) -> None:
+def _limit_given(context: Context, limit: int) -> bool:
     """Let what answered calls were given take no more than a part of what is free, unless the others leave more."""
     given = _sizes(context, answered_calls)
-    fixed = context.projected_tokens - sum(_sizes(context, results_of)) - _told_tokens(context) - sum(given)
-    room = max(int((limit - fixed) * GIVEN_PART), limit - fixed - others)
-    if sum(given) > room:
+    results, told = sum(_sizes(context, results_of)), _told_tokens(context)
+    free = limit - (context.projected_tokens - results - told - sum(given))
+    room = max(int(free * GIVEN_PART), free - results - told)
+    if context.projected_tokens > limit and sum(given) > room:
         cap = largest_cap(given, room)
         _lower(context, answered_calls, shorten_calls, cap, lambda: sum(_sizes(context, answered_calls)) <= room)
+    return context.projected_tokens <= limit
 
 
 def _told_tokens(context: Context) -> int:
@@ -147,14 +180,15 @@ def _shorten_given(context: Context, limit: int) -> bool:
     return _lower(context, answered_calls, shorten_calls, cap, lambda: context.projected_tokens <= limit)
 
 
-def _places(context: Context, parts_of: PartsOf) -> list[int]:
-    """List the messages that hold parts of a kind which may be shortened."""
-    shown = [index for group in context.live if not group.pinned for index in group.indices]
-    return [index for index in shown if any(parts_of(context, index))]
+def _places(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
+    """List the messages that hold parts of a kind which may be shortened; perhaps only of groups that must stay."""
+    groups = [group for group in context.live if not group.pinned and (not protected or context.is_protected(group))]
+    return [index for group in groups for index in group.indices if any(parts_of(context, index))]
 
 
-def _sizes(context: Context, parts_of: PartsOf) -> list[int]:
-    return [context.counter.part(part) for index in _places(context, parts_of) for _, part in parts_of(context, index)]
+def _sizes(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
+    places = _places(context, parts_of, protected=protected)
+    return [context.counter.part(part) for index in places for _, part in parts_of(context, index)]
 
 
 def _lower(
@@ -182,21 +216,6 @@ def largest_cap(sizes: list[int], room: int) -> int:
             return share
         left -= size
     return room
-
-
-def _with_less_told(context: Context, limit: int) -> bool:
-    """Leave the ledger what the rest leaves it, be it a rule of the user's and no more; without that there is none."""
-    for _ in range(_ATTEMPTS):
-        over = context.projected_tokens - limit
-        if over <= 0:
-            return True
-        summary = context.summary_text
-        room = _told_tokens(context) - over if summary is not None and summary.room else 0
-        if room < LEAST_TOLD:
-            break
-        resize(context, room)
-    context.drop_summary()
-    return context.projected_tokens <= limit
 
 
 def _shorten_first_request(context: Context, limit: int) -> bool:

@@ -16,7 +16,7 @@ from kompakt.engine.ledger.lines import HEADING
 from kompakt.engine.ledger.shapes import input_text
 from kompakt.engine.state import speaks, words_of
 from kompakt.model.messages import Message, Text, ToolCall
-from kompakt.model.phrases import RUNTIME_LINE
+from kompakt.model.phrases import ASSISTANT_LINE, RUNTIME_LINE
 
 if TYPE_CHECKING:
     from kompakt.engine.context import Context
@@ -40,7 +40,7 @@ def _written(context: Context, shown: list[int]) -> str:
     assert summary is not None
     frame = context.counter.scaled(context.counter.text(summary.text)) if summary.text else 0
     ledger = _ledger(context, shown, summary.room - frame, summary.upto)
-    return "\n\n".join(filter(None, [summary.text, ledger]))
+    return "\n\n".join(filter(None, [summary.text, ledger])) or RUNTIME_LINE
 
 
 def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
@@ -79,16 +79,28 @@ def frame_tokens(context: Context, text: str, room: int) -> int:
 
 
 def framed(context: Context, text: str) -> list[tuple[Message, int]]:
-    """Write a pivot around a text, each message with its tokens; the text was counted when it was written."""
-    counter, messages = context.counter, pivot.render(text)
+    """Write a pivot around a text, each message with its tokens; the text was counted when it was written.
+
+    Where nothing is told, one line says that something was left out.
+    """
+    counter = context.counter
+    if text == RUNTIME_LINE:
+        line = Message("user", (Text(text),))
+        return [(line, counter.message(line))]
+    messages = pivot.render(text)
     counter.longer(text, messages[-1].text[len(text) :])
     return [(message, counter.message(message)) for message in messages]
 
 
 def _line_tokens(context: Context) -> int:
-    """Count the line that stands behind a pivot where roles must alternate."""
-    alternates = context.contract is not None and context.contract.alternates
-    return context.counter.message(Message("user", (Text(RUNTIME_LINE),))) if alternates else 0
+    """Count the lines that may have to stand around a pivot where roles must alternate."""
+    contract = context.contract
+    if contract is None or not contract.alternates:
+        return 0
+    tokens = context.counter.message(Message("user", (Text(RUNTIME_LINE),)))
+    if not contract.merges_results:
+        tokens += context.counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
+    return tokens
 
 
 def resize(context: Context, room: int | None = None) -> None:

@@ -23,7 +23,7 @@ from kompakt.gateway import planning
 from kompakt.gateway.keeping import Keeping, Owner, Standing
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.pivots import Found, Pivot, name_of, ready_name
-from kompakt.gateway.planning import Wanted
+from kompakt.gateway.planning import Learnt, Wanted
 from kompakt.gateway.trails import Trail
 from kompakt.model.budget import Budget
 
@@ -42,8 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget
     policy: Policy
     reason: str
-    scale: float = 1.0
-    limit: int | None = None
+    learnt: Learnt = Learnt()
     attempt: int = 0
     due: int = 0
     """How many items the request has that needs the pivot."""
@@ -65,7 +64,6 @@ class Compacting:
         """Make the pivot of a request, or take the one that is being made.
 
         Raises:
-            DoesNotFit: what must stay is larger than the budget.
             InputError: a message is none.
         """
         name = name_of(trail.key, terms.attempt)
@@ -147,8 +145,7 @@ class Compacting:
             session=standing.line.session,
             names=names,
             reason=terms.reason,
-            scale=terms.scale,
-            limit=terms.limit,
+            learnt=terms.learnt,
             attempt=terms.attempt,
         )
         return await asyncio.get_running_loop().run_in_executor(self._threads, planning.make, wanted)
@@ -159,7 +156,7 @@ class Compacting:
     def _tell(self, pivot: Pivot, trail: Trail, terms: Terms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
         sizes = (pivot.tokens_before, pivot.tokens_after, trail.length)
-        self._metrics.compactions.labels("overflow" if terms.attempt or terms.limit else "due").inc()
+        self._metrics.compactions.labels("overflow" if terms.attempt or terms.learnt.limit else "due").inc()
         announce(
             Report(
                 policy=pivot.policy,

@@ -71,6 +71,8 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """How many tokens the provider counts for one that is counted here, where it has said so."""
     limit: int | None = None
     """What the provider takes, where it has said so."""
+    output_counts: bool = False
+    """Whether the provider was seen to refuse what exceeds the window together with the output asked for."""
     attempt: int = 0
     due: int = 0
     """How many items the request had for which it was first needed, system messages not counted."""

@@ -7,6 +7,7 @@ is synchronous and touches nothing outside.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -19,27 +20,24 @@ from kompakt.engine.context import Context
 from kompakt.engine.policies import Policy
 from kompakt.engine.resuming import Kept, State, resume, state_of
 from kompakt.engine.retelling import retell
+from kompakt.errors import DoesNotFit
 from kompakt.gateway.configuration import Settings
 from kompakt.gateway.looks import decoded, parsed
 from kompakt.gateway.pivots import Found, Pivot, Shown
 from kompakt.gateway.trails import Trail
-from kompakt.model.budget import OUTPUT_CAP, TRIGGER_SHARE, Budget
-from kompakt.model.limits import ASSUMED_OUTPUT, Limits, lookup
+from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
+from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.formats import WIRES
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.thinking import thinks_by_hand
 
-_SHARE = 0.85
-"""Share of what was too long that is tried next, where the provider does not say how much it takes."""
+_log = logging.getLogger("kompakt.gateway")
 
-_MARGIN = 0.95
-"""Share of what a provider says it takes that is used: its count and ours never agree to the token."""
-
-
-RIPE = 0.85
-"""Share of the trigger from which a pivot is prepared, so that it is there when it is due."""
+RIPE = 0.95
+"""Share of what can change below the trigger from which a pivot is prepared, so that it is there when it is due. It
+does not cover the steps that come later, so preparing must not begin long before."""
 
 
 class Size(NamedTuple):
@@ -47,6 +45,8 @@ class Size(NamedTuple):
 
     given: int
     sent: int
+    fixed: int
+    """What of it no compaction changes: system prompt and tools."""
 
 
 class Sizes:
@@ -59,10 +59,10 @@ class Sizes:
     def of(self, trail: Trail, found: Found | None) -> Size:
         """Count a request."""
         beside = self.beside(trail)
-        given = beside + trail.cost(0)
+        given, fixed = beside + trail.cost(0), beside + trail.cost(0, trail.lead)
         if found is None:
-            return Size(given, given)
-        return Size(given, beside + trail.cost(0, trail.lead) + found.known.pivot.tokens + trail.cost(found.at))
+            return Size(given, given, fixed)
+        return Size(given, fixed + found.known.pivot.tokens + trail.cost(found.at), fixed)
 
     def beside(self, trail: Trail) -> int:
         """Count what stands beside the messages."""
@@ -76,25 +76,39 @@ class Sizes:
         return found
 
 
-def budget_of(trail: Trail, settings: Settings, found: Found | None) -> Budget:
-    """Say how much may be sent, in tokens as they are counted here."""
-    model = trail.asked.model or ""
-    window = window_of(model, settings)
-    pivot = found.known.pivot if found is not None else None
-    if pivot is not None and pivot.limit is not None:
-        window = msgspec.structs.replace(window, context=min(window.context or pivot.limit, pivot.limit))
-    asked = trail.asked.output
-    output = min(asked or window.output or OUTPUT_CAP, window.output or OUTPUT_CAP, OUTPUT_CAP)
-    output = max(1, min(output, window.context // 2)) if window.context else output
-    budget = Budget.for_model(
-        msgspec.structs.replace(window, output=output, input=_input(window)),
+class Learnt(msgspec.Struct, frozen=True):
+    """What a provider's refusal says about how it counts."""
+
+    scale: float = 1.0
+    """How many tokens the provider counts for one that is counted here."""
+    limit: int | None = None
+    """What the provider takes."""
+    output_counts: bool = False
+    """Whether it refuses what exceeds the window together with the output that is asked for."""
+
+
+def learnt_of(found: Found | None) -> Learnt:
+    """Return what the pivot that a request stands on knows of the provider."""
+    if found is None:
+        return Learnt()
+    pivot = found.known.pivot
+    return Learnt(pivot.scale, pivot.limit, pivot.output_counts)
+
+
+def budget_of(trail: Trail, settings: Settings, found: Found | None, *, fixed: int) -> Budget:
+    """Compute the budget of a request with ``fixed`` tokens of system prompt and tools, in tokens as counted here."""
+    window = window_of(trail.asked.model or "", settings)
+    known = learnt_of(found)
+    most = window.context if known.limit is None else min(window.context or known.limit, known.limit)
+    window = with_window(window, most, separate=WIRES[trail.asked.format].contract.separate_output)
+    budget = Budget.for_request(
+        window,
+        output=trail.asked.output,
+        fixed=int(fixed * known.scale),
+        output_counts=known.output_counts,
         trigger_share=settings.trigger or TRIGGER_SHARE,
     )
-    return scaled(budget, pivot.scale if pivot is not None else 1.0)
-
-
-def _input(window: Limits) -> int | None:
-    return min(window.input, window.context) if window.input and window.context else window.input
+    return budget.scaled(known.scale)
 
 
 def window_of(model: str, settings: Settings) -> Limits:
@@ -106,28 +120,21 @@ def window_of(model: str, settings: Settings) -> Limits:
         stated = min(known.context or most, most) if known.known else most
     if stated is None:
         return known
-    output = known.output if known.known else ASSUMED_OUTPUT
-    return msgspec.structs.replace(known, context=stated, output=output)
+    return with_window(known, stated)
 
 
-def scaled(budget: Budget, scale: float) -> Budget:
-    """Say a budget in tokens as they are counted here."""
-    if scale <= 1.0 or not budget.trigger:
-        return budget
-    numbers = {name: int(getattr(budget, name) / scale) for name in ("window", "reserve", "trigger", "target")}
-    return msgspec.structs.replace(budget, **numbers)
-
-
-def tighter(budget: Budget, overflow: Overflow | None, sent: int) -> tuple[Budget, float, int | None]:
-    """Say what to come down to after an overflow, how the provider counts, and what it takes."""
-    goal, scale, limit = int(sent * _SHARE), 1.0, None
-    if overflow is not None and not overflow.by_bytes and overflow.limit:
-        limit = overflow.limit
-        scale = max(1.0, (overflow.actual or 0) / max(1, sent))
-        room = limit - (overflow.output or min(budget.reserve or ASSUMED_OUTPUT, limit // 2))
-        goal = min(goal, int(max(room, limit // 4) / scale * _MARGIN))
-    goal = max(2, goal)
-    return Budget(window=goal, trigger=goal, target=min(budget.target or goal // 2, goal // 2)), scale, limit
+def tighter(budget: Budget, overflow: Overflow, sent: int, known: Learnt) -> tuple[Budget, Learnt]:
+    """Return the budget to try after a refusal, and what is known of the provider then."""
+    limit = None if overflow.by_bytes else overflow.limit
+    size, scale = size_after_refusal(
+        sent, limit=limit, actual=overflow.actual, output=overflow.output, reserve=budget.reserve
+    )
+    learnt = Learnt(
+        max(scale, known.scale),
+        limit or known.limit,
+        known.output_counts or (limit is not None and overflow.output is not None),
+    )
+    return Budget.of(size), learnt
 
 
 # --- the pivot ----------------------------------------------------------------------------------------------------
@@ -145,18 +152,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     """What the messages behind that pivot are called in the store; empty when there is none to ask."""
     reason: str
-    scale: float = 1.0
-    limit: int | None = None
+    learnt: Learnt = Learnt()
     attempt: int = 0
 
 
 def make(wanted: Wanted) -> Pivot:
-    """Make the pivot of a whole request.
+    """Make the pivot of a whole request; the smallest there is, where what must stay is larger than the budget.
 
     Raises:
-        DoesNotFit: what must stay is larger than the budget.
         InputError: a message is none.
     """
+    try:
+        return _made(wanted)
+    except DoesNotFit as error:
+        _log.warning("session %s: the smallest request that can be made is sent: %s", wanted.session, error)
+        return _made(msgspec.structs.replace(wanted, budget=Budget.of(error.floor)))
+
+
+def _made(wanted: Wanted) -> Pivot:
     trail = wanted.trail
     history, view, tail = _read(wanted)
     before = wanted.found.known.pivot if wanted.found is not None else None
@@ -168,8 +181,9 @@ def make(wanted: Wanted) -> Pivot:
     context = resume(history.with_messages(view), state, counter=counter, references=names)
     context.is_resumed = bool(state.ledger)
     context.extend(tail)
+    ripe = wanted.budget.mark(RIPE, fixed=context.fixed_tokens)  # steps that came later are sent after the pivot
     order = Order(
-        budget=wanted.budget,
+        budget=wanted.budget.triggered_at(ripe),
         policy=wanted.policy,
         counter=counter,
         manual_thinking=thinks_by_hand(history.body),
@@ -234,8 +248,9 @@ def _recorded(wanted: Wanted, history: History, context: Context, before: int) -
         tokens_before=before,
         tokens_after=context.projected_tokens,
         told=retell(context) if context.summary_text else "",
-        scale=wanted.scale,
-        limit=wanted.limit,
+        scale=wanted.learnt.scale,
+        limit=wanted.learnt.limit,
+        output_counts=wanted.learnt.output_counts,
         attempt=wanted.attempt,
     )
 
@@ -274,6 +289,26 @@ def unmarked(item: Json) -> Json:
     return copy
 
 
+# --- room ---------------------------------------------------------------------------------------------------------
+
+FEW_STEPS = 6
+"""Steps between two compactions below which the operator is told that system prompt and tools leave too little."""
+
+
+def room_warning(trail: Trail, budget: Budget, size: Size) -> str | None:
+    """Explain why a conversation is compacted every few steps, and which settings change that; else ``None``."""
+    steps = max(1, sum(1 for _ in trail.tips()))
+    between = budget.steps_between((size.given - size.fixed) / steps, fixed=size.fixed)
+    if not budget.trigger or between >= FEW_STEPS:
+        return None
+    reserve = f"; a lower max_tokens does too, since {budget.reserve} tokens are kept free" if budget.reserve else ""
+    return (
+        f"system prompt and tools take {size.fixed} of the {budget.trigger} tokens at which a compaction is due: "
+        f"there is one about every {max(1, int(between))} steps. If the model holds more than {budget.window} tokens, "
+        f"state it with --window MODEL=N or --context-window N. Fewer tools leave more room{reserve}"
+    )
+
+
 # --- when ---------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +319,7 @@ def is_due(budget: Budget, size: Size) -> bool:
 
 def is_ripe(budget: Budget, size: Size) -> bool:
     """Tell whether a pivot may be needed soon."""
-    return 0 < budget.trigger * RIPE <= size.sent
+    return budget.trigger > 0 and budget.mark(RIPE, fixed=size.fixed) <= size.sent
 
 
 def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> int:
@@ -296,9 +331,10 @@ def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> in
     """
     start = found.at if found is not None else trail.lead
     contract = WIRES[trail.asked.format].contract
+    ripe = budget.mark(RIPE, fixed=size.fixed)
     for at in trail.tips():
-        if at > start and budget.trigger * RIPE <= size.sent - trail.cost(at):
+        if at > start and ripe <= size.sent - trail.cost(at):
             bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
-            enough = trail.cost(at) + budget.target <= budget.trigger
+            enough = trail.cost(at) + budget.mark(TARGET_SHARE, fixed=size.fixed) <= budget.trigger
             return at if enough and not bound else trail.length
     return trail.length

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kompakt.engine.policies import Policy
-from kompakt.errors import DoesNotFit, InputError, UsageError
+from kompakt.errors import InputError, UsageError
 from kompakt.gateway import forwarding, planning
 from kompakt.gateway.bodies import read_body, uncompressed
 from kompakt.gateway.compacting import Compacting, Terms
@@ -104,6 +104,8 @@ class Proxy:
         self._trails = Trails()
         self._models = set[str]()
         """Models whose window is assumed, and that were logged."""
+        self._crowded = set[tuple[str, str]]()
+        """Conversations whose system prompt and tools leave room for few steps, and that were logged."""
         self._sizes = Sizes()
         self._compacting = Compacting(keeping, metrics)
         self._recalling = Recalling(keeping, metrics)
@@ -292,8 +294,7 @@ class Proxy:
             budget=plan.budget,
             policy=job.policy,
             reason=f"over {plan.budget.trigger} tokens",
-            scale=found.known.pivot.scale if found else 1.0,
-            limit=found.known.pivot.limit if found else None,
+            learnt=planning.learnt_of(found),
             due=job.trail.length - job.trail.lead,
         )
 
@@ -308,7 +309,7 @@ class Proxy:
             behind = trail.asked.items(start) if aside is None else aside.items(start)
             body = (trail.asked if aside is None else aside.asked).with_items([*lead, *sent, *behind])
             size = size if aside is None else size._replace(sent=size.sent + aside.cost(start))
-        plan = Plan(body, size, planning.budget_of(trail, self._settings, found), standing)
+        plan = Plan(body, size, planning.budget_of(trail, self._settings, found, fixed=size.fixed), standing)
         if found is not None and found.known.pivot.due == trail.length - trail.lead:
             plan.compaction = found.known.pivot.id
         return plan
@@ -319,12 +320,27 @@ class Proxy:
             trail = job.trail if at == job.trail.length else job.trail.cut(at)
             terms = msgspec.structs.replace(terms, behind=job.trail.cost(at, job.trail.length))
             standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
-        except (DoesNotFit, InputError) as error:
+        except InputError as error:
             _log.warning("sent as it is: %s", error)
             plan.oversized = True
             return plan
         self._keeping.settle(job.trail, standing)
-        return self._planned(job, standing)
+        made = self._planned(job, standing)
+        made.oversized = 0 < made.budget.window < made.size.sent
+        self._note_room(job, made)
+        return made
+
+    def _note_room(self, job: Job, plan: Plan) -> None:
+        """Log once for each conversation that system prompt and tools leave room for few steps."""
+        session = (job.owner.tenant, plan.standing.line.session)
+        if session in self._crowded:
+            return
+        warning = planning.room_warning(job.trail, plan.budget, plan.size)
+        if warning is not None:
+            if len(self._crowded) >= MAX_MODELS:
+                self._crowded.clear()
+            self._crowded.add(session)
+            _log.warning("session %s: %s", session[1], warning, extra={"kompakt": {"session": session[1]}})
 
     # --- to the provider ------------------------------------------------------------------------------------------
 
@@ -365,13 +381,13 @@ class Proxy:
         attempt = before.attempt + 1 if before is not None and covers_all else 0
         if attempt >= TRIES:
             return None
-        budget, scale, limit = planning.tighter(plan.budget, found, plan.size.sent)
+        known = planning.learnt_of(standing.found)
+        budget, learnt = planning.tighter(plan.budget, found, plan.size.sent, known)
         terms = Terms(
             budget=budget,
             policy=job.policy,
             reason="the provider found it too long",
-            scale=max(scale, before.scale if before else 1.0),
-            limit=limit or (before.limit if before else None),
+            learnt=learnt,
             attempt=attempt,
             due=job.trail.length - job.trail.lead,
         )

@@ -17,6 +17,7 @@ from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.packing import decode
 from kompakt.wire.formats import WIRES
+from kompakt.wire.output import stated_output
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -35,9 +36,6 @@ ANTHROPIC_COMPACTS_AT = 150_000
 
 _STRIDE = MAX_DIGITS // 2
 """Distance of the places where digits are looked for: a number that is too long fills the space between two of them."""
-
-_OUTPUT = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-"""Fields that say how long the answer may be."""
 
 
 def _compacts_at(edit: Json) -> int | None:
@@ -116,12 +114,8 @@ class Asked(msgspec.Struct):
 
     @property
     def output(self) -> int | None:
-        """How many tokens of answer are asked for."""
-        fields: list[Any] = [self.field(name) for name in _OUTPUT]
-        config = self.field("generationConfig")
-        if isinstance(config, dict):
-            fields.append(cast("JsonObject", config).get("maxOutputTokens"))
-        return next((value for value in fields if isinstance(value, int) and value > 0), None)
+        """Tokens of answer that are asked for."""
+        return stated_output(self.field)
 
     def item(self, index: int) -> bytes:
         """Return an item as it came."""

@@ -1,11 +1,14 @@
-"""How much may be sent: one value for window, reserve, trigger and target, and the rule for overflow.
+"""How much may be sent: the one place that computes budget, output reserve, trigger and target of a request.
 
-Everything that asks "is it full?" asks here, with tokens counted once whatever the provider's convention.
+A compaction can only change a part of a request. System prompt, tools, the task and what the model has not answered
+yet stay as they are, so the target is computed on the rest (``Budget.goal``). Everything that asks "is it full?" and
+"how far down?" asks here, with tokens counted once whatever the provider's convention.
 Invariant: a Budget that exists is consistent — its target lies below its trigger, its trigger within the usable window.
 """
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from kompakt.errors import UsageError
@@ -15,21 +18,34 @@ OUTPUT_CAP = 32_000
 """Tokens kept free for the answer at most: models that may write 128,000 rarely do, and the room is worth more to the
 prompt."""
 
+MIN_ANSWER = 1_000
+"""Tokens left for an answer where the reserve yields to the prompt: enough for a tool call."""
+
+MAX_IMPLIED_RESERVE = 0.25
+"""Largest share of what can change that is kept free for an answer whose length the request does not state."""
+
 TRIGGER_SHARE = 0.9
 """Share of the usable window at which compaction is due: counts are estimates until the provider reports usage, and a
 tool result may arrive in between."""
 
 TARGET_SHARE = 0.5
-"""Share of the trigger that a compaction aims for: the gap is what keeps it from firing again at the next step."""
+"""Share of what can change that a compaction leaves: the gap is what keeps it from firing again at the next step."""
 
-STEADY_STEPS = 12
-"""Steps that should fit between target and trigger, so that a prefix holds a while."""
+STEADY_STEPS = 8
+"""Steps of average size that fit between target and trigger wherever the room exists: each compaction breaks the
+prompt cache and costs detail."""
 
-HASTY_STEPS = 3
-"""Where no more than these fit, the prefix breaks all the time whatever is done."""
+LEAST_SHARE = 0.2
+"""Smallest share of what can change that a compaction aims for, where the room for these steps does not exist."""
 
-TIGHT_SHARE = 0.9
-"""Share of the trigger that is aimed for there: the room is worth more than the next step's prefix."""
+LEAST_ROOM = 1_000
+"""Tokens of what can change that a target given in tokens leaves, where it lies below what cannot."""
+
+READ_MARGIN = 0.95
+"""Share of what a provider takes that is used: its count and ours differ from text to text."""
+
+REFUSED_SHARE = 0.8
+"""Share of a refused request that is tried next, where the provider does not say how much it takes."""
 
 
 class Usage(Struct, frozen=True):
@@ -63,9 +79,11 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     window: int
     reserve: int = 0
-    """Part of the window kept free for the answer."""
+    """Part of the window kept free for the answer; it yields before anything is cut that the model has not read."""
     trigger: int
     target: int
+    relative: bool = False
+    """Whether `target` is a share of the trigger, to be taken of what can change, and not a number of tokens."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that contradict one another, once."""
@@ -91,12 +109,14 @@ class Budget(Struct, frozen=True, kw_only=True):
                 f"target={self.target!r} is not below trigger={self.trigger!r}: each step would compact again; lower it"
             )
 
+    # --- make -----------------------------------------------------------------------------------------------------
+
     @classmethod
     def of(cls, tokens: int) -> Budget:
-        """Make a plain budget of so many tokens, aiming for half of them."""
+        """Make a plain budget of this many tokens, aiming for half of what can change."""
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
-        return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE))
+        return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE), relative=True)
 
     @classmethod
     def for_model(
@@ -107,38 +127,141 @@ class Budget(Struct, frozen=True, kw_only=True):
         trigger_share: float = TRIGGER_SHARE,
         target_share: float = TARGET_SHARE,
     ) -> Budget:
-        """Make the budget of a model: trigger as a share of what is usable, target as a share of the trigger."""
+        """Make the budget of a model: trigger as a share of what is usable, target as a share of what can change."""
+        room = usable(limits, output_cap=output_cap)
+        # The limit of the prompt is the provider's own: no reserve can yield beyond it.
+        window = room if limits.input else max(limits.context, room)
+        return cls._within_window(window, window - room, trigger_share=trigger_share, target_share=target_share)
+
+    @classmethod
+    def for_request(
+        cls,
+        limits: Limits,
+        *,
+        output: int | None = None,
+        fixed: int = 0,
+        output_counts: bool = False,
+        trigger_share: float = TRIGGER_SHARE,
+    ) -> Budget:
+        """Make the budget of one request with `fixed` tokens of system prompt and tools.
+
+        ``output`` is the length of the answer that the request states. It is reserved, but takes no more than half of
+        what the fixed part leaves, unless the provider is known to refuse what exceeds the window together with it
+        (``output_counts``). Where the request leaves it open, the provider takes what there is, and less is reserved.
+        """
+        if limits.context == 0:
+            return cls(window=0, trigger=0, target=0, relative=True)
+        if limits.input:
+            return cls._within_window(min(limits.input, limits.context), 0, trigger_share=trigger_share)
+        left = max(0, limits.context - fixed)
+        if output is None:
+            reserve = min(limits.output or OUTPUT_CAP, OUTPUT_CAP, int(left * MAX_IMPLIED_RESERVE))
+        else:
+            stated = min(output, limits.output or output) if limits.known else output
+            reserve = stated if output_counts and stated < left else min(stated, left // 2)
+        return cls._within_window(limits.context, reserve, trigger_share=trigger_share)
+
+    @classmethod
+    def _within_window(
+        cls, window: int, reserve: int, *, trigger_share: float = TRIGGER_SHARE, target_share: float = TARGET_SHARE
+    ) -> Budget:
         for name, share in (("trigger_share", trigger_share), ("target_share", target_share)):
             if not 0 < share <= 1:
                 raise UsageError(f"{name}={share!r} is not a share; use a number above 0 and up to 1")
-        room = usable(limits, output_cap=output_cap)
-        if room == 0:
-            return cls(window=0, trigger=0, target=0)
-        trigger = max(1, _share(room, trigger_share))
+        if window == 0:
+            return cls(window=0, trigger=0, target=0, relative=True)
+        trigger = max(1, _share(window - reserve, trigger_share))
         target = min(_share(trigger, target_share), trigger - 1)
-        window = max(limits.context, room)
-        return cls(window=window, reserve=window - room, trigger=trigger, target=target)
+        return cls(window=window, reserve=reserve, trigger=trigger, target=target, relative=True)
+
+    # --- ask ------------------------------------------------------------------------------------------------------
 
     @property
     def usable(self) -> int:
         """Count what a request may take; 0 is unlimited."""
         return self.window - self.reserve
 
-    def goal(self, step: float) -> int:
-        """Say what to come down to when a step takes so many tokens on the average.
+    @property
+    def limit(self) -> int:
+        """Count what a compacted request may take; 0 is unlimited."""
+        return max(self.trigger, self.usable)
 
-        The target, as a rule. A plain budget that holds few steps is rewritten often whatever is done, so the fewer it
-        holds, the more of it is used.
-        """
-        fitting = (self.trigger - self.target) / max(1.0, step)
-        if fitting >= STEADY_STEPS or self.target != _share(self.trigger, TARGET_SHARE):
-            return self.target
-        haste = min(1.0, (STEADY_STEPS - fitting) / (STEADY_STEPS - HASTY_STEPS))
-        return _share(self.trigger, TARGET_SHARE + haste * (TIGHT_SHARE - TARGET_SHARE))
+    @property
+    def ceiling(self) -> int:
+        """Count what a request may take when the reserve yields to it; 0 is unlimited."""
+        return max(self.limit, self.window - min(self.reserve, MIN_ANSWER))
 
     def due(self, tokens: int) -> bool:
-        """Say whether so many tokens call for a compaction."""
+        """Tell whether a request of this size calls for a compaction."""
         return 0 < self.trigger < tokens
+
+    def overflows(self, usage: Usage) -> bool:
+        """Tell whether a finished step left more in the window than is usable."""
+        return 0 < self.limit < usage.total
+
+    def mark(self, share: float, *, fixed: int = 0) -> int:
+        """Return the size at which this share of what can change below the trigger is used."""
+        return max(1, min(self.trigger, fixed + _share(max(0, self.trigger - fixed), share)))
+
+    def goal(self, step: float, *, fixed: int = 0, share: float | None = None) -> int:
+        """Return what to come down to, when `fixed` tokens stay as they are and an average step takes `step`; 0 is
+        unlimited.
+
+        A share of what can change, less where that leaves no room for the next steps. A target that was given as a
+        number of tokens is taken literally, as far as it leaves anything of what can change.
+        """
+        if not self.trigger:
+            return 0
+        room = max(0, self.trigger - fixed)
+        least = _share(room, LEAST_SHARE)
+        if share is None and not self.relative:
+            return max(self.target, min(fixed + min(least, LEAST_ROOM), self.trigger - 1))
+        usual = _share(room, share if share is not None else self.target / max(1, self.trigger))
+        return fixed + max(least, min(usual, int(room - STEADY_STEPS * step)))
+
+    def steps_between(self, step: float, *, fixed: int) -> float:
+        """Count the average steps that fit between the smallest goal and the trigger."""
+        return max(0.0, self.trigger - fixed) * (1 - LEAST_SHARE) / max(1.0, step)
+
+    # --- change ---------------------------------------------------------------------------------------------------
+
+    def scaled(self, ratio: float) -> Budget:
+        """Return the budget in tokens as they are counted here, where the provider counts `ratio` for each."""
+        if ratio <= 1.0 or not self.trigger:
+            return self
+        trigger, reserve = max(1, int(self.trigger / ratio)), int(self.reserve / ratio)
+        window = max(int(self.window / ratio), reserve + trigger) if self.window else 0
+        target = min(int(self.target / ratio), trigger - 1)
+        return msgspec.structs.replace(self, window=window, reserve=reserve, trigger=trigger, target=target)
+
+    def within(self, read: int) -> Budget:
+        """Return the budget of a provider that was seen to read no more than this; never below a quarter."""
+        return self.triggered_at(max(1, self.trigger // 4, min(self.trigger, int(read * READ_MARGIN))))
+
+    def down_to(self, goal: int, *, shown: int) -> Budget:
+        """Return a budget that a request of `shown` tokens exceeds, and that aims for the goal."""
+        trigger = max(goal + 1, min(self.trigger or shown - 1, shown - 1))
+        return msgspec.structs.replace(self, trigger=trigger, target=goal, relative=False)
+
+    def triggered_at(self, trigger: int) -> Budget:
+        """Return the budget with a lower trigger; a relative target keeps its share."""
+        target = int(self.target * trigger / max(1, self.trigger)) if self.relative else self.target
+        return msgspec.structs.replace(self, trigger=trigger, target=min(target, trigger - 1))
+
+
+def size_after_refusal(
+    sent: int, *, limit: int | None, actual: int | None = None, output: int | None = None, reserve: int = 0
+) -> tuple[int, float]:
+    """Return the size to try after a request of `sent` tokens was refused as too long, and the provider's ratio.
+
+    ``limit``, ``actual`` (the prompt) and ``output`` are the provider's own numbers, where it states them. The size is
+    in tokens as they are counted here; the ratio is how many tokens the provider counts for one of them.
+    """
+    if not limit:
+        return max(2, int(sent * REFUSED_SHARE)), 1.0
+    ratio = max(1.0, (actual or 0) / max(1, sent))
+    room = limit - (output if output is not None else min(reserve, limit // 2))
+    return max(2, min(int(sent * REFUSED_SHARE), int(room / ratio * READ_MARGIN))), ratio
 
 
 def usable(limits: Limits, *, output_cap: int = OUTPUT_CAP) -> int:
@@ -153,12 +276,6 @@ def usable(limits: Limits, *, output_cap: int = OUTPUT_CAP) -> int:
     # Small models often list an output limit as large as their window (gpt-4: 8,192 of 8,192). Nothing would be left,
     # every step would overflow, and 0 would read as unlimited; half the window is what can still be worked with.
     return rest if rest > 0 else max(1, limits.context // 2)
-
-
-def overflows(usage: Usage, limits: Limits, *, output_cap: int = OUTPUT_CAP) -> bool:
-    """Say whether a finished step left more in the window than is usable."""
-    room = usable(limits, output_cap=output_cap)
-    return 0 < room < usage.total
 
 
 def _share(tokens: int, share: float) -> int:

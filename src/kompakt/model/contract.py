@@ -59,5 +59,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """Whether system text is a message; otherwise it travels in the envelope."""
     merges_results: bool = True
     """Whether a message with results may also carry what the user says next."""
+    separate_output: bool = False
+    """Whether prompt and answer have limits of their own, so that nothing of the window is kept free for the answer."""
     max_messages: int | None = None
     max_request_bytes: int | None = None

@@ -44,6 +44,10 @@ _VENDOR = re.compile(r"^(?:(?:[a-z-]+|ai21)\.(?=[a-z])|databricks-)+")
 _VARIANT = re.compile(r"(?:[-@]latest|@default|:[a-z]+|-v?\d+:\d+|(?<=\d)-v\d+)$")
 """Endings that name a route, not a model: `:free`, `:thinking`, `-latest`, `@default`, `-v1:0`, `-1:0`, `4-6-v1`."""
 
+_SEPARATE = re.compile(r"gemini")
+"""Models whose window is a limit of the prompt alone: Google lists "input token limit" and "output token limit", and
+what the registries call the context is the former (ai.google.dev/gemini-api/docs/models)."""
+
 _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
@@ -96,6 +100,17 @@ def lookup(model: str) -> Limits:
     return _find(model) or Limits(model=model, context=ASSUMED_WINDOW, output=ASSUMED_OUTPUT, known=False)
 
 
+def with_window(found: Limits, context: int, *, separate: bool = False) -> Limits:
+    """Return the limits of a model that is served with another window.
+
+    Where the window limits the prompt alone (``separate``, or known of the model), so does the other.
+    """
+    if separate or (found.input is not None and found.input >= found.context):
+        return msgspec.structs.replace(found, context=context, input=context or None)
+    kept = found.input if found.input is not None and (not context or found.input < context) else None
+    return msgspec.structs.replace(found, context=context, input=kept)
+
+
 def price_of(model: str) -> Price | None:
     """Return the prices of a model, or nothing where nobody states them."""
     found = _find(model)
@@ -133,7 +148,7 @@ def _find(model: str) -> Limits | None:
     if stated is None:
         return found
     number, scale = (stated[1], stated[2]) if stated[1] else (stated[3], stated[4])
-    return msgspec.structs.replace(found, context=int(number) * _SCALE[scale], input=None)
+    return with_window(found, int(number) * _SCALE[scale])
 
 
 def _key(name: str) -> str | None:
@@ -162,7 +177,7 @@ def _entry(key: str) -> Limits:
     return Limits(
         model=key,
         context=int(context or 0),
-        input=None if limit is None else int(limit),
+        input=int(limit) if limit is not None else int(context) if context and _SEPARATE.match(key) else None,
         output=None if output is None else int(output),
         price=price,
     )

@@ -15,7 +15,8 @@ PIVOT_QUESTION = "[kompakt] What was done so far?"
 """The user's side of a pivot."""
 
 RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
-"""Precedes a tail that starts with the assistant, where roles must alternate."""
+"""Precedes a tail that starts with the assistant, where roles must alternate; also all that stands for what was left
+out where there is nothing to tell of it, or no room for that."""
 
 PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
 """Starts the sealed message that carries pinned texts which no kept message contains."""

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kompakt import api
-from kompakt.engine.policies import policy_named
-from kompakt.session.compacting import Prepared, SessionCompaction, Wish, told, worked_out, written
+from kompakt.session.compacting import Prepared, SessionCompaction, Wish, budget_of, told, worked_out, written
 from kompakt.session.locking import hold
 from kompakt.session.projecting import Resumed, resumed
 from kompakt.session.reading import Reader
@@ -35,10 +33,9 @@ class Plan(NamedTuple):
         Raises:
             DoesNotFit: what must stay is larger than the budget.
         """
-        budget = api.budget_for(
-            self.wish.budget, self.wish.model or self.session.history.model, policy_named(self.wish.policy)
-        )
-        wish = msgspec.structs.replace(self.wish, reason=f"prepared ahead of {budget.trigger} tokens")
+        budget = budget_of(self.session, self.wish)
+        reason = self.wish.reason or f"prepared ahead of {budget.trigger} tokens"
+        wish = msgspec.structs.replace(self.wish, reason=reason)
         return await worked_out(self.reader, self.session, wish, {})  # the markers are known when it is published
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kompakt import api
-from kompakt.engine.compact import Order, Outcome, proceed
+from kompakt.engine.compact import Order, proceed
 from kompakt.engine.context import Context
 from kompakt.engine.policies import AnyPolicy, policy_named
 from kompakt.engine.report import Report, Step, balanced
@@ -32,7 +32,7 @@ from kompakt.model.tokens import Tokenizer, count
 from kompakt.session.asking import with_summarizer
 from kompakt.session.coding import Coding
 from kompakt.session.events import Compacted, Entry, Failed, Frame
-from kompakt.session.going_on import is_amid, less, resuming, room_for
+from kompakt.session.going_on import is_amid, resuming, room_for
 from kompakt.session.projecting import Resumed, projected, resumed
 from kompakt.session.reading import Reader
 from kompakt.session.writing import Draft
@@ -95,8 +95,7 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompac
         now = await resumed(reader, model=wish.model, tokenizer=wish.tokenizer)
         policy, tokens, triggered = policy_named(wish.policy), now.context.projected_tokens, False
         if not now.markers and wish.reason is None:
-            budget = api.budget_for(wish.budget, wish.model or now.history.model, policy)
-            triggered = not budget.due(tokens)
+            triggered = not budget_of(now, wish).due(tokens)
             if triggered and policy.due(now.context) is None:
                 return standing(reader, tokens)
         if not now.markers and not triggered and (wish.summarizer is not None or policy.awaits):
@@ -173,12 +172,18 @@ async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
     return is_amid(now.context.messages, now.context.contract)
 
 
+def budget_of(session: Resumed, wish: Wish) -> Budget:
+    """Return the budget that a wish means for a session."""
+    model, policy = wish.model or session.history.model, policy_named(wish.policy)
+    return api.budget_for(wish.budget, model, policy, request=session.history)
+
+
 def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: tuple[str, ...]) -> Order:
     """Say what is asked of the engine."""
     said = [marker.instructions for marker in markers.values() if marker.instructions]
     policy = policy_named(wish.policy)
     return Order(
-        budget=api.budget_for(wish.budget, wish.model or session.history.model, policy),
+        budget=budget_of(session, wish),
         policy=policy,
         counter=session.context.counter,
         pins=pins,
@@ -205,8 +210,9 @@ async def worked_out(
     before = session.context.projected_tokens
     auto = is_auto(markers)
     asks = auto and not is_amid(session.context.messages, session.context.contract)
-    spare = _mending(session) + (room_for(order.counter) if asks else 0)
-    outcome = await _proceeded(session, order, spare, forced=not triggered)
+    order = msgspec.structs.replace(order, spare=_mending(session) + (room_for(order.counter) if asks else 0))
+    replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
+    outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
     steps, budget = outcome.steps, order.budget
     reason = (wish.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
@@ -284,17 +290,6 @@ def _mending(session: Resumed) -> int:
         return 0
     repaired = api.parse(shown.payload, session.history.format)
     return max(0, count(repaired, session.context.counter).total - shown.tokens)
-
-
-async def _proceeded(session: Resumed, order: Order, spare: int, *, forced: bool) -> Outcome:
-    """Compact, with some tokens of the budget left free for what is said behind it."""
-    tighter = msgspec.structs.replace(order, budget=less(order.budget, spare))
-    try:
-        return await proceed(session.context, session.history, tighter, forced=forced)
-    except DoesNotFit as error:
-        if not spare:
-            raise
-        raise DoesNotFit(floor=error.floor + spare, budget=error.budget + spare, largest=error.largest) from None
 
 
 def new_id() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kompakt.model.budget import Budget
 from kompakt.model.contract import Contract
 from kompakt.model.groups import groups
 from kompakt.model.messages import Message, Opaque, Reasoning, Text
@@ -22,17 +21,6 @@ def resuming() -> Message:
 def room_for(counter: Counter) -> int:
     """Count that message, with the line that may have to part it from what stands before."""
     return counter.message(resuming()) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
-
-
-def less(budget: Budget, tokens: int) -> Budget:
-    """Make a budget smaller by some tokens; what is unlimited stays so."""
-    if not budget.trigger or not tokens:
-        return budget
-    if budget == Budget.of(budget.trigger):
-        return Budget.of(max(1, budget.trigger - tokens))
-    window = max(budget.reserve + 1, budget.window - tokens) if budget.window else 0
-    trigger = max(1, min(budget.trigger, window - budget.reserve if window else budget.trigger - tokens))
-    return Budget(window=window, reserve=budget.reserve, trigger=trigger, target=min(budget.target, trigger - 1))
 
 
 def is_amid(messages: Sequence[Message], contract: Contract | None = None) -> bool:

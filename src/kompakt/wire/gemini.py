@@ -47,6 +47,7 @@ CONTRACT = Contract(
     empty_text=False,
     system_in_messages=False,
     merges_results=False,  # GE-6: merging would move the start of the current turn
+    separate_output=True,  # models list inputTokenLimit and outputTokenLimit
 )
 
 ROLES: dict[str, Role] = {

@@ -13,10 +13,10 @@ from kompakt.model.phrases import cut_note, hidden_media_note
 from kompakt.model.tokens import Counter, json_text
 
 MAX_SHARE = 0.15
-"""Largest share of the goal that one tool result may take."""
+"""Largest share of what can change, up to the goal, that one tool result may take."""
 
-OPEN_FACTOR = 2
-"""How much more of the goal a result may take that the model has not answered yet."""
+LEAST_RESULT = 200
+"""Tokens that are left of a result where that share is less."""
 
 LEAST_GIVEN = 60
 """Tokens that are left of a text which a call was given, however little room there is."""
@@ -29,7 +29,10 @@ _HEAD = 0.6
 
 
 class Shortening(Deterministic):
-    """Cut tool results that are larger than a share of the goal, or than ``max_tokens``, wherever they stand."""
+    """Cut tool results that are larger than a share of the goal, or than ``max_tokens``.
+
+    A result that the model has not read yet is cut for ``max_tokens`` only.
+    """
 
     measures = ("tokens",)
 
@@ -43,15 +46,18 @@ class Shortening(Deterministic):
 
     def apply(self, context: Context) -> bool:
         """Shorten every shown result over the limit."""
-        limit = self.max_tokens if self.max_tokens is not None else int(self.goal(context) * MAX_SHARE)
+        limit = self.max_tokens
+        if limit is None:
+            limit = max(LEAST_RESULT, int((self.goal(context) - context.fixed_tokens) * MAX_SHARE))
         changed = False
         for group in context.live:
             if group.tokens <= limit or group.pinned:
                 continue
-            newest = context.archive.is_newest(group)
-            room = limit * OPEN_FACTOR if self.max_tokens is None and newest else limit
+            unread = context.archive.is_unread(group)
+            if unread and self.max_tokens is None:
+                continue
             for index in group.indices:
-                changed |= shorten_results(context, index, room, keep_media=newest)
+                changed |= shorten_results(context, index, limit, keep_media=unread)
         return changed
 
 

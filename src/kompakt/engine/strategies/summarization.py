@@ -13,12 +13,17 @@ from kompakt.engine.state import ContextGroup, Load
 from kompakt.engine.strategies.strategy import checked_target
 from kompakt.engine.summary import Material, Summarizer, ask
 from kompakt.engine.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
+from kompakt.model.phrases import RUNTIME_LINE
 
 SUMMARY_SHARE = 0.8
-"""Largest share of the goal that the pivot may take; only a budget far below the history comes near it."""
+"""Largest share of what can change, up to the goal, that the pivot may take; only a budget far below the history comes
+near it."""
 
 LEDGER_SHARE = 0.12
 """Tokens of ledger for each token it stands for: enough for nearly every name that recorded agents used again."""
+
+MIN_LEDGER = 120
+"""Tokens of a pivot where the goal leaves less: fewer say too little."""
 
 MAX_LEDGER = 8_000
 """Most tokens of a pivot, however large the window: what is further back is one recall away."""
@@ -90,7 +95,7 @@ class Summarization:
     def _oldest(self, context: Context, aim: Target, goal: int) -> tuple[list[ContextGroup], int, Load]:
         """Take groups from the oldest on until the rest fits; return them, the room of their pivot and its matter."""
         summary = context.summary_text
-        most = min(int(goal * self.share), MAX_LEDGER)
+        most = min(max(int((goal - context.required_tokens) * self.share), MIN_LEDGER), MAX_LEDGER)
         load = summary.load if summary else Load()
         others = context.view.instead.keys()
         cut = {group.number: group for group in context.live if not others.isdisjoint(group.indices)}
@@ -125,7 +130,8 @@ class Summarization:
         assert self.summarizer is not None
         indices = sorted(index for group in groups for index in group.indices)
         inherited = parsing.read(context.inherited).narrative if context.inherited else []
-        earlier = [*inherited, context.summary_text.text if context.summary_text else ""]
+        told = context.summary_text.text if context.summary_text else ""
+        earlier = [*inherited, told if told != RUNTIME_LINE else ""]
         material = Material(
             messages=tuple(context.messages[index] for index in indices),
             references=tuple(context.reference(index) for index in indices),

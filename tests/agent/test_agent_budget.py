@@ -1,0 +1,116 @@
+"""The budget of a run: the caller's where there is one, else the model's, with the limit of its prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import kompakt
+from kompakt.agent.configuration import budget_of, limits_of
+from kompakt.agent.events import Compacted
+from kompakt.agent.protocol import Delta, Reply, ToolSpec
+from kompakt.model.budget import Usage
+
+
+class Reader:
+    """A model that reads one file after the other, and reports the size of each prompt."""
+
+    format = "openai-chat"
+
+    def __init__(self, steps: int, *, model: str, context_window: int, output_limit: int = 4_096) -> None:
+        self.steps, self.model, self.context_window, self.output_limit = steps, model, context_window, output_limit
+        self.prompts: list[int] = []
+
+    def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> dict[str, Any]:
+        """Make a body."""
+        listed = [{"type": "function", "function": {"name": t.name, "parameters": t.schema}} for t in tools]
+        return {"model": self.model, "tools": listed, "messages": []}
+
+    def opening(self, system: str | None) -> list[Any]:
+        """Begin with the system text."""
+        return [{"role": "system", "content": system}] if system else []
+
+    async def send(
+        self, body: dict[str, Any], *, on_delta: Callable[[Delta], None] | None = None, changes: Any = None
+    ) -> Reply:
+        """Answer with the next call."""
+        self.prompts.append(kompakt.count(body).total)
+        usage = Usage(input=self.prompts[-1], output=20)
+        if len(self.prompts) > self.steps:
+            return Reply(({"role": "assistant", "content": "Done."},), "end", usage, usage)
+        arguments = json.dumps({"number": len(self.prompts)})
+        call = {
+            "id": f"call_{len(self.prompts)}",
+            "type": "function",
+            "function": {"name": "read", "arguments": arguments},
+        }
+        return Reply(({"role": "assistant", "content": None, "tool_calls": [call]},), "tools", usage, usage)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def compactions(client: Reader, *, lines: int, system: str | None = None, **settings: Any) -> int:
+    """Run an agent to its end; return how often its history was compacted."""
+
+    def read(number: int) -> str:
+        """Read a file."""
+        return "\n".join(f"{at}: value_{at} = compute({number}, {at})" for at in range(lines))
+
+    async def work() -> int:
+        config = kompakt.CompactionConfig(**settings)
+        async with kompakt.Agent(client, tools=[read], system=system, compaction=config) as agent:
+            events = [event async for event in agent.stream("Read them all.", session="s")]
+            return sum(type(event) is Compacted for event in events)
+
+    return asyncio.run(work())
+
+
+class TestLimits:
+    def test_the_limit_of_the_prompt_is_kept(self) -> None:
+        """A window of 400,000 of which a prompt may take 272,000."""
+        client = Reader(14, model="gpt-5", context_window=400_000, output_limit=32_000)
+        assert compactions(client, lines=1_700, economic=False) > 0
+        assert max(client.prompts) <= 272_000
+        assert budget_of(client, kompakt.CompactionConfig()).ceiling == 272_000
+
+    def test_a_client_that_is_told_of_a_smaller_window_keeps_to_that(self) -> None:
+        """What the server was started with counts, and leaves room for the answer."""
+        client = kompakt.OpenAIChat(model="gpt-5", api_key="x", context_window=60_000)
+        budget = budget_of(client, kompakt.CompactionConfig())
+        assert (limits_of(client).input, budget.window) == (None, 60_000) and budget.reserve > 0
+
+    @pytest.mark.parametrize("model", ["gemini-3-pro", "tuned-model-of-mine"])
+    def test_gemini_keeps_nothing_free_for_the_answer(self, model: str) -> None:
+        """Its limits of prompt and answer are separate, whatever the model is called."""
+        client = kompakt.Gemini(model=model, api_key="x", context_window=100_000)
+        budget = budget_of(client, kompakt.CompactionConfig())
+        assert budget.reserve == 0 and budget.trigger >= 85_000
+
+
+class TestGiven:
+    def test_a_budget_beyond_the_window_that_is_assumed_counts_after_a_step_too(self) -> None:
+        """Who gives a budget knows the model better than a guess of 32,000 tokens."""
+        client = Reader(12, model="nobody-knows-this-one", context_window=32_000)
+        assert compactions(client, lines=250, economic=False, budget=500_000) == 0
+        assert max(client.prompts) > 39_000
+
+    def test_the_output_cap_counts_after_a_step_too(self) -> None:
+        """With less kept free for answers, more of the window is used before anything goes."""
+        settings = {"model": "nobody-knows-this-one", "context_window": 60_000, "output_limit": 30_000}
+        assert compactions(Reader(13, **settings), lines=250, economic=False, output_cap=2_000) == 0
+        assert compactions(Reader(13, **settings), lines=250, economic=False) > 0
+
+
+class TestFixedPart:
+    @pytest.mark.parametrize(("share", "most"), [(12, 5), (25, 6), (37, 7), (50, 9)])
+    def test_compactions_stay_rare_when_the_system_prompt_grows(self, share: int, most: int) -> None:
+        """The target is a share of what can change: 60 steps of about 1,300 tokens in a window of 40,000."""
+        client = Reader(60, model="nobody-knows-this-one", context_window=40_000)
+        system = "Follow the rules of the house. " * (400 * share // 7)
+        assert 0 < compactions(client, lines=73, system=system, economic=False) <= most
+        assert max(client.prompts) <= 40_000 - 4_096
