@@ -72,7 +72,7 @@ def test_who_comes_while_too_much_waits_waits_too() -> None:
 
 def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
     async def run() -> None:
-        book, behind = Book(0.001), Behind(failed=lambda error: None, max_bytes=10_000)
+        book, behind = Book(0.001), Behind(failed=lambda error: None, max_bytes=11_000)
         behind.put_other(book.writing("other"), 4_000)
         behind.put(PLACE, trail_of("a" * 2_000), book.writing("short"))
         behind.put(PLACE, trail_of("a" * 2_000, "b" * 3_500), book.writing("long"))

@@ -52,6 +52,7 @@ Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request.")]
 MediaBytes = Annotated[
     int | None, _option("max-media", "BYTES", "Most bytes of images, audio and documents in a request.")
 ]
+Messages = Annotated[int | None, _option("max-messages", "N", "Most messages in a request.")]
 Places = Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")]
 PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")]
 Silence = Annotated[float | None, _option("upstream-timeout", "SECONDS", "Longest silence of a provider.")]
@@ -88,6 +89,7 @@ def serve(
     allow_origin: Origins = None,
     max_body: Body = None,
     max_media: MediaBytes = None,
+    max_messages: Messages = None,
     max_concurrency: Places = None,
     max_per_tenant: PerTenant = None,
     upstream_timeout: Silence = None,

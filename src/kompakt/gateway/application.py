@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, cast
 
+import anyio
 import httpx
 import msgspec
 from starlette.applications import Starlette
@@ -38,12 +39,13 @@ from kompakt.gateway.late import PAUSE, Late
 from kompakt.gateway.limiting import Limiting, Places
 from kompakt.gateway.metrics import Metrics
 from kompakt.gateway.presence import Presence
-from kompakt.gateway.registry import PATIENCE, Registry, secret_in
+from kompakt.gateway.registry import PATIENCE, Registry, keep_secret, secret_in
 from kompakt.gateway.routing import Route, route_of
 from kompakt.gateway.sessions_api import Api
 from kompakt.gateway.telling import Telling, told_of
 from kompakt.gateway.tenants import Tenant, tenant_of
 from kompakt.gateway.waiting import promptly
+from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store
 from kompakt.store.protocol import Records
 
@@ -90,6 +92,9 @@ class Gateway:
         self._transport = transport
         self._key = key
         self._make = make or proxied
+        self._has_own_secret = False
+        """Whether the secret is configured; otherwise it is kept in the store."""
+        self._restoring: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def running(self, app: object = None) -> AsyncGenerator[None]:
@@ -99,10 +104,12 @@ class Gateway:
             KompaktError: the store cannot be opened.
         """
         del app
+        _warm_up()
         self.store = await _opened(self.settings, self._key)
         try:
+            self._has_own_secret = bool(self.settings.secret)
             adopting = None if self.settings.secret else await self._secret()
-            self.keeping = Keeping(self.store, self.metrics)
+            self.keeping = Keeping(self.store, self.metrics, on_loss=self._lost)
             self.registry = Registry(self.store, self.metrics)
             async with _client(self.settings, self._transport) as self.client:
                 self.handler = self._make(self)
@@ -111,6 +118,8 @@ class Gateway:
                 finally:
                     if adopting is not None:
                         adopting.cancel()
+                    if self._restoring is not None:
+                        await asyncio.wait({self._restoring})
                     await self._flushed()
         finally:
             await self.store.close()
@@ -136,6 +145,19 @@ class Gateway:
             self.settings = msgspec.structs.replace(self.settings, secret=secret)
             self.handler = self._make(self)
             return
+
+    def _lost(self) -> None:
+        """Put back what every replica needs, after a session disappeared: perhaps the whole store was emptied."""
+        self.registry.doubt()
+        if not self._has_own_secret and (self._restoring is None or self._restoring.done()):
+            self._restoring = asyncio.create_task(self._restored())
+
+    async def _restored(self) -> None:
+        try:
+            await promptly(keep_secret(self.store, self.settings.secret), PATIENCE)
+        except StoreError as error:
+            self.metrics.store_failures.inc()
+            _log.warning("the secret cannot be put back into the store: %s", error)
 
     async def _flushed(self) -> None:
         """Write what waits to be written."""
@@ -219,6 +241,12 @@ def application(
     app.router.default = gateway.enter
     app.state.gateway = gateway
     return app
+
+
+def _warm_up() -> None:
+    """Load what would otherwise hold the event loop with the first request: the vocabulary, the sockets' library."""
+    counter_for(None).text("a word")
+    anyio.Event()
 
 
 def proxied(gateway: Gateway) -> Handler:

@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that are held until then."""
-        return len(self.trail.asked.body)
+        return self.trail.size
 
 
 class Other(NamedTuple):

@@ -77,7 +77,7 @@ class Compacting:
         degraded, line, began = standing.degraded, standing.line, time.perf_counter()
         if degraded is None:
             try:
-                line = await self._keeping.record(owner, trail, line)
+                line = await self._keeping.record(owner, trail, line, covers=self._start(trail, standing))
                 found = await self._keeping.begin(owner, trail, terms.attempt)
                 if found is not None:
                     return Standing(found, line)
@@ -94,7 +94,8 @@ class Compacting:
                 self._keeping.tell_later(owner, line, known)
             except StoreError as error:
                 degraded = self._keeping.failed(error)
-        return Standing(Found(trail.length, known or self._keeping.hold(trail, pivot)), line, degraded)
+        known = known or await self._keeping.hold(trail, pivot, is_stored=False)
+        return Standing(Found(trail.length, known), line, degraded)
 
     # --- ahead of time --------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class Compacting:
             _log.info("not prepared: %s", task.exception())
 
     async def _readied(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
-        line = await self._keeping.record(owner, trail, standing.line)
+        line = await self._keeping.record(owner, trail, standing.line, covers=self._start(trail, standing))
         name = _ready_name(trail, terms)
         found = await self._keeping.ready(owner, name)
         if found is not None:
@@ -151,6 +152,7 @@ class Compacting:
         return await asyncio.get_running_loop().run_in_executor(self._threads, planning.make, wanted)
 
     def _start(self, trail: Trail, standing: Standing) -> int:
+        """Return how many items the pivot covers that a request stands on."""
         return (standing.found.at if standing.found is not None else trail.lead) - trail.lead
 
     def _tell(self, pivot: Pivot, trail: Trail, terms: Terms, *, seconds: float) -> None:

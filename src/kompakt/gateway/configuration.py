@@ -126,6 +126,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_media: Count | None = None
     """Bytes of images, audio and documents, after base64, that go upstream in one request; ``max_body`` alone when
     ``None``."""
+    max_messages: Count = 100_000
+    """Messages of one request."""
     max_header: Count = 64 * 1024
     body_timeout: Seconds = 30.0
     """Seconds in which a request's body has to be there."""

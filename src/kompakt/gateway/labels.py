@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -36,6 +37,9 @@ _SEARCHED = 20_000
 
 _LOOKED_AT = 6
 """Messages of the user that are looked at for a title: agents put their own context before the task."""
+
+_SCANNED = 200
+"""Messages among which those are looked for."""
 
 _CLIENTS = (
     ("claude-cli/", "Claude Code"),
@@ -103,10 +107,14 @@ class Labels:
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._losses = keeping.losses
 
     def put(self, owner: Owner, line: Line, trail: Trail, headers: Mapping[str, str]) -> None:
         """Label the session of a request, when there is time and unless it is labelled."""
         place = (owner.tenant, line.session)
+        if self._losses != self._keeping.losses:
+            self._known.clear()
+            self._losses = self._keeping.losses
         if place in self._known:
             return
         self._known[place] = None
@@ -150,8 +158,9 @@ def purpose_of(asked: Asked, headers: Mapping[str, str]) -> Purpose | None:
 
 def title_of(trail: Trail) -> str:
     """Return the first words of the first request that a person wrote."""
-    spoken, answers = 0, set(trail.answers)
-    for index in range(trail.lead, trail.length):
+    spoken, end = 0, min(trail.length, trail.lead + _SCANNED)
+    answers = set(takewhile(lambda at: at < end, trail.answers))
+    for index in range(trail.lead, end):
         if index in answers:
             continue
         try:

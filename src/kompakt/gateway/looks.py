@@ -1,4 +1,4 @@
-"""What is known of one raw item: what it says, as a hash, and what it costs. Looked at once, remembered for a while.
+"""What is known of one raw item: what it says, as a hash, and what it costs. Looked at once, cached for a while.
 
 The hash is over a canonical form, since real clients move cache marks, write a text now as a string and now as a block,
 and change their reminders from request to request. None of that makes it another message.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +26,7 @@ _REMINDER = re.compile(r"\s*<(system[-_]reminder)>.*</\1>\s*", re.DOTALL)
 """A text that a client's runtime added and may word otherwise next time."""
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True, gc=False):
     """One item, looked at."""
 
     digest: bytes
@@ -40,11 +39,12 @@ class Look(NamedTuple):
 
 
 class Looks:
-    """Remembers items by their bytes; nothing else depends on it."""
+    """Remembers items by their bytes; nothing else depends on it. Threads may share it."""
 
     def __init__(self, limit: int = MAX_LOOKS) -> None:
-        self._limit = limit
-        self._known: dict[bytes, Look] = {}
+        self._half = max(1, limit // 2)
+        self._young: dict[bytes, Look] = {}
+        self._old: dict[bytes, Look] = {}
 
     def of(self, raw: bytes, format: str, counter: Counter) -> Look:
         """Look at an item.
@@ -53,12 +53,12 @@ class Looks:
             InputError: it is no message of this format.
         """
         key = hashlib.sha256(raw).digest() + f"{format} {counter.name}".encode()
-        found = self._known.get(key)
+        found = self._young.get(key)
         if found is None:
-            found = _look(decoded(raw), format, counter)
-            if len(self._known) >= self._limit:
-                self._known = dict(list(self._known.items())[self._limit // 2 :])
-            self._known[key] = found
+            found = self._old.get(key) or _look(decoded(raw), format, counter)
+            if len(self._young) >= self._half:
+                self._old, self._young = self._young, {}
+            self._young[key] = found
         return found
 
 

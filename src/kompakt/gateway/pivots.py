@@ -8,8 +8,9 @@ remembered here is only remembered: the store has it all.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -87,12 +88,14 @@ class Known(msgspec.Struct, frozen=True):
     sent: tuple[bytes, ...]
     """Its items as bytes."""
     size: int
+    is_stored: bool
+    """Whether the store has it; one that was made while the store was down is only remembered."""
 
     @classmethod
-    def of(cls, pivot: Pivot) -> Known:
+    def of(cls, pivot: Pivot, *, is_stored: bool) -> Known:
         """Write a pivot's items."""
         sent = tuple(map(encode, pivot.items))
-        return cls(pivot, sent, _AS_OBJECTS * sum(map(len, sent)) + 2 * len(pivot.state.ledger))
+        return cls(pivot, sent, _AS_OBJECTS * sum(map(len, sent)) + 2 * len(pivot.state.ledger), is_stored)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -126,12 +129,19 @@ def ready_name(key: bytes, trigger: int, target: int) -> str:
     return f"ready {key.hex()} {trigger} {target}"
 
 
+class Tip(NamedTuple):
+    """The pivot that a request stood on: the key of the prefix that it covers, and of how many items."""
+
+    key: bytes
+    covers: int
+
+
 class Remembered:
     """Pivots that were used lately, and where requests ended that stood on them."""
 
     def __init__(self) -> None:
         self._pivots = _Recent[Known](MAX_BYTES, lambda known: known.size)
-        self._tips = _Recent[tuple[bytes, int] | None](MAX_TIPS, lambda _: 1)
+        self._tips = _Recent[Tip | None](MAX_TIPS, lambda _: 1)
 
     def put(self, key: bytes, known: Known) -> None:
         """Remember the pivot of a prefix, unless a later one of the same prefix is."""
@@ -141,12 +151,12 @@ class Remembered:
 
     def stand(self, trail: Trail, found: Found | None) -> None:
         """Remember what a request stands on: prefixes up to its end need not be asked for again."""
-        self._tips.put(trail.key, None if found is None else (trail.keys[found.at], found.known.pivot.attempt))
+        self._tips.put(trail.key, None if found is None else Tip(trail.keys[found.at], found.at - trail.lead))
 
     def deepest(self, trail: Trail) -> tuple[Found | None, int]:
         """Return the deepest pivot that is remembered, and the number of items from which others may know more."""
         keys = trail.keys
-        for at in range(trail.length, trail.lead, -1):
+        for at in chain.from_iterable(trail.ends(trail.lead)):
             known = self._pivots.get(keys[at])
             if known is not None and is_for(known.pivot, trail):
                 return Found(at, known), at
@@ -155,20 +165,33 @@ class Remembered:
             tip = self._tips.get(keys[at])
             if tip is None:
                 return None, at
-            known = self._pivots.get(tip[0])
-            if known is not None:
-                return Found(keys.index(tip[0]), known), at
+            known = self._pivots.get(tip.key)
+            end = trail.lead + tip.covers
+            if known is not None and end <= at and keys[end] == tip.key:
+                return Found(end, known), at
         return None, trail.lead
 
+    def covers(self, trail: Trail) -> int | None:
+        """Return how many items the pivot covers that a request stands on; 0 for none, ``None`` when not known."""
+        if trail.key not in self._tips:
+            return None
+        tip = self._tips.get(trail.key)
+        return 0 if tip is None else tip.covers
 
-def deepest(trail: Trail, notes: dict[str, bytes], packing: Packing, above: int) -> Found | None:
-    """Find the deepest pivot among notes that stands for more items than so many."""
-    for at in range(trail.length, above, -1):
+    def forget(self, session: str) -> None:
+        """Forget the pivots whose originals are in a session."""
+        for key in [key for key, known in self._pivots.items() if known.pivot.session == session]:
+            self._pivots.drop(key)
+
+
+def deepest(trail: Trail, notes: Mapping[str, bytes], packing: Packing, ends: Iterable[int]) -> Found | None:
+    """Find the deepest pivot among notes that ends with one of these numbers of items."""
+    for at in sorted(ends, reverse=True):
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(name_of(trail.keys[at], attempt))
             pivot = None if data is None else unpacked(data, packing, Pivot)
             if pivot is not None and is_for(pivot, trail):
-                return Found(at, Known.of(pivot))
+                return Found(at, Known.of(pivot, is_stored=True))
     return None
 
 
@@ -180,9 +203,9 @@ def is_for(pivot: Pivot, trail: Trail) -> bool:
     return pivot.due <= trail.length - trail.lead
 
 
-def names(trail: Trail, above: int) -> Sequence[str]:
-    """List the notes that may hold a pivot for more items than so many."""
-    return [name_of(key, attempt) for key in trail.keys[above + 1 :] for attempt in range(TRIES)]
+def names(trail: Trail, ends: Iterable[int]) -> list[str]:
+    """List the notes that may hold a pivot that ends with one of these numbers of items."""
+    return [name_of(trail.keys[at], attempt) for at in ends for attempt in range(TRIES)]
 
 
 class _Recent(OrderedDict[bytes, Value]):
@@ -199,3 +222,6 @@ class _Recent(OrderedDict[bytes, Value]):
         self._total += self._size(value)
         while self._total > self._limit and len(self) > 1:
             self._total -= self._size(self.popitem(last=False)[1])
+
+    def drop(self, key: bytes) -> None:
+        self._total -= self._size(self.pop(key))

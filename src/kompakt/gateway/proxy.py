@@ -35,7 +35,7 @@ from kompakt.gateway.recalling.answering import MAX_ROOM, Exchange, plain
 from kompakt.gateway.recalling.joining import DIALECTS, Recalling
 from kompakt.gateway.recalling.weaving import Aside
 from kompakt.gateway.refusing import Refused
-from kompakt.gateway.requests import NoJson
+from kompakt.gateway.requests import NoJson, TooManyMessages
 from kompakt.gateway.routing import Route
 from kompakt.gateway.telling import told_of
 from kompakt.gateway.tenants import Tenant
@@ -101,7 +101,7 @@ class Proxy:
         self._keeping = keeping
         self._client = client
         self._metrics = metrics
-        self._trails = Trails()
+        self._trails = Trails(max_messages=settings.max_messages)
         self._models = set[str]()
         """Models whose window is assumed, and that were logged."""
         self._crowded = set[tuple[str, str]]()
@@ -116,7 +116,7 @@ class Proxy:
         if not route.compacts or request.method != "POST":
             return await self._untouched(request, route, None, "not-a-conversation")
         body = await read_body(request, self._settings.max_body)
-        job = self._job(uncompressed(request), tenant, route, body)
+        job = await self._job(uncompressed(request), tenant, route, body)
         if not isinstance(job, Job):
             self._metrics.passes.inc()
             return await self._untouched(request, route, await request.body(), job)
@@ -138,15 +138,18 @@ class Proxy:
         headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
         return forwarding.answer(await forwarding.begun(await self._ask(request, route, body)), headers)
 
-    def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
+    async def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
         """Read a request; return the reason when it holds no history that the gateway can compact."""
         assert route.format is not None
         policy = self._policy(request)
         root = root_of(f"{tenant.source} {tenant.id}", route.format, f"{VERSION} {policy.name}")
         try:
-            trail = self._trails.read(body, route.format, root, named=route.model)
+            trail = await self._trails.read_off_loop(body, route.format, root, named=route.model)
         except NoJson as error:
             raise Refused(400, str(error), code="invalid_json") from None
+        except TooManyMessages as error:
+            message = f"{error}; the gateway's --max-messages allows no more"
+            raise Refused(413, message, code="too_many_messages") from None
         except InputError:
             return "unreadable-message"  # the provider says best what is wrong with it
         if trail is None:

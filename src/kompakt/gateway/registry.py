@@ -41,6 +41,11 @@ async def secret_in(store: Store) -> str:
     return (await store.records.notes(PLACE, name.keys()))["secret"].decode()
 
 
+async def keep_secret(store: Store, secret: str) -> None:
+    """Put a secret into a store that may have lost it; one that is there stays."""
+    await store.records.note(PLACE, key_of(PLACE, "secret"), {"secret": secret.encode()})
+
+
 class Registry:
     """The tenants of a store."""
 
@@ -48,11 +53,13 @@ class Registry:
         self.records = store.records
         self.metrics = metrics
         self._seen: set[str] = set()
+        self._unsure: set[str] = set()
+        """Those that were seen and that the store may have lost since."""
         self._resting_until = 0.0
 
     async def is_new(self, tenant: str) -> bool:
         """Tell whether a tenant was never here before; from now on it was. A store that is down says no."""
-        if tenant in self._seen or time.monotonic() < self._resting_until:
+        if (tenant in self._seen and tenant not in self._unsure) or time.monotonic() < self._resting_until:
             return False
         try:
             new = await promptly(self._enter(tenant), PATIENCE)
@@ -62,8 +69,14 @@ class Registry:
             return False
         if len(self._seen) >= _REMEMBERED:
             self._seen.clear()
+        new = new and tenant not in self._seen
         self._seen.add(tenant)
+        self._unsure.discard(tenant)
         return new
+
+    def doubt(self) -> None:
+        """Enter tenants again when they come next: the store has lost something, perhaps them too."""
+        self._unsure = set(self._seen)
 
     async def _enter(self, tenant: str) -> bool:
         key = key_of(PLACE, tenant)

@@ -6,7 +6,8 @@ the place of each item in it. What is not replaced goes on byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -22,6 +23,8 @@ from kompakt.wire.output import stated_output
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _NAME = msgspec.json.Encoder()
+_FIELD = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+_GAP = re.compile(rb"[\s,]*")
 
 _HELD: dict[str, Untouched] = {
     "previous_response_id": "provider-history",
@@ -56,6 +59,14 @@ def _compacts_at(edit: Json) -> int | None:
 
 class NoJson(InputError):
     """A body that no provider could read."""
+
+
+class TooManyMessages(InputError):
+    """A request with more messages than are read."""
+
+    def __init__(self, found: int, limit: int) -> None:
+        self.found, self.limit = found, limit
+        super().__init__(f"the request has {found:,} messages, and {limit:,} are the most")
 
 
 class Asked(msgspec.Struct):
@@ -141,11 +152,12 @@ class Asked(msgspec.Struct):
         return b"{" + b",".join(_NAME.encode(name) + b":" + raw for name, raw in fields) + b"}"
 
 
-def read(body: bytes, format: str, *, named: str | None = None) -> Asked | None:
+def read(body: bytes, format: str, *, named: str | None = None, limit: int | None = None) -> Asked | None:
     """Take a body apart; ``None`` when it holds no list of messages.
 
     Raises:
         NoJson: the body is not a JSON object, is nested too deeply, or holds an integer that is too long.
+        TooManyMessages: there are more messages than ``limit``.
     """
     fields = _fields(body)
     key = WIRES[format].messages_key
@@ -157,8 +169,9 @@ def read(body: bytes, format: str, *, named: str | None = None) -> Asked | None:
         listed = _ARRAY.decode(raw)
     except msgspec.MsgspecError:
         return None
+    _check_number(len(listed), limit)
     _check(map(bytes, listed), levels=2)
-    spans = _spans(body, raw, listed)
+    spans = _spans(body, fields, key, listed)
     if not spans:
         return None
     names = list(fields)
@@ -167,10 +180,13 @@ def read(body: bytes, format: str, *, named: str | None = None) -> Asked | None:
     return Asked(format, body, before, {name: bytes(fields[name]) for name in names[at + 1 :]}, spans, named)
 
 
-def read_behind(body: bytes, earlier: Asked, *, items: int) -> Asked | None:
-    """Take apart what stands behind the first items of a body that begins like an earlier one, up to these.
+def read_behind(body: bytes, earlier: Asked, *, items: int, limit: int | None = None) -> Asked | None:
+    """Take apart what follows the first items of a body that begins like an earlier one, up to these.
 
-    ``None`` where it does not go on as a request does. Costs what is new.
+    ``None`` where it does not continue as a request does. Costs what is new.
+
+    Raises:
+        TooManyMessages: there are more messages than ``limit``.
     """
     end = earlier.spans[items - 1][1]
     rest = body[end:]
@@ -189,10 +205,16 @@ def read_behind(body: bytes, earlier: Asked, *, items: int) -> Asked | None:
         return None
     if earlier.key in fields or fields.keys() & earlier.before.keys() or (ahead[1] and not listed):
         return None
+    _check_number(items + len(listed), limit)
     shift = end + skipped + ahead[1] - len(ahead[0])
     spans = [(start + shift, stop + shift) for start, stop in _walk(glued, len(ahead[0]), listed)]
     after = {name: bytes(value) for name, value in fields.items()}
     return Asked(earlier.format, body, earlier.before, after, [*earlier.spans[:items], *spans], earlier.named)
+
+
+def _check_number(found: int, limit: int | None) -> None:
+    if limit is not None and found > limit:
+        raise TooManyMessages(found, limit)
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
@@ -227,21 +249,44 @@ def _check(values: Iterable[bytes], *, levels: int) -> None:
             ) from None
 
 
-def _spans(body: bytes, raw: msgspec.Raw, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Find the items of an array in a body."""
-    array = bytes(raw)
-    at = body.find(array)
-    if not listed or body.find(array, at + 1) >= 0:  # told twice: nobody knows which is which
+def _spans(
+    body: bytes, fields: Mapping[str, msgspec.Raw], key: str, listed: Sequence[msgspec.Raw]
+) -> list[tuple[int, int]]:
+    """Find the items of a field in a body; none where it cannot be told which of two lists is meant."""
+    if not listed:
         return []
+    at = _place(body, fields, key)
+    if at is None:  # a field is there twice
+        array = bytes(fields[key])
+        at = body.find(array)
+        if body.find(array, at + 1) >= 0:
+            return []
     return _walk(body, at + 1, listed)
 
 
+def _place(body: bytes, fields: Mapping[str, msgspec.Raw], key: str) -> int | None:
+    """Find where the value of a field begins, by the lengths of those before it; ``None`` when a field is there twice.
+
+    Searching for the value itself would take long where it is long.
+    """
+    at, place = body.index(b"{") + 1, None
+    for name, raw in fields.items():
+        found = _FIELD.match(body, at)
+        if found is None or decode(found[1]) != name:
+            return None
+        place = found.end() if name == key else place
+        at = found.end() + len(memoryview(raw))
+        gap = _GAP.match(body, at)
+        at = gap.end() if gap is not None else at
+    return place if body[at:].strip() == b"}" else None
+
+
 def _walk(body: bytes, at: int, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Find items one behind the other: between them are only commas and blanks."""
+    """Find items one after the other: between them are only commas and blanks."""
     spans: list[tuple[int, int]] = []
     for one in listed:
-        item = bytes(one)
-        start = body.index(item, at)
-        at = start + len(item)
+        gap = _GAP.match(body, at)
+        start = gap.end() if gap is not None else at
+        at = start + len(memoryview(one))
         spans.append((start, at))
     return spans

@@ -7,6 +7,7 @@ seconds to finish, what waits to be recorded is written, then everything is clos
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import signal
@@ -82,6 +83,8 @@ async def _served(
         watching = asyncio.create_task(reloading.watch())
         try:
             with _signals(server, gateway, reloading):
+                gc.collect()
+                gc.freeze()  # what was loaded stays: collections that hold the loop need not look at it again
                 _say(settings, listening)
                 await server.serve(sockets=[listening])
         finally:

@@ -11,6 +11,8 @@ import hashlib
 import time
 from bisect import bisect, bisect_left
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ import msgspec
 
 from kompakt.gateway.looks import Looks
 from kompakt.gateway.requests import Asked, read, read_behind
+from kompakt.gateway.threads import off_loop
 from kompakt.model.tokens import Counter, counter_for
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -34,6 +37,15 @@ SHORT = 16 * 1024
 
 MAX_BACK = 8
 """Items from the end in which a client may have changed something (a cache mark, a reminder) and is still known."""
+
+NEAR = 64
+"""Newest items of a request, each of which may be the end of an earlier one."""
+
+MAX_ENDS = 2_048
+"""Older ends of requests that are looked for."""
+
+PER_ITEM = 300
+"""Bytes that an item takes in memory beside its own: its place, its key, its cost."""
 
 _SAMPLE = 400
 """Bytes of the first message that tell conversations apart before all of them are compared."""
@@ -68,10 +80,38 @@ class Trail(msgspec.Struct):
         """The key of all of it."""
         return self.keys[-1]
 
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return len(self.asked.body) + PER_ITEM * self.length
+
     def tips(self) -> list[int]:
         """List the numbers of items with which earlier requests of the conversation ended, and this one."""
-        said = set(self.answers)
-        return [*(at for at in self.answers if at > self.lead and at - 1 not in said), self.length]
+        pairs = zip([-1, *self.answers], self.answers, strict=False)
+        return [*(at for before, at in pairs if at > self.lead and at - 1 != before), self.length]
+
+    def ends(self, above: int) -> Iterator[list[int]]:
+        """List the numbers of items with which earlier requests may have ended, newest first, in pages that grow.
+
+        Nearly always the first page has what is looked for: all of the newest items, since a client may add to a
+        request that was not answered. Further back only those that an answer follows. All together are limited, so a
+        long history that nobody knows costs no more questions than a shorter one.
+        """
+        above = max(above, self.lead)
+        near = max(above, self.length - NEAR)
+        yield list(range(self.length, near, -1))
+        answers, left, size = self.answers, MAX_ENDS, NEAR
+        index = bisect_left(answers, near + 1) - 1
+        while index >= 0 and left > 0 and answers[index] > above:
+            page = list[int]()
+            while index >= 0 and answers[index] > above and len(page) < min(size, left):
+                at = answers[index]
+                index -= 1
+                if index < 0 or answers[index] != at - 1:
+                    page.append(at)
+            left -= len(page)
+            size *= 4
+            yield page
 
     def cut(self, items: int) -> Trail:
         """Return the trail of an earlier request: the first items of this one."""
@@ -100,6 +140,13 @@ def root_of(tenant: str, format: str, policy: str) -> bytes:
     return hasher.digest()
 
 
+class _Attempt(NamedTuple):
+    """A way to read a request, and how many bytes of it have to be looked at."""
+
+    size: int
+    work: Callable[[], Trail | None]
+
+
 class _Recent(NamedTuple):
     """A trail, and when it was read."""
 
@@ -108,16 +155,23 @@ class _Recent(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.trail.asked.body)
+        return self.trail.size
 
 
 class Trails:
     """Reads requests, each from where an earlier one of the same conversation leaves off."""
 
     def __init__(
-        self, looks: Looks | None = None, *, max_bytes: int = MAX_BYTES, short: int = SHORT, idle: float = IDLE
+        self,
+        looks: Looks | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        short: int = SHORT,
+        idle: float = IDLE,
+        max_messages: int | None = None,
     ) -> None:
         self._looks = looks or Looks()
+        self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._short = short
         self._idle = idle
@@ -134,37 +188,48 @@ class Trails:
 
         Raises:
             InputError: the body is not a JSON object, or a message is none.
+            TooManyMessages: there are more messages than are read.
         """
-        trail = self._continued(body, format, root, named) if len(body) >= self._short else None
-        if trail is None:
-            asked = read(body, format, named=named)
-            if asked is None:
-                return None
-            trail = self._extended(asked, counter_for(asked.model), root, None, 0)
-        if len(body) >= self._short:
-            self._remember(trail)
-        return trail
+        trail = None
+        for attempt in self._attempts(body, format, root, named):
+            trail = attempt.work()
+            if trail is not None:
+                break
+        return self._remember(trail)
 
-    def _continued(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
-        """Find the newest trail that a body goes on from, and go on from there."""
-        for trail, _ in reversed(self._recent.values()):
-            earlier = trail.asked
-            if trail.root != root or earlier.format != format or earlier.named != named:
-                continue
-            first, end = earlier.spans[min(trail.lead, len(earlier.spans) - 1)]
-            if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
-                continue
-            items = _common(body, earlier)
-            if items <= trail.lead:
-                continue
-            asked = read_behind(body, earlier, items=items)
-            counter = None if asked is None else counter_for(asked.model)
-            if asked is not None and counter is not None and counter.name == trail.counter:
-                return self._extended(asked, counter, root, trail, items)
-        return None
+    async def read_off_loop(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> Trail | None:
+        """Read a request like ``read``, without holding the event loop where much of it is new."""
+        trail = None
+        for attempt in self._attempts(body, format, root, named):
+            trail = await off_loop(attempt.work, size=attempt.size)
+            if trail is not None:
+                break
+        return self._remember(trail)
+
+    def _attempts(self, body: bytes, format: str, root: bytes, named: str | None) -> Iterator[_Attempt]:
+        """List the ways in which a request can be read: from where earlier ones leave off, or all of it."""
+        if len(body) >= self._short:
+            for trail, _ in reversed(list(self._recent.values())):
+                items = _shared(body, trail) if (trail.root, trail.asked.format) == (root, format) else 0
+                if items > trail.lead and trail.asked.named == named:
+                    size = len(body) - trail.asked.spans[items - 1][1]
+                    yield _Attempt(size, partial(self._continued, body, trail, items))
+        yield _Attempt(len(body), partial(self._whole, body, format, root, named))
+
+    def _continued(self, body: bytes, earlier: Trail, items: int) -> Trail | None:
+        """Read what follows the first items of an earlier request; ``None`` when it does not continue like this."""
+        asked = read_behind(body, earlier.asked, items=items, limit=self._max_messages)
+        counter = None if asked is None else counter_for(asked.model)
+        if asked is None or counter is None or counter.name != earlier.counter:
+            return None
+        return self._extended(asked, counter, earlier.root, earlier, items)
+
+    def _whole(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
+        asked = read(body, format, named=named, limit=self._max_messages)
+        return None if asked is None else self._extended(asked, counter_for(asked.model), root, None, 0)
 
     def _extended(self, asked: Asked, counter: Counter, root: bytes, earlier: Trail | None, items: int) -> Trail:
-        """Look at the items behind those that are known."""
+        """Look at the items after those that are known."""
         looks = [self._looks.of(asked.item(index), asked.format, counter) for index in range(items, len(asked.spans))]
         if earlier is None:
             lead = next((at for at, look in enumerate(looks) if not look.is_system), len(looks))
@@ -182,8 +247,10 @@ class Trails:
         sums += list(accumulate((look.tokens for look in looks), initial=sums[-1]))[1:]
         return Trail(asked, lead, keys, sums, root, counter.name, answers, reasons)
 
-    def _remember(self, trail: Trail) -> None:
-        """Keep a trail to compare with, in the place of the one it goes on from."""
+    def _remember(self, trail: Trail | None) -> Trail | None:
+        """Keep a trail to compare with, in the place of the one that it continues."""
+        if trail is None or len(trail.asked.body) < self._short:
+            return trail
         begun = trail.keys[min(trail.lead + 1, trail.length)] + trail.keys[min(trail.lead + 2, trail.length)]
         gone = self._recent.pop(begun, None)
         now = time.monotonic()
@@ -192,16 +259,27 @@ class Trails:
         while len(self._recent) > 1 and self._has_too_many(now):
             _, oldest = self._recent.popitem(last=False)
             self._size -= oldest.size
+        return trail
 
     def _has_too_many(self, now: float) -> bool:
         oldest = next(iter(self._recent.values()))
         return self._size > self._max_bytes or len(self._recent) > MAX_RECENT or now - oldest.at > self._idle
 
 
-def _common(body: bytes, earlier: Asked) -> int:
-    """Count the items that a body has in common with an earlier one, bytes for bytes, up to some from the end."""
-    length = bisect([end for _, end in earlier.spans], len(body))  # the client may have gone back
-    for items in range(length, max(0, length - MAX_BACK), -1):
-        if body.startswith(earlier.body[: earlier.spans[items - 1][1]]):
-            return items
-    return 0
+def _shared(body: bytes, trail: Trail) -> int:
+    """Count the items that a body has in common with an earlier one, byte for byte, up to some from the end."""
+    earlier = trail.asked
+    first, end = earlier.spans[min(trail.lead, len(earlier.spans) - 1)]
+    if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
+        return 0
+    length = bisect(earlier.spans, len(body), key=lambda span: span[1])  # the client may have gone back
+    least = max(0, length - MAX_BACK)
+    if not body.startswith(earlier.body[: earlier.spans[least][1]] if least < length else b"\0"):
+        return 0
+    items = least + 1
+    while items < length:
+        start, end = earlier.spans[items - 1][1], earlier.spans[items][1]
+        if body[start:end] != earlier.body[start:end]:
+            break
+        items += 1
+    return items

@@ -8,6 +8,7 @@ again. What was made here is remembered, for the time in which the store cannot 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -65,16 +66,18 @@ class Recent(OrderedDict[Key, Value]):
 
 
 def places(trail: Trail, start: int) -> list[Place]:
-    """List the answers behind so many items, and the one that is asked for."""
-    said, found = set(trail.answers), list[Place]()
-    for at in trail.answers:
-        if at < start or at - 1 in said:
-            continue
-        end = at + 1
-        while end in said:
-            end += 1
-        key = trail.keys[at]
-        found.append(Place(at, end, key, key + trail.keys[at + 1]))
+    """List the answers after so many items, and the one that is asked for."""
+    answers, found = trail.answers, list[Place]()
+    index = bisect_left(answers, start)
+    while index < len(answers):
+        first = index
+        while index + 1 < len(answers) and answers[index + 1] == answers[index] + 1:
+            index += 1
+        at, end = answers[first], answers[index] + 1
+        if first == 0 or answers[first - 1] != at - 1:  # else the answer begins before the start
+            key = trail.keys[at]
+            found.append(Place(at, end, key, key + trail.keys[at + 1]))
+        index += 1
     last = trail.key
     return [*found, Place(trail.length, trail.length, last, last)]
 
@@ -122,31 +125,35 @@ class Notes:
     ) -> tuple[str, dict[int, Kept]] | None:
         """Return the name under which the tool is offered, and what is kept for places, asked for all at once.
 
-        ``None`` when it is not offered, as far as can be told.
+        ``None`` when it is not offered, as far as can be told. That is asked first: where it is not offered, nothing
+        else needs to be.
         """
-        name = self._offers.get(key)
-        if name == "":
+        name = await self._name(owner, key, has_answer=bool(trail.answers))
+        if not name:
             return None
         known = {place: self._remembered(place) for place in found}
         unknown = {place: _names(trail, place) for place, kept in known.items() if kept is None}
-        wanted = [] if name is not None else [offer_name(key)]
-        wanted += [one for names in unknown.values() for one in names]
+        wanted = [one for names in unknown.values() for one in names]
+        read: Mapping[str, Round] = self._made
         try:
             notes = await self._keeping.notes(owner, wanted) if wanted else {}
-            name = name or self._offered(key, notes, has_answer=bool(trail.answers))
-            read = {
-                one: unpacked(data, self._keeping.packing, Round)
-                for one, data in notes.items()
-                if one != offer_name(key)
-            }
+            read = {one: unpacked(data, self._keeping.packing, Round) for one, data in notes.items()}
             for place, names in unknown.items():
                 self._remember(place, _kept(names, read))
         except StoreError as error:
             self._keeping.failed(error)
-            read = self._made
-        if not name:
-            return None
         return name, {place.at: kept or _kept(unknown[place], read) for place, kept in known.items()}
+
+    async def _name(self, owner: Owner, key: bytes, *, has_answer: bool) -> str | None:
+        """Return the name under which the tool is offered; empty or ``None`` when it is not."""
+        name = self._offers.get(key)
+        if name is not None:
+            return name
+        try:
+            return self._offered(key, await self._keeping.notes(owner, [offer_name(key)]), has_answer=has_answer)
+        except StoreError as error:
+            self._keeping.failed(error)
+            return None
 
     def _remembered(self, place: Place) -> Kept | None:
         return Kept() if place.known_as in self._empty else self._known.get(place.known_as)
