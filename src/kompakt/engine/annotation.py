@@ -25,6 +25,8 @@ class Annotation(msgspec.Struct, frozen=True, omit_defaults=True):
     pinned: bool = False
     summarized_by: str | None = None
     """The name of the summary that stands for this message."""
+    summary: str | None = None
+    """What that summary says; at the last message it stands for, so that the links can be followed both ways."""
     source_id: str | None = None
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from itertools import groupby
 
 from kompakt.engine import pivot
+from kompakt.engine.annotating import FOLDED
 from kompakt.engine.context import Context
 from kompakt.engine.ledger.parsing import without_false_quotes
 from kompakt.model.messages import Message, Part, Text
 from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal
-
-_REASON = "folded into a newer summary"
 
 
 def adopt_pivots(context: Context) -> str | None:
@@ -34,10 +33,10 @@ def _adopt_one(context: Context) -> bool:
     question, answer = indices[position - 1], indices[position]
     text = _verified(context, text, question)
     context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
-    context.view.hide(context.group_at(answer), _REASON)
+    context.view.hide(context.group_at(answer), FOLDED)
     asked = context.shown(question)
     if len(asked.parts) == 1:
-        context.view.hide(context.group_at(question), _REASON)
+        context.view.hide(context.group_at(question), FOLDED)
     else:
         context.view.put(question, asked.with_parts(asked.parts[:-1]))
     return True
