@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,10 @@ import kompakt
 
 STEPS = 60
 RULE = "Never delete a file."
+
+ANSWERED_AS_TEXT = re.compile(r"calls of step \d+ were never answered")
+"""With manual thinking (Claude Code) a compaction sends the open round as text, because its thinking is bound to the
+prefix; the script then sees no result block."""
 
 SENT = re.compile(r"/v1/(?:messages|responses|chat/completions)$")
 
@@ -110,7 +115,17 @@ class TestAgentsAreProtected:
 
     def test_task_and_rule_reach_the_model_in_every_request(self, session: Session) -> None:
         """Neither leaves the context, and no result is lost or mixed up."""
-        assert session.script.violations == []
+        assert [fault for fault in session.script.violations if not ANSWERED_AS_TEXT.search(fault)] == []
+
+    def test_the_model_reads_every_output_whole(self, session: Session) -> None:
+        """What the model has not answered yet is never shortened."""
+        sent = [json.dumps(record.body) for record in session.steps]
+        unread = [
+            step
+            for step in range(1, STEPS + 1)
+            if not any(line_of(step, 1) in body and line_of(step, 90) in body for body in sent)
+        ]
+        assert unread == []
 
     def test_the_agent_does_not_compact_by_itself(self, session: Session) -> None:
         """The agent never notices how long its history is."""
@@ -122,7 +137,7 @@ class TestAgentsAreProtected:
         assert missing == []
 
     def test_every_response_says_what_was_done(self, session: Session) -> None:
-        """Each answer names a session or the reason why the request was left alone."""
-        silent = [h for h in session.responses.headers if not {"x-kompakt-session", "x-kompakt-untouched"} & h.keys()]
+        """Each answer names the outcome; for a request that was left alone also the reason."""
+        silent = [h for h in session.responses.headers if "x-kompakt-outcome" not in h]
         assert len(session.responses.headers) >= STEPS
         assert silent == []
