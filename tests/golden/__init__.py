@@ -1,0 +1,1 @@
+"""Output that must not change by accident: projections, and the public API."""
