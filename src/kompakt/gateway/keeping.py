@@ -209,7 +209,9 @@ class Keeping:
         names = [pivots.name_of(trail.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
         notes = await self._reached(self.records.notes(owner.tenant, names))
         kept = (unpacked(notes[name], self.packing, Pivot) for name in names if name in notes)
-        return next((Found(undo.covers, Known.of(pivot)) for pivot in kept if pivot.id == undo.before), None)
+        return next(
+            (Found(undo.covers, Known.of(pivot, is_stored=True)) for pivot in kept if pivot.id == undo.before), None
+        )
 
     async def _placed(self, owner: Owner, trail: Trail, line: Line) -> Line:
         """Record at once a conversation that continues differently from what its session holds: in another one."""
