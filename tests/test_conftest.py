@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,3 +34,9 @@ def test_a_run_in_the_background_can_interrupt_its_processes() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert done.stdout.strip() == "True"
+
+
+@pytest.mark.skipif("KOMPAKT_RANDOM" in os.environ, reason="a soak draws new examples on purpose")
+def test_examples_do_not_depend_on_imported_modules() -> None:
+    """Constants of modules that other tests imported are not mixed into the examples."""
+    assert len(providers._get_local_constants()) == 0

@@ -29,4 +29,4 @@ class TestWeakPolicy:
         budget = kompakt.count(body).total // 5
         done = kompakt.compact(body, budget, policy=kompakt.Policy("prune", (OutputPruning(),)))
         assert done.tokens_after <= budget
-        assert {step.strategy for step in done.report.steps} == {"Truncation"}
+        assert {step.strategy for step in done.report.steps} - {"fitting"} == {"Truncation"}

@@ -190,7 +190,7 @@ def _instruction(context: Context, held: Sequence[Placed], previous: str) -> Ite
     if held and previous not in ("user", "tool"):
         yield _line(context, "user", RUNTIME_LINE)
     if len(held) > 1:
-        message = Message("system", tuple(part for one in held for part in one.message.parts))
+        message = held[-1].message.with_parts(part for one in held for part in one.message.parts)
         yield Placed(message, held[-1].index, context.counter.message(message))
     else:
         yield from held
