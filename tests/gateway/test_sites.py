@@ -326,7 +326,7 @@ class TestBrowser:
             assert page.goto(f"{gate.url.replace('127.0.0.1', 'localhost')}/inspect").status == 200
             assert id in page.content()
             assert gate.get("/favicon.ico").status_code == 204
-            page.click(f"text={id}")
+            page.click(f"a[title='{id}']")
             assert "session=" in page.url and id in page.content()
             page.close()
             assert [raw.method for raw in behind.raw] == ["POST"]  # what a browser asks for by itself stays here

@@ -256,7 +256,7 @@ class TestErrors:
                 (["events", "1"], lambda: records.events(head.key), "event 1"),
                 (["names", "m00001"], lambda: records.named(head.key, ["m00001"]), "number"),
                 (["head", "value"], lambda: records.head(head.key), "head"),
-                (["head", "value"], lambda: records.heads("tenant"), "head"),
+                (["head", "value"], lambda: records.heads("tenant", strict=True), "head"),
                 (["head", "rows"], lambda: records.rows(head.key, upto=9, limit=9), "number"),
             ]
             for (part, field), call, said in broken:
