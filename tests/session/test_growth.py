@@ -106,7 +106,11 @@ class Growing:
         view = await session.project()
         assert view.tokens <= self.budget
         if done.changed:
-            live = self.outcomes[-1].context.project()
+            live = list(self.outcomes[-1].context.project())
+            while (
+                live and live[-1].role == "system"
+            ):  # the line that asks to continue goes into the user message before it
+                live.pop()
             as_if = [item for message in live[:-1] for item in WIRES[self.format].render(message)]
             assert text(items_of(self.format, kompakt.render(view.history))[: len(as_if)]) == text(as_if)
             self.shown, self.before = None, [*self.before, before]

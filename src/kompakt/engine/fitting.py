@@ -48,6 +48,7 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
     context.strip_reasoning()  # whatever is done next changes the prefix
     release_notes(context)
     resize(context)
+    context.note_pins()  # from here on the projection differs from what was given, so pins must be in it
     if (
         _limit_given(context, limit)
         or _shrink_ledger(context, limit, least=MIN_LEDGER)
