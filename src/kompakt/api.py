@@ -571,7 +571,7 @@ def budget_for(
     if isinstance(budget, Budget):
         return budget
     if budget is not None:
-        return Budget.of(budget)
+        return Budget.of(budget, steady=False)
     if model is None:
         if policy is not None and policy.has_triggers:
             return Budget(window=0, trigger=0, target=0)

@@ -9,6 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kompakt.model.budget import (
+    FEW_STEPS,
+    FULL_SHARE,
     LEAST_ROOM,
     LEAST_SHARE,
     MIN_ANSWER,
@@ -172,6 +174,16 @@ class TestGoal:
             goal = budget.goal(step, fixed=fixed)
             least = fixed + int((40_000 - fixed) * LEAST_SHARE)
             assert budget.trigger - goal >= STEADY_STEPS * step or goal == least
+
+    @given(st.integers(1, 1_000_000), st.integers(0, 1_000_000), st.floats(0, 100_000))
+    def test_a_single_call_uses_the_room_that_holds_few_steps(self, tokens: int, fixed: int, step: float) -> None:
+        budget, room = Budget.of(tokens, steady=False), max(0, tokens - fixed)
+        goal = budget.goal(step, fixed=fixed)
+        assert fixed + int(room * 0.5) <= goal <= fixed + max(int(room * FULL_SHARE), int(room * 0.5))
+        if step * FEW_STEPS >= room:
+            assert goal >= fixed + int(room * FULL_SHARE) - 1
+        if step * STEADY_STEPS < room // 2 - 1:
+            assert abs(goal - Budget.of(tokens).goal(step, fixed=fixed)) <= 1
 
     def test_a_target_in_tokens_is_taken_literally(self) -> None:
         """As long as it leaves anything of what can change."""

@@ -76,16 +76,17 @@ class Terms(msgspec.Struct, frozen=True):
     def asked(self, body: JsonObject, format: str) -> dict[str, Any]:
         """Return the options to compact a body with: the caller's, within what the provider takes."""
         model = body.get("model")
-        options = {"format": format, "policy": self.policy, "tokenizer": self.tokenizer, "budget": self.budget}
+        budget = Budget.of(self.budget) if isinstance(self.budget, int) else self.budget
+        options = {"format": format, "policy": self.policy, "tokenizer": self.tokenizer, "budget": budget}
         limit = self.taken.get(str(model))
         if limit is None:
             return options
         if _retries.get():  # only what is needed, and the round that brought the overflow first
-            budget = Budget(window=limit, trigger=limit, target=int(limit * _MARGIN))
+            retried = Budget(window=limit, trigger=limit, target=int(limit * _MARGIN))
             policy = msgspec.structs.replace(self.policy, steps=(OverflowByRounds(), *self.policy.steps))
-            return {**options, "budget": budget, "policy": policy}
-        own = api.budget_for(self.budget, model if isinstance(model, str) else None)
-        return options if 0 < own.trigger <= limit else {**options, "budget": limit}
+            return {**options, "budget": retried, "policy": policy}
+        own = api.budget_for(budget, model if isinstance(model, str) else None)
+        return options if 0 < own.trigger <= limit else {**options, "budget": Budget.of(limit)}
 
     def learn(self, body: JsonObject, refused: Overflow) -> None:
         """Remember what the provider takes, from what it says and from what was sent."""

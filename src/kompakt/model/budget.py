@@ -38,6 +38,12 @@ prompt cache and costs detail."""
 LEAST_SHARE = 0.2
 """Smallest share of what can change that a compaction aims for, where the room for these steps does not exist."""
 
+FEW_STEPS = 3
+"""Where a budget for a single call holds no more steps than this, nearly all of it is used."""
+
+FULL_SHARE = 0.9
+"""Share of what can change that is used there: nothing follows that would need the room."""
+
 LEAST_ROOM = 1_000
 """Tokens of what can change that a target given in tokens leaves, where it lies below what cannot."""
 
@@ -84,6 +90,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     target: int
     relative: bool = False
     """Whether `target` is a share of the trigger, to be taken of what can change, and not a number of tokens."""
+    steady: bool = True
+    """Whether a goal leaves room for the next steps of a running agent. A budget for a single call uses the room."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that contradict one another, once."""
@@ -112,11 +120,14 @@ class Budget(Struct, frozen=True, kw_only=True):
     # --- make -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, tokens: int) -> Budget:
-        """Make a plain budget of this many tokens, aiming for half of what can change."""
+    def of(cls, tokens: int, *, steady: bool = True) -> Budget:
+        """Make a plain budget of this many tokens, aiming for half of what can change.
+
+        Pass ``steady=False`` for a single call: the fewer steps the budget holds, the more of it is used.
+        """
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
-        return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE), relative=True)
+        return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE), relative=True, steady=steady)
 
     @classmethod
     def for_model(
@@ -207,7 +218,8 @@ class Budget(Struct, frozen=True, kw_only=True):
         """Return what to come down to, when `fixed` tokens stay as they are and an average step takes `step`; 0 is
         unlimited.
 
-        A share of what can change, less where that leaves no room for the next steps. A target that was given as a
+        A share of what can change, less where that leaves no room for the next steps; more where few steps fit and none
+        follow. A target that was given as a
         number of tokens is taken literally, as far as it leaves anything of what can change.
         """
         if not self.trigger:
@@ -217,6 +229,10 @@ class Budget(Struct, frozen=True, kw_only=True):
         if share is None and not self.relative:
             return max(self.target, min(fixed + min(least, LEAST_ROOM), self.trigger - 1))
         usual = _share(room, share if share is not None else self.target / max(1, self.trigger))
+        if not self.steady:
+            fitting = min(max((room - usual) / max(1.0, step), FEW_STEPS), STEADY_STEPS)
+            full = max(usual, _share(room, FULL_SHARE))
+            return fixed + usual + int((full - usual) * (STEADY_STEPS - fitting) / (STEADY_STEPS - FEW_STEPS))
         return fixed + max(least, min(usual, int(room - STEADY_STEPS * step)))
 
     def steps_between(self, step: float, *, fixed: int) -> float:
