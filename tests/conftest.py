@@ -45,3 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVED.intersection(item.path.parts):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their length: compressed data may hold the time, and all workers must collect the same names."""
+    return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) else None
