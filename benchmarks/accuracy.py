@@ -38,7 +38,7 @@ from benchmarks.measuring import Row, save, show
 from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Message, Reasoning
 from kompakt.model.tokens import MESSAGE_OVERHEAD, Counter, family_of
-from kompakt.wire.usages import normalize
+from kompakt.wire.usage import normalize
 
 Thinking: TypeAlias = Literal["all", "turn", "none"]
 

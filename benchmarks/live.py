@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import kompakt
-from kompakt.engine.compact import drive, rewrite
-from kompakt.engine.fitting import fit
-from kompakt.engine.policies import policy_named
-from kompakt.engine.report import Step
+from kompakt.engine.compaction.compact import drive, rewrite
+from kompakt.engine.compaction.fit import fit
+from kompakt.engine.compaction.policies import policy_named
+from kompakt.engine.compaction.report import Step
 from kompakt.model.messages import History, Message
 
 

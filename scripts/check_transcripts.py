@@ -20,7 +20,7 @@ from rich.table import Table
 
 import kompakt
 from kompakt.errors import KompaktError
-from kompakt.evals.data import Session, sessions
+from kompakt.evals.sources.data import Session, sessions
 from kompakt.model.groups import rounds
 from kompakt.model.messages import Message
 

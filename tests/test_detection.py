@@ -12,8 +12,8 @@ from tests.histories import FORMATS, bodies, plain
 
 import kompakt
 from kompakt.errors import AmbiguousFormat, InputError, KompaktError, MalformedPayload, UnknownFormat
-from kompakt.wire.detection import detect, messages_key
-from kompakt.wire.formats import WIRES
+from kompakt.wire.detect import detect, messages_key
+from kompakt.wire.wire import WIRES
 
 Body = dict[str, Any]
 

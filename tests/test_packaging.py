@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from kompakt.cli import doctoring
+from kompakt.cli import doctor as doctoring
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

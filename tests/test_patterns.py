@@ -34,12 +34,12 @@ GROWTH = 9
 """Four times the text takes four times as long in linear time and sixteen times as long in quadratic time."""
 
 USED_AS = {
-    "kompakt.engine.admission.lines._RAISED": {"match"},
-    "kompakt.gateway.routing._ENDPOINTS": {"fullmatch"},
+    "kompakt.engine.admission.failures._RAISED": {"match"},
+    "kompakt.gateway.routes._ENDPOINTS": {"fullmatch"},
 }
 """How patterns are used that are called through another name."""
 
-BOUNDED = {"kompakt.evals.precision._PATH": 1_000, "kompakt.model.limits._VENDOR": 200}
+BOUNDED = {"kompakt.evals.measures.precision._PATH": 1_000, "kompakt.model.limits._VENDOR": 200}
 """Patterns that never see more characters than this: the caller cuts the text."""
 
 UNITS = [
@@ -260,5 +260,5 @@ def test_takes_linear_time(name: str) -> None:
 def test_patterns_are_found() -> None:
     """The walk finds patterns in modules, in tables and where they are written."""
     names = {name.rpartition(" ")[0] for name in PATTERNS}
-    assert {"kompakt.engine.admission.json_values._LAYOUT", "kompakt.gateway.routing._ENDPOINTS"} <= names
+    assert {"kompakt.engine.admission.kinds.json_value._LAYOUT", "kompakt.gateway.routes._ENDPOINTS"} <= names
     assert any(name.endswith(".py:sub") for name in names) and len(names) > 150

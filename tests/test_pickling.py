@@ -14,7 +14,7 @@ import kompakt
 from kompakt import errors
 from kompakt.engine.recall import Memory
 from kompakt.model.tokens import counter_for
-from kompakt.session.compacting import SessionCompaction
+from kompakt.session.compaction import SessionCompaction
 
 
 def again(value: Any) -> Any:

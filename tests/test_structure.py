@@ -162,10 +162,10 @@ class TestPublicNames:
 
 
 BLANKET = {
-    "engine/compact.py": 1,
-    "engine/policies.py": 1,
-    "engine/summary.py": 1,
-    "engine/telemetry.py": 1,
+    "engine/compaction/compact.py": 1,
+    "engine/compaction/policies.py": 1,
+    "engine/pivot/summarizer.py": 1,
+    "engine/compaction/telemetry.py": 1,
     "agent/agent.py": 1,
     "agent/tools.py": 1,
 }

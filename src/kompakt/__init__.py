@@ -33,12 +33,12 @@ from kompakt.version import __version__
 if TYPE_CHECKING:
     from kompakt import admission, evals, events, strategies, triggers
     from kompakt.agent.agent import Agent
+    from kompakt.agent.client import ChatClient, Delta, Reply, ToolSpec
     from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-    from kompakt.agent.configuration import CompactionConfig
-    from kompakt.agent.prompts import Prompts
-    from kompakt.agent.protocol import ChatClient, Delta, Reply, ToolSpec
-    from kompakt.agent.summarizing import LLMSummarizer, SummaryFault
-    from kompakt.agent.wrapping import wrap
+    from kompakt.agent.config import CompactionConfig
+    from kompakt.agent.summarizer.llm import LLMSummarizer, SummaryFault
+    from kompakt.agent.summarizer.prompts import Prompts
+    from kompakt.agent.wrap import wrap
     from kompakt.api import (
         Compaction,
         acompact,
@@ -55,25 +55,25 @@ if TYPE_CHECKING:
         split,
         turns,
     )
-    from kompakt.engine.annotation import Annotation
-    from kompakt.engine.context import Context
-    from kompakt.engine.policies import Policy, load_policies
+    from kompakt.engine.compaction.policies import Policy, load_policies
+    from kompakt.engine.compaction.report import Report
+    from kompakt.engine.compaction.telemetry import on_compaction
+    from kompakt.engine.context.annotation import Annotation
+    from kompakt.engine.context.context import Context
     from kompakt.engine.recall import Recalled
-    from kompakt.engine.report import Report
-    from kompakt.engine.telemetry import on_compaction
     from kompakt.files import load
     from kompakt.model.budget import Budget, Usage
     from kompakt.model.groups import Group, Round, Turn
     from kompakt.model.limits import Limits, UnknownModelWarning, limits
     from kompakt.model.messages import History, Marker, Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
     from kompakt.model.tokens import Counter, TokenCount
-    from kompakt.session.compacting import SessionCompaction
+    from kompakt.session.compaction import SessionCompaction
     from kompakt.session.providers import ContextProvider, HistoryProvider, Run
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
     from kompakt.wire.conversion import Drop
     from kompakt.wire.overflow import Overflow, overflow
-    from kompakt.wire.problem import Change, Problem, Repair
+    from kompakt.wire.problems import Change, Problem, Repair
 
 __all__ = [
     "Agent",
@@ -173,23 +173,23 @@ __all__ = [
 
 _LATE = {
     "Agent": "kompakt.agent.agent",
-    "Annotation": "kompakt.engine.annotation",
+    "Annotation": "kompakt.engine.context.annotation",
     "AnthropicMessages": "kompakt.agent.clients",
     "Budget": "kompakt.model.budget",
-    "Change": "kompakt.wire.problem",
-    "ChatClient": "kompakt.agent.protocol",
+    "Change": "kompakt.wire.problems",
+    "ChatClient": "kompakt.agent.client",
     "Compaction": "kompakt.api",
-    "CompactionConfig": "kompakt.agent.configuration",
-    "Context": "kompakt.engine.context",
+    "CompactionConfig": "kompakt.agent.config",
+    "Context": "kompakt.engine.context.context",
     "ContextProvider": "kompakt.session.providers",
     "Counter": "kompakt.model.tokens",
-    "Delta": "kompakt.agent.protocol",
+    "Delta": "kompakt.agent.client",
     "Drop": "kompakt.wire.conversion",
     "Gemini": "kompakt.agent.clients",
     "Group": "kompakt.model.groups",
     "History": "kompakt.model.messages",
     "HistoryProvider": "kompakt.session.providers",
-    "LLMSummarizer": "kompakt.agent.summarizing",
+    "LLMSummarizer": "kompakt.agent.summarizer.llm",
     "Limits": "kompakt.model.limits",
     "Marker": "kompakt.model.messages",
     "Media": "kompakt.model.messages",
@@ -198,25 +198,25 @@ _LATE = {
     "OpenAIChat": "kompakt.agent.clients",
     "OpenAIResponses": "kompakt.agent.clients",
     "Overflow": "kompakt.wire.overflow",
-    "Policy": "kompakt.engine.policies",
-    "Problem": "kompakt.wire.problem",
-    "Prompts": "kompakt.agent.prompts",
+    "Policy": "kompakt.engine.compaction.policies",
+    "Problem": "kompakt.wire.problems",
+    "Prompts": "kompakt.agent.summarizer.prompts",
     "Reasoning": "kompakt.model.messages",
     "Recalled": "kompakt.engine.recall",
-    "Repair": "kompakt.wire.problem",
-    "Reply": "kompakt.agent.protocol",
-    "Report": "kompakt.engine.report",
+    "Repair": "kompakt.wire.problems",
+    "Reply": "kompakt.agent.client",
+    "Report": "kompakt.engine.compaction.report",
     "Round": "kompakt.model.groups",
     "Run": "kompakt.session.providers",
     "Session": "kompakt.session.session",
-    "SessionCompaction": "kompakt.session.compacting",
+    "SessionCompaction": "kompakt.session.compaction",
     "Store": "kompakt.session.store",
-    "SummaryFault": "kompakt.agent.summarizing",
+    "SummaryFault": "kompakt.agent.summarizer.llm",
     "Text": "kompakt.model.messages",
     "TokenCount": "kompakt.model.tokens",
     "ToolCall": "kompakt.model.messages",
     "ToolResult": "kompakt.model.messages",
-    "ToolSpec": "kompakt.agent.protocol",
+    "ToolSpec": "kompakt.agent.client",
     "Turn": "kompakt.model.groups",
     "UnknownModelWarning": "kompakt.model.limits",
     "Usage": "kompakt.model.budget",
@@ -230,8 +230,8 @@ _LATE = {
     "groups": "kompakt.api",
     "limits": "kompakt.model.limits",
     "load": "kompakt.files",
-    "load_policies": "kompakt.engine.policies",
-    "on_compaction": "kompakt.engine.telemetry",
+    "load_policies": "kompakt.engine.compaction.policies",
+    "on_compaction": "kompakt.engine.compaction.telemetry",
     "open_store": "kompakt.session.store",
     "overflow": "kompakt.wire.overflow",
     "parse": "kompakt.api",
@@ -244,7 +244,7 @@ _LATE = {
     "strategies": "kompakt.strategies",
     "triggers": "kompakt.triggers",
     "turns": "kompakt.api",
-    "wrap": "kompakt.agent.wrapping",
+    "wrap": "kompakt.agent.wrap",
 }
 """Names that are imported on first use: loading every wire and strategy takes a quarter of a second, and a hook or a
 program that only uses some of them should not pay for the rest."""

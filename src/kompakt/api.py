@@ -13,15 +13,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast,
 
 import msgspec
 
-from kompakt.engine.compact import Order, Outcome, drive
-from kompakt.engine.compact import compact as compact_history
-from kompakt.engine.policies import AnyPolicy, Policy, policy_named
+from kompakt.engine.compaction.compact import Order, Outcome, drive
+from kompakt.engine.compaction.compact import compact as compact_history
+from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
+from kompakt.engine.compaction.report import Report, Step, balanced
+from kompakt.engine.compaction.telemetry import announce
+from kompakt.engine.pivot.text import retell
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall import tool as recalling
-from kompakt.engine.report import Report, Step, balanced
-from kompakt.engine.retelling import retell
 from kompakt.engine.strategies import Strategy
-from kompakt.engine.telemetry import announce
 from kompakt.errors import AmbiguousFormat, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
 from kompakt.model import tokens
@@ -35,13 +35,13 @@ from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
 from kompakt.wire import surrogates
 from kompakt.wire.conversion import Drop
-from kompakt.wire.detection import detect
-from kompakt.wire.formats import WIRES, Wire
+from kompakt.wire.detect import detect
 from kompakt.wire.output import stated_output
-from kompakt.wire.problem import Change, Problem, Repair, Shape
-from kompakt.wire.thinking import thinks_by_hand
+from kompakt.wire.problems import Change, Problem, Repair, Shape
+from kompakt.wire.thinking_mode import thinks_by_hand
 from kompakt.wire.tools import define_tool
-from kompakt.wire.translation import translate
+from kompakt.wire.translate import translate
+from kompakt.wire.wire import WIRES, Wire
 
 Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
 """A request body, a list of one provider's messages, or a history that was parsed from either.

@@ -14,7 +14,7 @@
     │   ├── StoreVersion      its schema is one that this version of kompakt does not know
     │   ├── Conflict          somebody else wrote first; read again and try again
     │   └── Busy              another process holds the session's lock for longer than the caller would wait
-    ├── SummaryFault          a summary that cannot be used (kompakt.agent.summarizing); names the fault
+    ├── SummaryFault          a summary that cannot be used (kompakt.agent.summarizer.llm); names the fault
     ├── ProviderError         a provider did not answer a request
     │   ├── ProviderRefused   it refuses this request and would again; names status and its words
     │   │   └── Overflowed    because it is too long; carries the numbers that were stated

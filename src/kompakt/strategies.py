@@ -1,5 +1,6 @@
 """The built-in strategies under the name that users import them by."""
 
+from kompakt.engine.pivot.summarizer import Material, Summarizer
 from kompakt.engine.strategies import (
     OutputCollapsing,
     OutputPruning,
@@ -13,7 +14,6 @@ from kompakt.engine.strategies import (
     ToolCallRemoval,
     Truncation,
 )
-from kompakt.engine.summary import Material, Summarizer
 
 __all__ = [
     "Material",

@@ -1,5 +1,14 @@
 """Triggers and targets under the name that users import them by: when a strategy is due, and how far it comes down."""
 
-from kompakt.engine.triggers import Target, Trigger, always, every, over_bytes, over_groups, over_messages, over_tokens
+from kompakt.engine.compaction.triggers import (
+    Target,
+    Trigger,
+    always,
+    every,
+    over_bytes,
+    over_groups,
+    over_messages,
+    over_tokens,
+)
 
 __all__ = ["Target", "Trigger", "always", "every", "over_bytes", "over_groups", "over_messages", "over_tokens"]

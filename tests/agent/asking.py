@@ -10,14 +10,14 @@ import pytest
 from tests.histories.messages import assistant, tool, user
 
 from kompakt import api
-from kompakt.agent.protocol import Delta, Reply, Stop, ToolSpec
-from kompakt.agent.summarizing import LLMSummarizer, SummaryFault
-from kompakt.engine.summary import Material
+from kompakt.agent.client import Delta, Reply, Stop, ToolSpec
+from kompakt.agent.summarizer.llm import LLMSummarizer, SummaryFault
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject, Message, Reasoning, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for
-from kompakt.wire.formats import WIRES
+from kompakt.wire.wire import WIRES
 
 FORMATS = sorted(WIRES)
 SYSTEMS: dict[str, Callable[[str], JsonObject]] = {

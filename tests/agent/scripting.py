@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import kompakt
-from kompakt.agent.configuration import CompactionConfig
-from kompakt.agent.protocol import Reply, ToolSpec
+from kompakt.agent.client import Reply, ToolSpec
+from kompakt.agent.config import CompactionConfig
 from kompakt.errors import Overflowed
 from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject, Message, Text, ToolCall
-from kompakt.wire.formats import WIRES
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.tools import define_tool
+from kompakt.wire.wire import WIRES
 
 Answer = str | Message | Sequence[Message] | Exception
 

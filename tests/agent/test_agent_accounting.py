@@ -11,7 +11,7 @@ from tests.agent.scripting import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.agent.events import Compacted
 from kompakt.agent.loop import Loop
 from kompakt.model.budget import Budget, Usage

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kompakt
-from kompakt.agent.configuration import budget_of, limits_of
+from kompakt.agent.client import Delta, Reply, ToolSpec
+from kompakt.agent.config import budget_of, limits_of
 from kompakt.agent.events import Compacted
-from kompakt.agent.protocol import Delta, Reply, ToolSpec
 from kompakt.model.budget import Usage
 
 

@@ -12,9 +12,9 @@ from tests.provider import Provider
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig, budget_of, config_of, policy_of
+from kompakt.agent.client import Reply
+from kompakt.agent.config import CompactionConfig, budget_of, config_of, policy_of
 from kompakt.agent.events import Answered, Compacted, Recovered
-from kompakt.agent.protocol import Reply
 from kompakt.errors import UsageError
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.messages import JsonObject, Message, Text

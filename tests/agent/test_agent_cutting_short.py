@@ -23,7 +23,7 @@ import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.events import Answered
 from kompakt.model.phrases import NOT_FINISHED
-from kompakt.session import locking
+from kompakt.session import lock as locking
 from kompakt.session.store import Store, open_store
 
 KILLS = int(os.environ.get("KOMPAKT_KILLS", "6"))

@@ -28,10 +28,10 @@ from tests.provider import Provider, empty, garbage, huge, refusing
 from tests.provider.answer import Answer, Call, Seen
 
 from kompakt.agent.agent import Agent
-from kompakt.agent.clients import calling
+from kompakt.agent.clients import base as calling
 from kompakt.agent.events import Answered, Compacted, Recovered, Result
 from kompakt.agent.loop import TRIES
-from kompakt.agent.summarizing import LLMSummarizer
+from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
 from kompakt.session.store import open_store
 

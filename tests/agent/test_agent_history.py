@@ -13,9 +13,9 @@ from tests.agent.scripting import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.agent.events import Answered, Compacted
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.errors import ProviderUnavailable
 from kompakt.model.budget import Usage
 from kompakt.model.messages import Message, Text

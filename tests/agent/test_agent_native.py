@@ -15,7 +15,7 @@ from tests.provider import Provider
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.clients import AnthropicMessages, OpenAIResponses
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.agent.events import Compacted
 from kompakt.errors import UsageError
 from kompakt.session.store import open_store
@@ -110,12 +110,12 @@ def test_kompakt_compacts_where_the_provider_does_not(format: str, why: str, cap
 
 
 def _answering(client: Any, content: str) -> Any:
-    async def compact(body: Any, **_: Any) -> kompakt.agent.protocol.Reply:
+    async def compact(body: Any, **_: Any) -> kompakt.agent.client.Reply:
         block = {"type": "compaction", "content": content, "signature": "s"}
         item = {"type": "compaction", "encrypted_content": content}
         made = {"role": "assistant", "content": [block]} if client.format == "anthropic" else item
         items = (made,) if content else ()
-        return kompakt.agent.protocol.Reply(items, "end", kompakt.Usage(), kompakt.Usage())
+        return kompakt.agent.client.Reply(items, "end", kompakt.Usage(), kompakt.Usage())
 
     return compact
 
@@ -235,8 +235,8 @@ def test_a_client_without_such_a_provider_says_so() -> None:
             await agent.run("Go.", session="s")
 
     asyncio.run(main())
-    assert isinstance(AnthropicMessages("claude-opus-4-6", api_key="k"), kompakt.agent.protocol.CompactingClient)
-    assert isinstance(OpenAIResponses("gpt-5", api_key="k"), kompakt.agent.protocol.CompactingClient)
+    assert isinstance(AnthropicMessages("claude-opus-4-6", api_key="k"), kompakt.agent.client.CompactingClient)
+    assert isinstance(OpenAIResponses("gpt-5", api_key="k"), kompakt.agent.client.CompactingClient)
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])

@@ -14,7 +14,7 @@ from tests.agent.scripting import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.agent.events import Recovered
 from kompakt.errors import Overflowed
 from kompakt.model.messages import Message

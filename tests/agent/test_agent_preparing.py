@@ -14,14 +14,14 @@ from tests.agent.test_agent_cutting_short import Trap
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig, prepares_at
+from kompakt.agent.background_compaction import awaits
+from kompakt.agent.client import Reply
+from kompakt.agent.config import CompactionConfig, prepares_at
 from kompakt.agent.events import Compacted
-from kompakt.agent.preparing import awaits
-from kompakt.agent.protocol import Reply
-from kompakt.engine.summary import Material
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.errors import UsageError
 from kompakt.model.budget import Usage
-from kompakt.session import locking
+from kompakt.session import lock as locking
 from kompakt.session.store import Store, open_store
 
 BUDGET = 6_000
@@ -131,7 +131,7 @@ def test_a_preparation_that_breaks_never_breaks_the_run(monkeypatch: pytest.Monk
         raise RuntimeError("no plan")
 
     async def main() -> None:
-        monkeypatch.setattr("kompakt.session.ahead.Plan.prepared", broken)
+        monkeypatch.setattr("kompakt.session.prepared_compaction.Plan.prepared", broken)
         seen, client, _ = await ran(Writer())
         assert seen.count(Compacted) > 0 and "told by the writer" in str(client.texts)
         assert "no plan" in caplog.text and not any(map(str.startswith, reasons(seen), ["prepared"] * 9))

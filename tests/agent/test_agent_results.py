@@ -12,7 +12,7 @@ from tests.agent.running import FORMATS
 from tests.agent.scripting import Scripted, calls
 
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.model.messages import ToolResult
 from kompakt.session.providers import HistoryProvider, Run
 from kompakt.session.store import Store, open_store

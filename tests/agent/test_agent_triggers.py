@@ -10,9 +10,9 @@ from tests.agent.scripting import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.config import CompactionConfig
 from kompakt.agent.events import Compacted
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.strategies import SlidingWindow, Strategy, Summarization, Truncation
 from kompakt.triggers import Target, Trigger, every, over_bytes, over_groups, over_messages
 

@@ -12,8 +12,8 @@ import pytest
 from tests.agent.clients_serving import CLIENTS, KEY, Plan, asked_of, client_of, serving, stream, whole
 
 import kompakt
-from kompakt.agent.protocol import ChatClient, Delta, ToolSpec
-from kompakt.wire.formats import WIRES
+from kompakt.agent.client import ChatClient, Delta, ToolSpec
+from kompakt.wire.wire import WIRES
 
 FORMATS = list(CLIENTS)
 each_format = pytest.mark.parametrize("format", FORMATS)

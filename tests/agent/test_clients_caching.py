@@ -16,8 +16,8 @@ from tests.provider import Provider
 from tests.provider.signing import unmarked
 
 from kompakt.agent.agent import Agent
-from kompakt.agent.clients.anthropic_caching import MARK, with_breakpoints
-from kompakt.agent.configuration import CompactionConfig
+from kompakt.agent.clients.anthropic_cache import MARK, with_breakpoints
+from kompakt.agent.config import CompactionConfig
 
 TOOLS = [{"name": "a", "input_schema": {}}, {"name": "b", "input_schema": {}}]
 THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}

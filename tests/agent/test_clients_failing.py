@@ -13,8 +13,8 @@ import pytest
 from tests.agent.clients_serving import HANG_UP, KEY, SILENCE, Plan, asked_of, client_of, serving, stream, whole
 from tests.agent.test_clients import FORMATS, ITEMS, MESSAGE, RESPONSE, STREAMED, WHOLE, candidate, chunk, each_format
 
-from kompakt.agent.clients import calling
-from kompakt.agent.protocol import Delta
+from kompakt.agent.client import Delta
+from kompakt.agent.clients import base as calling
 from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
 
 

@@ -11,9 +11,9 @@ from tests.agent.clients_serving import client_of
 from tests.agent.model_serving import model_served
 
 import kompakt
-from kompakt.agent.protocol import Delta
+from kompakt.agent.client import Delta
 from kompakt.errors import Overflowed
-from kompakt.wire.formats import WIRES
+from kompakt.wire.wire import WIRES
 
 pytestmark = pytest.mark.slow
 

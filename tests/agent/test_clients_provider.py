@@ -12,10 +12,10 @@ from tests.agent.test_clients import each_format
 from tests.provider import Provider, Script
 
 import kompakt
-from kompakt.agent.clients import calling
-from kompakt.agent.protocol import ToolSpec
+from kompakt.agent.client import ToolSpec
+from kompakt.agent.clients import base as calling
 from kompakt.errors import Overflowed
-from kompakt.wire.formats import WIRES
+from kompakt.wire.wire import WIRES
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 FAULTS = ("429", "500", "503", "closed", "cut", "garbage", "stream-error")

@@ -12,10 +12,10 @@ from tests.engine.sessions import rounds
 from tests.histories.messages import user
 
 import kompakt
+from kompakt.agent.client import Delta, Reply, ToolSpec
+from kompakt.agent.cost_trigger import Saving
 from kompakt.agent.events import Compacted
-from kompakt.agent.protocol import Delta, Reply, ToolSpec
-from kompakt.agent.saving import Saving
-from kompakt.engine.cost import Prices
+from kompakt.engine.compaction.cost import Prices
 from kompakt.model.budget import Usage
 
 

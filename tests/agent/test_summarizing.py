@@ -19,12 +19,12 @@ from tests.session.making import fresh, turns
 
 import kompakt
 from kompakt import api
-from kompakt.agent.prompts import CONSTRAINTS, PROMPTS_VERSION, SECTIONS, Prompts
-from kompakt.agent.protocol import Stop
-from kompakt.agent.summarizing import MAX_CALLS, LLMSummarizer, SummaryFault
-from kompakt.engine.ledger.lines import HEADING
-from kompakt.engine.ledger.speech import binding
-from kompakt.engine.state import speaks
+from kompakt.agent.client import Stop
+from kompakt.agent.summarizer.llm import MAX_CALLS, LLMSummarizer, SummaryFault
+from kompakt.agent.summarizer.prompts import CONSTRAINTS, PROMPTS_VERSION, SECTIONS, Prompts
+from kompakt.engine.context.values import speaks
+from kompakt.engine.ledger.extract.user_words import binding
+from kompakt.engine.ledger.format import HEADING
 from kompakt.errors import Overflowed, ProviderUnavailable
 from kompakt.model.messages import Marker, Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from kompakt.wire.overflow import Overflow

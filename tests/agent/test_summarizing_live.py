@@ -12,7 +12,7 @@ from tests.agent.model_serving import model_served
 from tests.histories.messages import user
 
 from kompakt.agent.clients import OpenAIChat
-from kompakt.agent.summarizing import MAX_DIVISIONS, LLMSummarizer, SummaryFault
+from kompakt.agent.summarizer.llm import MAX_DIVISIONS, LLMSummarizer, SummaryFault
 from kompakt.errors import Overflowed
 
 pytestmark = pytest.mark.slow

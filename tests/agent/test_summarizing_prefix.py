@@ -11,12 +11,12 @@ from tests.histories.messages import assistant, user
 
 import kompakt
 from kompakt import api
-from kompakt.agent.prompts import Prompts
-from kompakt.agent.summarizing import LLMSummarizer, SummaryFault
+from kompakt.agent.summarizer.llm import LLMSummarizer, SummaryFault
+from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.errors import Overflowed
 from kompakt.model.messages import JsonObject, Message, Text, ToolCall, ToolResult
-from kompakt.wire.formats import WIRES
 from kompakt.wire.tools import define_tool
+from kompakt.wire.wire import WIRES
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 SPOKEN = [user(RULE), assistant("I am at it."), user("And the tests?"), assistant("They pass.")]

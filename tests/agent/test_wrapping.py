@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 import kompakt
-from kompakt.agent.wrapping import wrap
+from kompakt.agent.wrap import wrap
 from kompakt.errors import UsageError
 from kompakt.session.store import open_store
 from kompakt.strategies import Truncation

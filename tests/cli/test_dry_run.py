@@ -12,7 +12,7 @@ from tests.cli.storing import BODY, Run, account
 from tests.histories import FORMATS, plain
 
 import kompakt
-from kompakt.cli.compacting import NOTHING_LEAVES, advance
+from kompakt.cli.compact import NOTHING_LEAVES, advance
 
 
 def total(report: dict[str, Any]) -> int:

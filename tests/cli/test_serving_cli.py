@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.cli.running import run
 
-from kompakt.gateway import scripted
-from kompakt.gateway.configuration import load
-from kompakt.gateway.keys import hash_of
+from kompakt.cli import demo_provider as scripted
+from kompakt.gateway.config import load
+from kompakt.gateway.tenancy.keys import hash_of
 
 
 class TestKeys:

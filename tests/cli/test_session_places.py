@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.cli.running import run
 from tests.cli.storing import BODY, Run, account, put, refused
 
-from kompakt.cli import removing
-from kompakt.cli.stores import read_id, written
+from kompakt.cli.session import remove as removing
+from kompakt.cli.session.store_options import read_id, written
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 

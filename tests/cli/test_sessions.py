@@ -19,7 +19,7 @@ from tests.histories import FORMATS, plain
 
 import kompakt
 from kompakt import cli
-from kompakt.cli.stores import is_store
+from kompakt.cli.session.store_options import is_store
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 from kompakt.store.values import Batch, Event, Head, Row, key_of
 
 _batches = itertools.count(1)

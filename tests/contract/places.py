@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kompakt.store.memory import MemoryRecords
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 
 STORES = ("memory", "sqlite", "postgres", "redis")
 INDEXED = {"sqlite", "postgres"}
@@ -41,15 +41,15 @@ class Place:
     async def open(self) -> Records:
         """Open the place; the caller closes it."""
         if self.name == "sqlite":
-            from kompakt.store.sqlite import open_sqlite
+            from kompakt.store.sql.sqlite import open_sqlite
 
             return await open_sqlite(self.url)
         if self.name == "postgres":
-            from kompakt.store.postgres import open_postgres
+            from kompakt.store.sql.postgres import open_postgres
 
             return await open_postgres(self.url)
         if self.name == "redis":
-            from kompakt.store.redis import open_redis
+            from kompakt.store.redis.records import open_redis
 
             return await open_redis(self.url)
         return self.memory

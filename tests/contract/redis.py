@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import redis as driver
 
-from kompakt.store.redis import RedisRecords, open_redis
+from kompakt.store.redis.records import RedisRecords, open_redis
 
 _names = itertools.count(1)
 

@@ -10,7 +10,7 @@ from tests.contract.making import batch, begun, event, plain, row, start
 from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 from kompakt.store.values import Fence, key_of
 
 KEY = key_of("tenant", "session")

@@ -14,7 +14,7 @@ from tests.contract.test_tenants import STRANGE
 
 from kompakt.errors import UsageError
 from kompakt.session.store import Store
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 
 KEY = begun().key
 OTHER = begun("other").key

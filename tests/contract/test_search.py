@@ -10,7 +10,7 @@ import pytest
 from tests.contract.making import batch, begun, extend, row, start
 from tests.contract.places import INDEXED, Place
 
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 from kompakt.store.values import Head
 
 TEXTS = [

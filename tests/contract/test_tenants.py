@@ -8,7 +8,7 @@ import time
 from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
 from tests.contract.places import Place, stored
 
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 from kompakt.store.values import Event
 
 STRANGE = [

@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.histories.messages import assistant, tool
 
-from kompakt.engine.ledger.choosing import Facts
+from kompakt.engine.context.values import speaks
 from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.parsing import read
-from kompakt.engine.state import speaks
+from kompakt.engine.ledger.parse import read
+from kompakt.engine.ledger.selection import Facts
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for

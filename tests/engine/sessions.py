@@ -10,7 +10,7 @@ from typing import Any
 from tests.histories.messages import assistant, call, result, tool, user
 
 import kompakt
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.model.messages import Message, ToolResult
 from kompakt.model.references import References
 

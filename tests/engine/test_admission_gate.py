@@ -11,7 +11,7 @@ from tests.engine.sessions import outputs
 from tests.histories.messages import assistant, result, tool, user
 
 from kompakt.engine.admission import FIRM, GENTLE, Seen, admit_message
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.model.messages import Media, Message, ToolCall
 
 LOW = msgspec.structs.replace(GENTLE, min_tokens=20)

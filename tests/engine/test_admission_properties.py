@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kompakt.engine.admission import FIRM, GENTLE, Admitted, Seen, Settings, admit
-from kompakt.engine.admission.json_values import minify
-from kompakt.engine.admission.lines import failures
-from kompakt.engine.admission.long_lines import cut
+from kompakt.engine.admission.failures import failures
+from kompakt.engine.admission.kinds.json_value import minify
+from kompakt.engine.admission.kinds.long_lines import cut
 from kompakt.engine.admission.page import page_of
-from kompakt.engine.ledger.values import printed_numbers
+from kompakt.engine.ledger.extract.numbers import printed_numbers
 from kompakt.model.phrases import cut_note, is_admitted
 
 LEVELS = [
@@ -241,6 +241,6 @@ class TestBounds:
             nonlocal looked
             looked += 1
 
-        with patch("kompakt.engine.admission.searches._entry", entry):
+        with patch("kompakt.engine.admission.kinds.search._entry", entry):
             admit(text, reference="m0000.0", settings=LEVELS[0], count=len)
         assert looked <= 100

@@ -11,7 +11,7 @@ from tests.engine.sessions import chat, rounds, run, session
 from tests.histories.messages import assistant, user
 
 import kompakt
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.strategies import Summarization, Truncation
 
 

@@ -14,9 +14,9 @@ from tests.judges import FORMATS, judge
 from tests.judges.prefix import judge_rewrite
 
 import kompakt
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies import Summarization, Truncation
-from kompakt.engine.summary import Material
 from kompakt.model.limits import limits
 from kompakt.model.phrases import PINNED_NOTE
 

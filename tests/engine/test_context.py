@@ -14,9 +14,9 @@ from tests.histories.messages import assistant, call, malformed, result, system,
 from tests.judges import FORMATS
 
 import kompakt
-from kompakt.engine.annotation import Annotation
-from kompakt.engine.context import Context
-from kompakt.engine.state import ContextGroup
+from kompakt.engine.context.annotation import Annotation
+from kompakt.engine.context.context import Context
+from kompakt.engine.context.values import ContextGroup
 from kompakt.errors import UsageError
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Text, ToolResult

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kompakt.engine.cost import LEAST, REGRET, TROUBLE, Economy, Prices
+from kompakt.engine.compaction.cost import LEAST, REGRET, TROUBLE, Economy, Prices
 from kompakt.errors import UsageError
 from kompakt.model.limits import Price
 

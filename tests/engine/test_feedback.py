@@ -11,9 +11,9 @@ import pytest
 
 import kompakt
 from kompakt import Context, Message, Text, files
-from kompakt.engine import pivot
-from kompakt.engine.inheritance import adopt_pivots
-from kompakt.engine.strategies.shortening import shortened
+from kompakt.engine.pivot import pivot
+from kompakt.engine.pivot.adoption import adopt_pivots
+from kompakt.engine.strategies.shortened_results import shortened
 from kompakt.model.tokens import Counter
 
 

@@ -10,10 +10,10 @@ from tests.judges import FORMATS
 
 import kompakt
 from kompakt import render
-from kompakt.engine.compact import Order, compact, drive
-from kompakt.engine.fitting import largest_cap
-from kompakt.engine.ledger.lines import HEADING
-from kompakt.engine.policies import policy_named
+from kompakt.engine.compaction.compact import Order, compact, drive
+from kompakt.engine.compaction.fit import largest_cap
+from kompakt.engine.compaction.policies import policy_named
+from kompakt.engine.ledger.format import HEADING
 from kompakt.model.messages import History, Message, ToolCall
 from kompakt.model.phrases import RUNTIME_LINE
 from kompakt.model.tokens import counter_for

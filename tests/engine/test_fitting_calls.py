@@ -10,8 +10,8 @@ import pytest
 from tests.histories.messages import assistant, result, tool, user
 
 import kompakt
-from kompakt.engine.context import Context
-from kompakt.engine.fitting import fit
+from kompakt.engine.compaction.fit import fit
+from kompakt.engine.context.context import Context
 from kompakt.model.messages import ToolCall
 
 WRITTEN = "\n".join(f"value_{number} = {number * 7}  # kept for the report" for number in range(3_000))

@@ -11,7 +11,7 @@ from tests.session.making import fresh
 from tests.session.making import run as run_async
 
 import kompakt
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.errors import UsageError
 from kompakt.strategies import Summarization, Truncation
 

@@ -12,10 +12,10 @@ from tests.histories.messages import assistant, user
 from tests.judges import judge
 
 import kompakt
-from kompakt.engine import pivot
-from kompakt.engine.ledger import parsing
-from kompakt.engine.ledger.lines import HEADING, narrated
-from kompakt.engine.ledger.quoting import harmless, keyed, quotations, quoted
+from kompakt.engine.ledger import parse as parsing
+from kompakt.engine.ledger.format import HEADING, narrated
+from kompakt.engine.ledger.quotes import harmless, keyed, quotations, quoted
+from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message
 from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION
 from kompakt.model.references import References

@@ -11,13 +11,13 @@ from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger.book import TOKENS_PER_EVENT
 from kompakt.engine.ledger.events import Called, Event, Spoken
+from kompakt.engine.ledger.extract.numbers import IDS
+from kompakt.engine.ledger.extract.shell import file_operations, quotes
+from kompakt.engine.ledger.extract.tasks import Tasks
 from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.quoting import one_line, quoted
-from kompakt.engine.ledger.shell import file_operations, quotes
-from kompakt.engine.ledger.tasks import Tasks
-from kompakt.engine.ledger.values import IDS
-from kompakt.engine.ledger.weighing import weight
+from kompakt.engine.ledger.quotes import one_line, quoted
+from kompakt.engine.ledger.size_estimate import weight
 from kompakt.model.messages import Message
 
 SIZE = 300_000

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.engine.ledgers import did, facts, files, ran, tell
 
-from kompakt.engine.ledger.outcomes import exit_code, failure_lines, speaks_of_tests
-from kompakt.engine.ledger.shell import file_operations
+from kompakt.engine.ledger.extract.outcomes import exit_code, failure_lines, speaks_of_tests
+from kompakt.engine.ledger.extract.shell import file_operations
 from kompakt.model.messages import ToolCall
 
 PATCH = """*** Begin Patch

@@ -8,7 +8,7 @@ from tests.engine.sessions import REFERENCE
 from tests.histories.messages import assistant, user
 
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.lines import HEADING
+from kompakt.engine.ledger.format import HEADING
 from kompakt.model.messages import Message
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for

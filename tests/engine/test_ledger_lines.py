@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from tests.engine.ledgers import did, merge, ran, tell
 from tests.histories.messages import assistant, malformed, user
 
-from kompakt.engine.ledger import lines, parsing
+from kompakt.engine.context.values import speaks
+from kompakt.engine.ledger import format as lines
+from kompakt.engine.ledger import parse as parsing
 from kompakt.engine.ledger.events import Order
 from kompakt.engine.ledger.facts import OPERATIONS, Fact
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.parsing import Names
-from kompakt.engine.ledger.quoting import harmless, keyed, quoted
-from kompakt.engine.ledger.roots import Roots, absolute, below
-from kompakt.engine.state import speaks
+from kompakt.engine.ledger.parse import Names
+from kompakt.engine.ledger.path_roots import Roots, absolute, below
+from kompakt.engine.ledger.quotes import harmless, keyed, quoted
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for
@@ -181,7 +182,7 @@ class TestAnyHistory:
         """Nothing depends on how strings are hashed."""
         script = (
             "from tests.engine.ledgers import tell, ran\nfrom tests.engine.sessions import session\n"
-            "from kompakt.engine.ledger.weighing import weight\n"
+            "from kompakt.engine.ledger.size_estimate import weight\n"
             "output = ' '.join(f'name_{i}.py src/dir_{i}/file_{i}' for i in range(300))\n"
             "m = [*session(3, 4), *ran('make x_1', output)]\n"
             "print(tell(m, 900), [weight(one) for one in m])"

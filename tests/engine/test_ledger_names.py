@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.engine.ledgers import did, facts, keys, ran, tell
 from tests.histories.messages import assistant, user
 
-from kompakt.engine.ledger import names
+from kompakt.engine.context.values import speaks
+from kompakt.engine.ledger import identifiers as names
 from kompakt.engine.ledger.events import Order
+from kompakt.engine.ledger.identifiers import MAX_NAME, Found, definition, ending, ends_of, found_in
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.names import MAX_NAME, Found, definition, ending, ends_of, found_in
-from kompakt.engine.ledger.roots import Roots
-from kompakt.engine.state import speaks
+from kompakt.engine.ledger.path_roots import Roots
 from kompakt.model.messages import Message, Reasoning, ToolResult
 
 PIECES = st.sampled_from([

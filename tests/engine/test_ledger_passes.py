@@ -15,9 +15,9 @@ from tests.histories.messages import assistant, user
 from tests.judges import judge
 
 import kompakt
-from kompakt.engine import pivot
-from kompakt.engine.ledger import parsing
+from kompakt.engine.ledger import parse as parsing
 from kompakt.engine.ledger.facts import Fact
+from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message
 from kompakt.model.phrases import OPEN_ROUND_NOTE
 

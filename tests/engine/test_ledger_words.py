@@ -6,7 +6,7 @@ import pytest
 from tests.engine.ledgers import did, facts, keys, ran, tell
 from tests.histories.messages import assistant, user
 
-from kompakt.engine.ledger.speech import binding, own_words, spoken_lines
+from kompakt.engine.ledger.extract.user_words import binding, own_words, spoken_lines
 from kompakt.model.messages import Message, Text, ToolResult
 from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE
 from kompakt.model.tokens import counter_for

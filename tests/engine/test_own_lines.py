@@ -9,7 +9,7 @@ from tests.engine.sessions import LONG, rounds, texts
 from tests.histories.messages import assistant, user
 
 import kompakt
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.model.messages import History
 from kompakt.model.phrases import CONTINUE_LINE, OWN_LINES, RESUME_LINE
 

@@ -8,8 +8,9 @@ import pytest
 from tests.engine.sessions import chat, session
 
 import kompakt
-from kompakt.engine import policies, strategies
-from kompakt.engine.policies import BUILT_IN, REGISTRY, policy_named
+from kompakt.engine import strategies
+from kompakt.engine.compaction import policies
+from kompakt.engine.compaction.policies import BUILT_IN, REGISTRY, policy_named
 from kompakt.errors import UsageError
 from kompakt.model.budget import TARGET_SHARE
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.histories import FORMATS, bodies, plain
 
 import kompakt
-from kompakt.engine.pivot import render as pivot
+from kompakt.engine.pivot.pivot import render as pivot
 from kompakt.engine.recall import Index, Memory
-from kompakt.engine.recall.fetching import Reference, read_reference
 from kompakt.engine.recall.passages import LINE_CHARS, exact, line_ends, passages_of
+from kompakt.engine.recall.restore import Reference, read_reference
 from kompakt.errors import UnknownFormat, UsageError
 from kompakt.model.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import pruned_placeholder

@@ -14,7 +14,7 @@ from tests.judges import FORMATS, judge
 from tests.judges.prefix import judge_rewrite
 
 import kompakt
-from kompakt.engine import pivot
+from kompakt.engine.pivot import pivot
 from kompakt.model.phrases import (
     OPEN_ROUND_NOTE,
     OWN_LINES,

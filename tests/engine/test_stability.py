@@ -11,10 +11,10 @@ from tests.histories import plain
 from tests.judges import FORMATS, judge
 
 import kompakt
-from kompakt.engine.compact import rewrite
-from kompakt.engine.context import Context
-from kompakt.engine.policies import policy_named
-from kompakt.engine.report import Step
+from kompakt.engine.compaction.compact import rewrite
+from kompakt.engine.compaction.policies import policy_named
+from kompakt.engine.compaction.report import Step
+from kompakt.engine.context.context import Context
 
 KEYS = {"openai-responses": "input", "gemini": "contents"}
 

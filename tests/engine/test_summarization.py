@@ -14,11 +14,11 @@ from tests.judges import FORMATS, judge
 
 import kompakt
 from kompakt import Message
-from kompakt.engine import pivot
-from kompakt.engine.context import Context
-from kompakt.engine.ledger.lines import HEADING
+from kompakt.engine.context.context import Context
+from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.pivot import pivot
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies import Shortening, Summarization, Truncation
-from kompakt.engine.summary import Material
 from kompakt.model.phrases import PIVOT_QUESTION
 
 KEYS = {"openai-responses": "input", "gemini": "contents"}

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 import kompakt
-from kompakt.engine.policies import Policy
-from kompakt.engine.summary import TRIES, Material
+from kompakt.engine.compaction.policies import Policy
+from kompakt.engine.pivot.summarizer import TRIES, Material
 from kompakt.strategies import Summarization
 
 HISTORY = [

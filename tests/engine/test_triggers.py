@@ -10,8 +10,8 @@ from tests.engine.sessions import LONG, chat, outputs, rounds, run, session
 from tests.histories.messages import assistant, user
 
 import kompakt
-from kompakt.engine.context import Context
-from kompakt.engine.policies import policy_named
+from kompakt.engine.compaction.policies import policy_named
+from kompakt.engine.context.context import Context
 from kompakt.errors import UsageError
 from kompakt.strategies import (
     OutputCollapsing,
@@ -205,8 +205,8 @@ class TestCost:
         def refuse(*_: object) -> Any:
             raise AssertionError("a guard walked through the history")
 
-        monkeypatch.setattr("kompakt.engine.view.View._listed", refuse)
-        monkeypatch.setattr("kompakt.engine.archive.Archive.must_stay", refuse)
+        monkeypatch.setattr("kompakt.engine.context.visibility.View._listed", refuse)
+        monkeypatch.setattr("kompakt.engine.context.archive.Archive.must_stay", refuse)
         assert policy.due(context) is None
         for strategy in (
             *policy.steps,

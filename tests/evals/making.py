@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kompakt.evals.cuts import cut_at
-from kompakt.evals.recording import Case, Recording, case, record
-from kompakt.evals.session import Session
+from kompakt.evals.measures.cuts import cut_at
+from kompakt.evals.sources.case import Case, Recording, case, record
+from kompakt.evals.sources.session import Session
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.evals.making import Script, long, write_transcript
 
-from kompakt.engine.context import Context
-from kompakt.engine.cost import Economy, Prices
-from kompakt.evals.bills import (
+from kompakt.engine.compaction.cost import Economy, Prices
+from kompakt.engine.context.context import Context
+from kompakt.evals.measures.bills import (
     CLAIRVOYANT,
     ECONOMIC,
     FULL,
@@ -29,11 +29,11 @@ from kompakt.evals.bills import (
     requests,
     sent_whole,
 )
-from kompakt.evals.data import read, sessions
-from kompakt.evals.recording import Recording, record
-from kompakt.evals.results import goals, numbers
-from kompakt.evals.row import Row
+from kompakt.evals.reports.results import goals, numbers
+from kompakt.evals.reports.row import Row
 from kompakt.evals.run import Settings, run
+from kompakt.evals.sources.case import Recording, record
+from kompakt.evals.sources.data import read, sessions
 from kompakt.model.budget import Budget
 from kompakt.wire.transcripts.transcript import seconds
 

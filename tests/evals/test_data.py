@@ -11,7 +11,7 @@ import pytest
 from tests.judges import judge
 
 from kompakt.errors import UnreadableFile
-from kompakt.evals.data import Session, sessions
+from kompakt.evals.sources.data import Session, sessions
 
 Record = dict[str, Any]
 

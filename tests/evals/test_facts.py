@@ -8,7 +8,7 @@ from tests.evals.making import Script, busy
 from kompakt.evals.facts import KINDS, Fact
 from kompakt.evals.facts.constraints import constraints
 from kompakt.evals.facts.fact import surroundings
-from kompakt.evals.shell import operations
+from kompakt.evals.facts.shell import operations
 
 
 def found(script: Script, kind: str) -> dict[str, str]:
@@ -165,7 +165,7 @@ class TestConstraints:
         session = script.session(summaries=frozenset([0]))
         from tests.evals.making import whole
 
-        from kompakt.evals.recording import record
+        from kompakt.evals.sources.case import record
 
         assert [fact for fact in whole(record(session)).facts if fact.kind == "constraint"] == []
 

@@ -13,18 +13,18 @@ from tests.evals.making import long, write_transcript
 import kompakt
 from kompakt.errors import UsageError
 from kompakt.evals import run as running
-from kompakt.evals.attack import ATTACKS, PLANTED, plant, spoil
-from kompakt.evals.chains import PASSES, chains, walk
-from kompakt.evals.measure import Missed
-from kompakt.evals.recalling import evidence
-from kompakt.evals.recording import record
-from kompakt.evals.report import gather, markdown, write
-from kompakt.evals.results import Number, goals, numbers
-from kompakt.evals.row import Row
+from kompakt.evals.measures.attack import ATTACKS, PLANTED, plant, spoil
+from kompakt.evals.measures.chains import PASSES, chains, walk
+from kompakt.evals.measures.measure import Missed
+from kompakt.evals.measures.recall import evidence
+from kompakt.evals.measures.speed import compression, latency
+from kompakt.evals.reports.report import gather, markdown, write
+from kompakt.evals.reports.results import Number, goals, numbers
+from kompakt.evals.reports.row import Row
 from kompakt.evals.run import ROWS, Settings, run
-from kompakt.evals.session import Question, Session
-from kompakt.evals.speed import compression, latency
-from kompakt.evals.trail import events, text_of
+from kompakt.evals.sources.case import record
+from kompakt.evals.sources.session import Question, Session
+from kompakt.evals.sources.trail import events, text_of
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kompakt.evals.measure import Missed
-from kompakt.evals.report import gather, markdown
-from kompakt.evals.row import Row
-from kompakt.evals.shortfall import shortfalls
+from kompakt.evals.measures.measure import Missed
+from kompakt.evals.measures.shortfall import shortfalls
+from kompakt.evals.reports.report import gather, markdown
+from kompakt.evals.reports.row import Row
 
 
 def row(told: int, asked: int, *missed: Missed, at: int = 1, note: str = "", mode: str = "kompakt, 10 %") -> Row:

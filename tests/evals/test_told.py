@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tests.evals.making import Script, busy, long
 
 import kompakt
-from kompakt.evals.baselines import BASELINES, everything, projections
-from kompakt.evals.cuts import cuts
-from kompakt.evals.measure import Projection, read, score
-from kompakt.evals.needs import CALLS, Need, names, needs
-from kompakt.evals.precision import assertions
-from kompakt.evals.recording import cases, record, summarized
-from kompakt.evals.told import told
-from kompakt.evals.trail import events, text_of
+from kompakt.evals.measures.baselines import BASELINES, everything, projections
+from kompakt.evals.measures.context import told
+from kompakt.evals.measures.cuts import cuts
+from kompakt.evals.measures.measure import Projection, read, score
+from kompakt.evals.measures.needs import CALLS, Need, names, needs
+from kompakt.evals.measures.precision import assertions
+from kompakt.evals.sources.case import cases, record, summarized
+from kompakt.evals.sources.trail import events, text_of
 
 Step = tuple[str, dict[str, Any], str]
 STEPS: list[Step] = [
@@ -233,8 +233,8 @@ class TestRows:
         """It is noted and counts as nothing told."""
         script = Script().user("x " * 4000)
         script.call("Read", {"file_path": "a/b.py"}, "y " * 3000).says("done").user("z " * 50)
-        from kompakt.evals.row import Row
-        from kompakt.evals.told import compacted
+        from kompakt.evals.measures.context import compacted
+        from kompakt.evals.reports.row import Row
 
         blank = Row(measure="told", mode="10 %", session="s", source="x")
         row = compacted(blank, script.case(), 20, "default")

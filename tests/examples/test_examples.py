@@ -20,7 +20,7 @@ from tests.provider import Provider, Script
 
 import kompakt
 from examples import coding_agent, custom_strategy, research_agent, storage_maintenance
-from kompakt.agent.clients import calling
+from kompakt.agent.clients import base as calling
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"

@@ -9,8 +9,8 @@ import msgspec
 
 from kompakt.errors import StoreUnavailable
 from kompakt.session.session import Session
-from kompakt.store.packing import Packing
-from kompakt.store.protocol import Records
+from kompakt.store.encoding import Packing
+from kompakt.store.records import Records
 from kompakt.store.values import Batch, Fence, key_of
 
 Mode = Literal["before", "after", "lost call", "lost answer"]

@@ -22,7 +22,7 @@ from tests.session.making import answered, asked, called, said, turns
 from kompakt.errors import StoreUnavailable, UsageError
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
-from kompakt.store.protocol import Records
+from kompakt.store.records import Records
 
 BODY = {"model": "gpt-x", "temperature": 0, "messages": turns(8, chars=300, steps=1)}
 MORE = [asked("And now?"), called("x1", path="src/a.py"), answered("x1", "long output\n" * 400), said("Done.")]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from kompakt.errors import StoreUnavailable
-from kompakt.session.locking import hold
+from kompakt.session.lock import hold
 from kompakt.store.memory import MemoryRecords
 from kompakt.store.values import Fence
 

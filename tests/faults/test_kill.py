@@ -13,7 +13,7 @@ import pytest
 from tests.contract.places import Place
 from tests.faults.writing import LEASE, shorten_leases, started, turn_of, write_until_killed
 
-from kompakt.session import locking
+from kompakt.session import lock as locking
 from kompakt.session.store import open_store
 
 KILLS = 8

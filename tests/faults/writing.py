@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.session.making import answered, asked, called, said
 
-from kompakt.session import locking
+from kompakt.session import lock as locking
 from kompakt.session.session import Session
 from kompakt.session.store import open_store
 

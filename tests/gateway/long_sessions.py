@@ -14,7 +14,7 @@ from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, one_round, 
 from tests.gateway.standing import settings
 
 import kompakt
-from kompakt.gateway.application import application
+from kompakt.gateway.app import application
 
 _MODELS = {
     "openai-chat": "test-model",

@@ -22,8 +22,8 @@ import httpx
 import uvicorn
 from tests.gateway.upstreams import wait_for
 
-from kompakt.gateway.application import application
-from kompakt.gateway.configuration import Settings, Upstream
+from kompakt.gateway.app import application
+from kompakt.gateway.config import Settings, Upstream
 
 ROOT = Path(__file__).parent.parent.parent
 WINDOW = 16_000

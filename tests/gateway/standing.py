@@ -14,11 +14,11 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from kompakt.gateway import serving
-from kompakt.gateway.application import Gateway, Handler, application
-from kompakt.gateway.configuration import Settings, Upstream
-from kompakt.gateway.routing import Route
-from kompakt.gateway.tenants import Tenant
+from kompakt.gateway import server as serving
+from kompakt.gateway.app import Gateway, Handler, application
+from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.routes import Route
+from kompakt.gateway.tenancy.tenants import Tenant
 
 KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "tenant-b"}
 ADMIN = "key-of-the-operator-0123456789"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.behind import Behind
-from kompakt.gateway.trails import Trail, Trails, root_of
+from kompakt.gateway.request.hash_chain import Trail, Trails, root_of
+from kompakt.gateway.storage.write_behind import Behind
 
 ROOT = root_of("somebody", "openai-chat", "1")
 PLACE = ("", "session")

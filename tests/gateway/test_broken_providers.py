@@ -23,9 +23,9 @@ from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import Reply
 from tests.gateway.upstreams import Upstream as Planned
 
-from kompakt.gateway import encodings
-from kompakt.gateway.configuration import Upstream
-from kompakt.gateway.forwarding import MAX_ERROR
+from kompakt.gateway.config import Upstream
+from kompakt.gateway.http import encodings
+from kompakt.gateway.upstream import MAX_ERROR
 
 PATIENCE = 0.5
 Act = Callable[[socket.socket], None]

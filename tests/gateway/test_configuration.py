@@ -9,9 +9,9 @@ import pytest
 from tests.gateway.standing import served, settings
 
 from kompakt.errors import UsageError
-from kompakt.gateway.configuration import OFFICIAL, Settings, Upstream, load
-from kompakt.gateway.keys import hash_of
-from kompakt.gateway.reloading import Reloading
+from kompakt.gateway.config import OFFICIAL, Settings, Upstream, load
+from kompakt.gateway.reload import Reloading
+from kompakt.gateway.tenancy.keys import hash_of
 
 HASH = hash_of("a key")
 

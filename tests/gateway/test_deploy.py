@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kompakt.gateway.configuration import Settings, load
+from kompakt.gateway.config import Settings, load
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy"
 INSTRUCTIONS = {

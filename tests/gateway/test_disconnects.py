@@ -18,10 +18,10 @@ from tests.gateway.payloads import FORMATS, HEADERS, PATHS, history, request
 from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import wait_for
 
-from kompakt.gateway.configuration import Upstream
-from kompakt.gateway.presence import Presence
-from kompakt.gateway.routing import Route
-from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.config import Upstream
+from kompakt.gateway.http.disconnects import Presence
+from kompakt.gateway.routes import Route
+from kompakt.gateway.tenancy.tenants import Tenant
 
 CLIENTS = 100
 
@@ -149,7 +149,7 @@ def test_a_client_that_leaves_within_its_body_is_no_fault(
 
 def test_what_was_opened_is_closed_however_the_request_ends(silent: Silent) -> None:
     """A handler that asks the provider and then fails leaves no connection behind."""
-    from kompakt.gateway import forwarding
+    from kompakt.gateway import upstream as forwarding
 
     silent.begins = HEADERS_ONLY
 

@@ -15,7 +15,7 @@ from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, 
 from tests.gateway.serving import Gate, gateway
 from tests.gateway.upstreams import Upstream
 
-from kompakt.gateway import encodings
+from kompakt.gateway.http import encodings
 
 LIMIT = 400_000
 

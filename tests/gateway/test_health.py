@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.standing import ADMIN, KEYS, Served, served, settings
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway import health
-from kompakt.gateway.configuration import Upstream
-from kompakt.gateway.keys import hash_of
+from kompakt.gateway.config import Upstream
+from kompakt.gateway.http import health
+from kompakt.gateway.tenancy.keys import hash_of
 
 HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
 OWN = ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x", "/kompakt/sessions/x/recall?q=a")

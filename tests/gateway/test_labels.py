@@ -14,9 +14,9 @@ from tests.gateway.serving import Gate, gateway
 from tests.gateway.test_outcomes import logged
 from tests.gateway.upstreams import Upstream, wait_for
 
-from kompakt.gateway.labels import client_of, purpose_of, title_of
-from kompakt.gateway.requests import read
-from kompakt.gateway.trails import Trail, Trails
+from kompakt.gateway.request.body import read
+from kompakt.gateway.request.hash_chain import Trail, Trails
+from kompakt.gateway.request.labels import client_of, purpose_of, title_of
 
 CLAUDE = "claude-cli/2.1.325 (external, cli)"
 

@@ -18,11 +18,11 @@ from tests.gateway.standing import Served, echo, served, settings
 from tests.gateway.upstreams import wait_for
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kompakt.gateway import serving
-from kompakt.gateway.connections import watched
-from kompakt.gateway.journal import JsonLines, Lines
-from kompakt.gateway.routing import Route
-from kompakt.gateway.tenants import Tenant
+from kompakt.gateway import server as serving
+from kompakt.gateway.http.log_format import JsonLines, Lines
+from kompakt.gateway.http.slow_clients import watched
+from kompakt.gateway.routes import Route
+from kompakt.gateway.tenancy.tenants import Tenant
 
 SHAPES = {
     "/v1/chat/completions": lambda body: body["error"]["code"],
@@ -236,7 +236,7 @@ class TestPaths:
 
     def test_a_protocol_without_an_upstream_uses_the_only_one_or_none(self) -> None:
         """And the refusal says how to name one."""
-        from kompakt.gateway.configuration import Upstream
+        from kompakt.gateway.config import Upstream
 
         one = {"mine": Upstream("mine", "http://mine.invalid/api")}
         with served(settings(upstreams=one)) as gate:

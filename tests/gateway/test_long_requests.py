@@ -15,11 +15,12 @@ from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS
 from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import KEYS as LISTS
 
-from kompakt.gateway import threads, trails
-from kompakt.gateway.recording import BATCH
-from kompakt.gateway.requests import TooManyMessages, read
-from kompakt.gateway.threads import SMALL, off_loop
-from kompakt.gateway.trails import MAX_ENDS, NEAR, Trail, Trails, root_of
+from kompakt.gateway.http import threads
+from kompakt.gateway.http.threads import SMALL, off_loop
+from kompakt.gateway.request import hash_chain as trails
+from kompakt.gateway.request.body import TooManyMessages, read
+from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, Trail, Trails, root_of
+from kompakt.gateway.storage.recorder import BATCH
 from kompakt.store.memory import MemoryRecords
 
 ROOT = root_of("somebody", "openai-chat", "1")
@@ -140,7 +141,7 @@ def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatc
 
 
 def test_others_are_served_while_it_is_recorded(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kompakt.session.coding import Coding
+    from kompakt.session.row_codec import Coding
 
     held = Held(monkeypatch, Coding, "row")
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000, "a word or two " * 30)))

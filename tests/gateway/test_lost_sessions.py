@@ -24,8 +24,8 @@ from tests.judges import judge
 from tests.provider.counting import count_head, count_item
 
 import kompakt
-from kompakt.gateway.locks import KeyedLocks
-from kompakt.gateway.registry import PLACE
+from kompakt.gateway.storage.locks import KeyedLocks
+from kompakt.gateway.tenancy.registry import PLACE
 
 Vanish = Callable[[Gate, str], None]
 ROUNDS = (10, 30, 32, 34, 60, 62, 90, 92)

@@ -37,7 +37,7 @@ from tests.provider.script import PREFIX
 
 import kompakt
 from kompakt.errors import StoreUnavailable
-from kompakt.store.sqlite import SqliteRecords
+from kompakt.store.sql.sqlite import SqliteRecords
 
 FIRST = "abcdef01_00001_0"
 

@@ -20,10 +20,10 @@ from tests.provider.driving import FORMATS, NAMES, SCHEMA, each_format
 from tests.provider.frames import frame
 from tests.provider.server import DIALECTS as PROVIDERS
 
-from kompakt.gateway.recalling.events import Events
-from kompakt.gateway.recalling.joining import DIALECTS
-from kompakt.gateway.recalling.offering import fits
-from kompakt.gateway.requests import read
+from kompakt.gateway.recall.offer import DIALECTS
+from kompakt.gateway.recall.offered_tool import fits
+from kompakt.gateway.recall.sse import Events
+from kompakt.gateway.request.body import read
 
 QUERY = {"query": "anything at all"}
 EVENTS = {"content-type": "text/event-stream"}

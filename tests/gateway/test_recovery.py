@@ -144,7 +144,7 @@ WRITES = ("note", "commit", "acquire", "renew", "release")
 def test_requests_go_on_without_the_store(
     format: str, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kompakt.store.sqlite import SqliteRecords
+    from kompakt.store.sql.sqlite import SqliteRecords
 
     with (
         Upstream(answering) as upstream,
@@ -177,7 +177,7 @@ def test_a_history_that_was_substituted_is_compacted_even_where_it_fits_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the store the same history is compacted anew, from what the client sent, the same way each time."""
-    from kompakt.store.sqlite import SqliteRecords
+    from kompakt.store.sql.sqlite import SqliteRecords
 
     with (
         Upstream(answering) as upstream,

@@ -14,7 +14,7 @@ from tests.gateway.payloads import CREDENTIAL, FORMATS, HEADERS, PATHS, answerin
 from tests.gateway.serving import KEYS, SECRET, Gate, gateway, hashed
 from tests.gateway.upstreams import Reply, Upstream, wait_for
 
-from kompakt.gateway.refusing import shape
+from kompakt.gateway.errors import shape
 
 KEY_A, KEY_B = KEYS
 HASHED = hashed(KEYS)

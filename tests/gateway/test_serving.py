@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kompakt.gateway.configuration import Settings, Upstream
-from kompakt.gateway.serving import base_url, is_loopback, pasted, without_password
+from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.server import base_url, is_loopback, pasted, without_password
 
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello from the client"}]}

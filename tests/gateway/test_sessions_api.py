@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from tests.gateway.standing import ADMIN, KEYS, Served, served, settings
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.keeping import Owner
-from kompakt.gateway.keys import hash_of
-from kompakt.gateway.tenants import Tenant, tenant_of
+from kompakt.gateway.storage.storage import Owner
+from kompakt.gateway.tenancy.keys import hash_of
+from kompakt.gateway.tenancy.tenants import Tenant, tenant_of
 
 HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
 A, B = ({"x-kompakt-key": key} for key in KEYS)

@@ -18,8 +18,8 @@ from tests.gateway.standing import ADMIN, Served, served, settings
 from tests.gateway.upstreams import Upstream, wait_for
 
 from kompakt.errors import UsageError
-from kompakt.gateway.configuration import load
-from kompakt.gateway.keys import hash_of
+from kompakt.gateway.config import load
+from kompakt.gateway.tenancy.keys import hash_of
 
 ROUTES = [
     ("GET", "/healthz"),

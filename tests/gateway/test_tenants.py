@@ -12,12 +12,12 @@ from starlette.datastructures import Headers
 from tests.gateway.standing import KEYS, served, settings
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.configuration import Settings
-from kompakt.gateway.keys import hash_of, make_key
-from kompakt.gateway.metrics import Metrics
-from kompakt.gateway.refusing import Refused
-from kompakt.gateway.registry import Registry, secret_in
-from kompakt.gateway.tenants import Tenant, is_admin, is_private, tenant_of, tenant_of_key
+from kompakt.gateway.config import Settings
+from kompakt.gateway.errors import Refused
+from kompakt.gateway.http.metrics import Metrics
+from kompakt.gateway.tenancy.keys import hash_of, make_key
+from kompakt.gateway.tenancy.registry import Registry, secret_in
+from kompakt.gateway.tenancy.tenants import Tenant, is_admin, is_private, tenant_of, tenant_of_key
 from kompakt.session.store import open_store
 
 HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}

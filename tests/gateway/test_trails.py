@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import InputError
-from kompakt.gateway.requests import NoJson, read
-from kompakt.gateway.trails import Trails, root_of
+from kompakt.gateway.request.body import NoJson, read
+from kompakt.gateway.request.hash_chain import Trails, root_of
 from kompakt.model.json import MAX_DEPTH
 
 ROOT = root_of("somebody", "openai-chat", "1")

@@ -11,13 +11,13 @@ from tests.histories import bodies, plain
 from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
 
 import kompakt
-from kompakt.engine.compact import Outcome
+from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
-from kompakt.session import compacting
+from kompakt.session import compaction as compacting
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
-from kompakt.wire.formats import WIRES
-from kompakt.wire.thinking import thinks_by_hand
+from kompakt.wire.thinking_mode import thinks_by_hand
+from kompakt.wire.wire import WIRES
 
 Step = tuple[int, str]
 

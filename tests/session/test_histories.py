@@ -11,11 +11,12 @@ from tests.histories import bodies, plain
 from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
 
 import kompakt
-from kompakt.engine.compact import Outcome
+from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.model.references import References
-from kompakt.session import compacting, reading
-from kompakt.session.going_on import is_amid
+from kompakt.session import compaction as compacting
+from kompakt.session import reader as reading
+from kompakt.session.resume_prompt import is_amid
 from kompakt.store.memory import MemoryRecords
 
 every_format = pytest.mark.parametrize("format", FORMATS)

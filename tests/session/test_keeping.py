@@ -15,8 +15,8 @@ import kompakt
 from kompakt.errors import InputError, StoreDamaged, StoreError, UsageError, WrongKey
 from kompakt.session.session import Session
 from kompakt.session.store import Store
+from kompakt.store.encoding import DEEPEST, LONG, Packing
 from kompakt.store.memory import MemoryRecords
-from kompakt.store.packing import DEEPEST, LONG, Packing
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SECRET = "sk-live-0123456789"

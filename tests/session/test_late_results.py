@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.session.making import fresh, run
 
 import kompakt
-from kompakt.session import reading, session
+from kompakt.session import reader as reading
+from kompakt.session import session
 from kompakt.session.session import Session
 
 Item = dict[str, Any]

@@ -11,11 +11,11 @@ import pytest
 from tests.session.making import answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
-from kompakt.engine.summary import Material
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.model.phrases import RESUME_PROMPT
-from kompakt.session import compacting
-from kompakt.session.events import Failed
+from kompakt.session import compaction as compacting
 from kompakt.session.session import Session
+from kompakt.session.timeline import Failed
 from kompakt.store.memory import MemoryRecords
 
 BUDGET = 900

@@ -11,7 +11,7 @@ from tests.engine.test_ledger_passes import RULES, first_stretch, stretch
 from tests.session.making import FORMATS, answered, asked, called, faults, fresh, run, said, text
 
 import kompakt
-from kompakt.engine.ledger import parsing
+from kompakt.engine.ledger import parse as parsing
 from kompakt.model.messages import Message, ToolResult
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords

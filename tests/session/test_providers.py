@@ -9,8 +9,8 @@ import pytest
 from tests.session.making import FORMATS, run, text
 
 import kompakt
-from kompakt.engine.context import Context
-from kompakt.engine.summary import Material
+from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.summarizer import Material
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.session.providers import HistoryProvider, Run
 from kompakt.session.session import Session

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.session.making import fresh, run, turns
 
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
-from kompakt.session.events import Compacted, Deed, Done, Edited, Failed, Pinned, Reverted, Timeline, Undone
-from kompakt.session.going_on import is_amid
+from kompakt.session.resume_prompt import is_amid
+from kompakt.session.timeline import Compacted, Deed, Done, Edited, Failed, Pinned, Reverted, Timeline, Undone
 from kompakt.store.memory import MemoryRecords
 
 REST: dict[str, Any] = {"frame": "{}", "reason": "", "policy": "", "tokens_before": 9, "tokens_after": 1}

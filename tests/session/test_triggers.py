@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.session.making import fresh, run, turns
 
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.strategies import Strategy, Summarization, Truncation
 from kompakt.triggers import Target, every, over_bytes, over_messages
 

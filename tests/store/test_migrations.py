@@ -14,10 +14,10 @@ from tests.contract import postgres
 from tests.contract.making import begun, digest, event, everything, extend, row, start
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
-from kompakt.store import migrations
-from kompakt.store.migrations import NEWEST, Step, migrate, version_of
-from kompakt.store.opening import open_records
-from kompakt.store.sql import SqlRecords
+from kompakt.store.open import open_records
+from kompakt.store.sql import migrations
+from kompakt.store.sql.migrations import NEWEST, Step, migrate, version_of
+from kompakt.store.sql.records import SqlRecords
 
 KEY = begun().key
 

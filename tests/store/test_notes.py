@@ -16,9 +16,9 @@ from tests.contract.redis import Server, command, on, server
 from tests.store.test_postgres import opened
 
 from kompakt.errors import StoreDamaged, StoreUnavailable
-from kompakt.store.postgres_notes import READERS
-from kompakt.store.redis import RedisRecords
-from kompakt.store.sqlite import open_sqlite
+from kompakt.store.redis.records import RedisRecords
+from kompakt.store.sql.postgres_notes import READERS
+from kompakt.store.sql.sqlite import open_sqlite
 
 KEY = begun().key
 

@@ -14,8 +14,8 @@ from tests.contract.making import batch, begun, digest, everything, extend, plai
 from tests.store.test_sql import HOLDER, process
 
 from kompakt.errors import Conflict, StoreUnavailable
-from kompakt.store.postgres import open_postgres
-from kompakt.store.sql import SqlRecords
+from kompakt.store.sql.postgres import open_postgres
+from kompakt.store.sql.records import SqlRecords
 
 KEY = begun().key
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

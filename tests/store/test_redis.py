@@ -13,7 +13,7 @@ from tests.contract.making import batch, begun, digest, event, everything, exten
 from tests.contract.redis import Server, command, free_port, on, server, shared
 
 from kompakt.errors import StoreDamaged, StoreUnavailable, StoreVersion, UsageError
-from kompakt.store.redis import RedisRecords
+from kompakt.store.redis.records import RedisRecords
 
 SECRET = "hunter2-s3cret"
 

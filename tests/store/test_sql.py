@@ -24,9 +24,9 @@ from tests.contract import postgres
 from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
 
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
-from kompakt.store.opening import open_records
-from kompakt.store.postgres import open_postgres
-from kompakt.store.sqlite import SqliteRecords, open_sqlite
+from kompakt.store.open import open_records
+from kompakt.store.sql.postgres import open_postgres
+from kompakt.store.sql.sqlite import SqliteRecords, open_sqlite
 from kompakt.store.values import Event, Head
 
 KEY = begun().key
@@ -470,7 +470,7 @@ class TestLeases:
 
         async def work(one: SqliteRecords, two: SqliteRecords) -> None:
             dead = await one.acquire(KEY, "compact", lease=0.2)
-            monkeypatch.setattr("kompakt.store.sqlite.time", clock_off_by(-3600))
+            monkeypatch.setattr("kompakt.store.sql.sqlite.time", clock_off_by(-3600))
             assert dead is not None and await two.acquire(KEY, "compact", lease=0.2) is None
             await asyncio.sleep(0.25)
             fence = await two.acquire(KEY, "compact", lease=0.2)
@@ -488,7 +488,7 @@ class TestLeases:
             fence = await one.acquire(KEY, "compact", lease=30)
             assert fence is not None and await two.acquire(KEY, "compact", lease=30) is None
             for offset in (3600, -3600):
-                monkeypatch.setattr("kompakt.store.sqlite.time", clock_off_by(offset))
+                monkeypatch.setattr("kompakt.store.sql.sqlite.time", clock_off_by(offset))
                 assert await two.acquire(KEY, "compact", lease=30) is None
                 assert await one.renew(KEY, fence, lease=30)
                 assert await two.acquire(KEY, "compact", lease=30) is None

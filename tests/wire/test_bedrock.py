@@ -17,9 +17,9 @@ from tests.judges import judge
 from kompakt.errors import MalformedPayload
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, NO_OUTPUT, RESUME_LINE
-from kompakt.wire.bedrock import parse, render
-from kompakt.wire.bedrock_rules import problems, repair, repair_body
-from kompakt.wire.problem import Change
+from kompakt.wire.bedrock.messages import parse, render
+from kompakt.wire.bedrock.rules import problems, repair, repair_body
+from kompakt.wire.problems import Change
 
 Body = dict[str, Any]
 

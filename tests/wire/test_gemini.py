@@ -18,9 +18,9 @@ from kompakt.errors import MalformedPayload
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, RESUME_LINE
-from kompakt.wire.gemini import CONTRACT, parse, render
-from kompakt.wire.gemini_rules import SENTINEL, problems, repair
-from kompakt.wire.problem import Change
+from kompakt.wire.gemini.contents import CONTRACT, parse, render
+from kompakt.wire.gemini.rules import SENTINEL, problems, repair
+from kompakt.wire.problems import Change
 
 Body = dict[str, Any]
 

@@ -17,8 +17,8 @@ import kompakt
 from kompakt.errors import MalformedPayload
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from kompakt.wire.openai_responses import BLANK, parse, render
-from kompakt.wire.openai_responses_rules import MAX_OUTPUT, problems, repair
+from kompakt.wire.openai_responses.items import BLANK, parse, render
+from kompakt.wire.openai_responses.rules import MAX_OUTPUT, problems, repair
 
 Body = dict[str, Any]
 

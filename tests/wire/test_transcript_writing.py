@@ -11,7 +11,7 @@ from tests.judges import judge
 from tests.wire.recording import CALL, META, OUTPUT, TURN, Record, Writer, item, lines, result, said, text, use
 
 from kompakt import api, files
-from kompakt.wire.problem import Problem
+from kompakt.wire.problems import Problem
 
 
 def encoded(*records: Any) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.model.budget import Usage
-from kompakt.wire.usages import billed, normalize
+from kompakt.wire.usage import billed, normalize
 
 FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock")
 

@@ -17,21 +17,21 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, config_of, policy_of
+from kompakt.agent.client import ChatClient
+from kompakt.agent.config import CompactionConfig, budget_of, config_of, policy_of
 from kompakt.agent.events import Result, RunEvent
-from kompakt.agent.live import Live
+from kompakt.agent.live_session import Live
 from kompakt.agent.loop import Loop, surely
-from kompakt.agent.native import Native
-from kompakt.agent.protocol import ChatClient
-from kompakt.agent.renewing import retold
+from kompakt.agent.provider_compaction import Native
+from kompakt.agent.system_prompt import retold
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
-from kompakt.engine.policies import AnyPolicy
-from kompakt.engine.summary import Summarizer
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Json, Message, Text
 from kompakt.model.tokens import Tokenizer
-from kompakt.session.compacting import SessionCompaction
+from kompakt.session.compaction import SessionCompaction
 from kompakt.session.providers import ContextProvider, HistoryProvider, Run
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store

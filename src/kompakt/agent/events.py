@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from kompakt.engine.report import Report
+from kompakt.engine.compaction.report import Report
 from kompakt.model.budget import Usage
 
 

@@ -14,22 +14,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.configuration import CompactionConfig, budget_of, economic_of, limits_of, policy_of, prepares_at
+from kompakt.agent.background_compaction import Preparing
+from kompakt.agent.client import ChatClient, Delta, Reply
+from kompakt.agent.config import CompactionConfig, budget_of, economic_of, limits_of, policy_of, prepares_at
+from kompakt.agent.cost_trigger import Saving, reason_for
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
-from kompakt.agent.live import Live
-from kompakt.agent.native import Native
-from kompakt.agent.preparing import Preparing
-from kompakt.agent.protocol import ChatClient, Delta, Reply
-from kompakt.agent.saving import Saving, reason_for
-from kompakt.agent.summarizing import LLMSummarizer
+from kompakt.agent.live_session import Live
+from kompakt.agent.provider_compaction import Native
+from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.agent.tools import Tool, failed, interrupted
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.engine.summary import Summarizer
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compacting import Prepared, SessionCompaction, Wish
+from kompakt.session.compaction import Prepared, SessionCompaction, Wish
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from typing import Any, cast, get_type_hints
 
 import msgspec
 
-from kompakt.agent.protocol import ToolSpec
+from kompakt.agent.client import ToolSpec
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json, JsonObject, ToolCall, ToolResult
 from kompakt.model.phrases import NOT_FINISHED
-from kompakt.store.packing import decode, encode
+from kompakt.store.encoding import decode, encode
 
 Function = Callable[..., Any]
 

@@ -15,18 +15,36 @@ import typer
 from typer.core import TyperGroup
 
 from kompakt.cli import (
-    checking,
-    compacting,
-    configuration,
-    counting,
-    demonstration,
-    doctoring,
-    evaluating,
-    recalling,
-    repairing,
-    serving,
-    sessions,
+    check as checking,
 )
+from kompakt.cli import (
+    compact as compacting,
+)
+from kompakt.cli import (
+    config as configuration,
+)
+from kompakt.cli import (
+    count as counting,
+)
+from kompakt.cli import (
+    demo as demonstration,
+)
+from kompakt.cli import (
+    doctor as doctoring,
+)
+from kompakt.cli import (
+    eval as evaluating,
+)
+from kompakt.cli import (
+    recall as recalling,
+)
+from kompakt.cli import (
+    repair as repairing,
+)
+from kompakt.cli import (
+    serve as serving,
+)
+from kompakt.cli.session import manage as sessions
 from kompakt.errors import DoesNotFit, KompaktError
 from kompakt.version import __version__
 

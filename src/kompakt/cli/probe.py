@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from kompakt.errors import UsageError
-from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
+from kompakt.gateway.http.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 
 DEFAULT_URL = "http://127.0.0.1:8484"
 TIMEOUT = 60.0

@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 
 from kompakt.errors import KompaktError, UsageError
-from kompakt.evals.attack import attack
-from kompakt.evals.bills import bills
-from kompakt.evals.chains import chains
-from kompakt.evals.data import sessions
-from kompakt.evals.recalling import evidence
-from kompakt.evals.recording import Recording, record
-from kompakt.evals.row import Row
-from kompakt.evals.session import Session
-from kompakt.evals.speed import compression, latency
-from kompakt.evals.told import told
+from kompakt.evals.measures.attack import attack
+from kompakt.evals.measures.bills import bills
+from kompakt.evals.measures.chains import chains
+from kompakt.evals.measures.context import told
+from kompakt.evals.measures.recall import evidence
+from kompakt.evals.measures.speed import compression, latency
+from kompakt.evals.reports.row import Row
+from kompakt.evals.sources.case import Recording, record
+from kompakt.evals.sources.data import sessions
+from kompakt.evals.sources.session import Session
 from kompakt.version import __version__
 
 FEWEST_TOKENS = 8_000

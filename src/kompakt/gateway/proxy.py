@@ -15,31 +15,32 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kompakt.engine.policies import Policy
+from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import InputError, UsageError
-from kompakt.gateway import forwarding, planning
-from kompakt.gateway.bodies import read_body, uncompressed
-from kompakt.gateway.compacting import Compacting, Terms
-from kompakt.gateway.configuration import Settings
-from kompakt.gateway.context_edits import cleared_tokens, clearing_of
-from kompakt.gateway.forwarding import Upstream
-from kompakt.gateway.keeping import Keeping, Owner, Standing
-from kompakt.gateway.labels import Labels, purpose_of
-from kompakt.gateway.marking import marked
-from kompakt.gateway.media import media_bytes
-from kompakt.gateway.metrics import Metrics
-from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
-from kompakt.gateway.pivots import TRIES
-from kompakt.gateway.planning import Size, Sizes
-from kompakt.gateway.recalling.answering import MAX_ROOM, Exchange, plain
-from kompakt.gateway.recalling.joining import DIALECTS, Recalling
-from kompakt.gateway.recalling.weaving import Aside
-from kompakt.gateway.refusing import Refused
-from kompakt.gateway.requests import NoJson, TooManyMessages
-from kompakt.gateway.routing import Route
-from kompakt.gateway.telling import told_of
-from kompakt.gateway.tenants import Tenant
-from kompakt.gateway.trails import Trail, Trails, root_of
+from kompakt.gateway import upstream as forwarding
+from kompakt.gateway.config import Settings
+from kompakt.gateway.errors import Refused
+from kompakt.gateway.http.access_log import told_of
+from kompakt.gateway.http.body import read_body, uncompressed
+from kompakt.gateway.http.metrics import Metrics
+from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
+from kompakt.gateway.pivots import budget as planning
+from kompakt.gateway.pivots.budget import Size, Sizes
+from kompakt.gateway.pivots.lookup import TRIES
+from kompakt.gateway.pivots.single_flight import Compacting, Terms
+from kompakt.gateway.recall.injection import Aside
+from kompakt.gateway.recall.offer import DIALECTS, Recalling
+from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, plain
+from kompakt.gateway.request.body import NoJson, TooManyMessages
+from kompakt.gateway.request.cache_marks import marked
+from kompakt.gateway.request.context_edits import cleared_tokens, clearing_of
+from kompakt.gateway.request.hash_chain import Trail, Trails, root_of
+from kompakt.gateway.request.labels import Labels, purpose_of
+from kompakt.gateway.request.media import media_bytes
+from kompakt.gateway.routes import Route
+from kompakt.gateway.storage.storage import Keeping, Owner, Standing
+from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.gateway.upstream import Upstream
 from kompakt.model.budget import Budget
 from kompakt.wire.overflow import Overflow, failure_in, overflow
 

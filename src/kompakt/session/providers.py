@@ -16,23 +16,23 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from kompakt import api
-from kompakt.engine.compact import attempt
-from kompakt.engine.context import Context
-from kompakt.engine.ledger.lines import HEADING
-from kompakt.engine.policies import Policy
-from kompakt.engine.report import Step
-from kompakt.engine.retelling import settle
-from kompakt.engine.state import ContextGroup, Load
+from kompakt.engine.compaction.compact import attempt
+from kompakt.engine.compaction.policies import Policy
+from kompakt.engine.compaction.report import Step
+from kompakt.engine.context.context import Context
+from kompakt.engine.context.values import ContextGroup, Load
+from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.pivot.text import settle
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.summarization import MAX_LEDGER
 from kompakt.errors import KompaktError, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History, Message
 from kompakt.model.tokens import Tokenizer, counter_of
-from kompakt.session.compacting import SessionCompaction
+from kompakt.session.compaction import SessionCompaction
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.wire.formats import WIRES
+from kompakt.wire.wire import WIRES
 
 _log = logging.getLogger("kompakt.session")
 

@@ -14,27 +14,30 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from kompakt import api
-from kompakt.engine.policies import AnyPolicy
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.engine.strategies import Strategy
-from kompakt.engine.summary import Summarizer
 from kompakt.errors import Conflict, StoreUnavailable, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import page_end, safe_cuts
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
-from kompakt.session import compacting, recalling, traveling, verifying
-from kompakt.session.coding import Coding, Redact, envelope_of
-from kompakt.session.compacting import SessionCompaction, Wish
-from kompakt.session.events import Deed, Pinned, Timeline
-from kompakt.session.locking import LEASE, PATIENCE, hold
-from kompakt.session.projecting import Projected, projected, resumed
-from kompakt.session.reading import Reader, timeline_of
-from kompakt.session.traveling import Account
-from kompakt.session.writing import Draft
-from kompakt.store.packing import Packing, encode
-from kompakt.store.protocol import Records
+from kompakt.session import compaction as compacting
+from kompakt.session import recall as recalling
+from kompakt.session import undo as traveling
+from kompakt.session import verify as verifying
+from kompakt.session.compaction import SessionCompaction, Wish
+from kompakt.session.draft import Draft
+from kompakt.session.lock import LEASE, PATIENCE, hold
+from kompakt.session.projection import Projected, projected, resumed
+from kompakt.session.reader import Reader, timeline_of
+from kompakt.session.row_codec import Coding, Redact, envelope_of
+from kompakt.session.timeline import Deed, Pinned, Timeline
+from kompakt.session.undo import Account
+from kompakt.store.encoding import Packing, encode
+from kompakt.store.records import Records
 from kompakt.store.values import Batch, Fence, Head, key_of
 
 Payload = Json | History | Sequence[Message]

@@ -12,11 +12,11 @@ from typing import Self
 
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import UsageError
-from kompakt.session.coding import Redact
+from kompakt.session.row_codec import Redact
 from kompakt.session.session import Session
-from kompakt.store.opening import open_records
-from kompakt.store.packing import Packing
-from kompakt.store.protocol import Records
+from kompakt.store.encoding import Packing
+from kompakt.store.open import open_records
+from kompakt.store.records import Records
 from kompakt.store.values import Head
 
 _PAGE = 200

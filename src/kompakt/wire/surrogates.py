@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.problem import Change, Problem
+from kompakt.wire.problems import Change, Problem
 
 _SIGNATURES = ("signature", "thoughtSignature", "thought_signature")
 """What proves the text beside it or inside it; it no longer holds once that text changes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kompakt.model.messages import JsonObject
-from kompakt.wire.detection import detect
+from kompakt.wire.detect import detect
 
 
 def define_tool(format: str, *, name: str, description: str, schema: JsonObject) -> JsonObject:

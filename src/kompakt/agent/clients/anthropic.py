@@ -6,8 +6,9 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kompakt.agent.clients.anthropic_caching import with_breakpoints
-from kompakt.agent.clients.calling import (
+from kompakt.agent.client import Delta, Managing, Reply, Stop, ToolSpec
+from kompakt.agent.clients.anthropic_cache import with_breakpoints
+from kompakt.agent.clients.base import (
     MAX_RETRIES,
     PLACEHOLDER,
     TIMEOUT,
@@ -18,12 +19,11 @@ from kompakt.agent.clients.calling import (
     objects,
     without_nulls,
 )
-from kompakt.agent.clients.failing import Failed
-from kompakt.agent.prompts import NATIVE
-from kompakt.agent.protocol import Delta, Managing, Reply, Stop, ToolSpec
+from kompakt.agent.clients.failures import Failed
+from kompakt.agent.summarizer.prompts import NATIVE
 from kompakt.errors import UsageError
 from kompakt.model.messages import JsonObject
-from kompakt.wire import anthropic
+from kompakt.wire.anthropic import messages as anthropic
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

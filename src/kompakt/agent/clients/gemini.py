@@ -10,7 +10,8 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kompakt.agent.clients.calling import (
+from kompakt.agent.client import Delta, Stop, ToolSpec
+from kompakt.agent.clients.base import (
     MAX_RETRIES,
     PLACEHOLDER,
     TIMEOUT,
@@ -21,11 +22,10 @@ from kompakt.agent.clients.calling import (
     objects,
     without_nulls,
 )
-from kompakt.agent.clients.failing import Failed
-from kompakt.agent.protocol import Delta, Stop, ToolSpec
+from kompakt.agent.clients.failures import Failed
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire import gemini
+from kompakt.wire.gemini import contents as gemini
 
 if TYPE_CHECKING:
     from google.genai import Client

@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from uuid import uuid4
 
-from kompakt.agent.clients.calling import Answer, fields, is_whole, objects, without_nulls
-from kompakt.agent.clients.failing import Failed, failed_in_stream
-from kompakt.agent.clients.openai_sdk import OpenAICaller
-from kompakt.agent.protocol import Delta, Stop, ToolSpec
+from kompakt.agent.client import Delta, Stop, ToolSpec
+from kompakt.agent.clients.base import Answer, fields, is_whole, objects, without_nulls
+from kompakt.agent.clients.failures import Failed, failed_in_stream
+from kompakt.agent.clients.openai_common import OpenAICaller
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire import openai_chat
+from kompakt.wire.openai_chat import messages as openai_chat
 
 _STOPS: dict[str, Stop] = {
     "length": "length",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kompakt.agent.clients.calling import Answer, fields, is_whole, objects, without_nulls
-from kompakt.agent.clients.failing import Failed, failed_in_stream
-from kompakt.agent.clients.openai_sdk import OpenAICaller
-from kompakt.agent.protocol import Delta, Managing, Reply, Stop, ToolSpec
+from kompakt.agent.client import Delta, Managing, Reply, Stop, ToolSpec
+from kompakt.agent.clients.base import Answer, fields, is_whole, objects, without_nulls
+from kompakt.agent.clients.failures import Failed, failed_in_stream
+from kompakt.agent.clients.openai_common import OpenAICaller
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire import openai_responses
-from kompakt.wire.openai_responses import CALLS, kind_of
+from kompakt.wire.openai_responses import items as openai_responses
+from kompakt.wire.openai_responses.items import CALLS, kind_of
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 

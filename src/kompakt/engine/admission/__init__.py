@@ -1,8 +1,8 @@
 """Admission: large tool outputs are compressed by kind before they first enter the context."""
 
+from kompakt.engine.admission.admit import Admitted, admit
 from kompakt.engine.admission.gate import admit_message
-from kompakt.engine.admission.outputs import Admitted, admit
-from kompakt.engine.admission.seen import Seen
+from kompakt.engine.admission.repeats import Seen
 from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, Settings
 
 __all__ = ["DEFAULT", "FIRM", "GENTLE", "KINDS", "Admitted", "Seen", "Settings", "admit", "admit_message"]

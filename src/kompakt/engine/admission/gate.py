@@ -11,12 +11,12 @@ from functools import partial
 
 import msgspec
 
+from kompakt.engine.admission.admit import admit
 from kompakt.engine.admission.calls import texts_of
 from kompakt.engine.admission.headings import heading
-from kompakt.engine.admission.outputs import admit
-from kompakt.engine.admission.seen import Seen
+from kompakt.engine.admission.repeats import Seen
 from kompakt.engine.admission.settings import DEFAULT, Settings
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import results_of
 from kompakt.model.messages import ToolCall
 

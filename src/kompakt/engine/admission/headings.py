@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kompakt.engine.ledger.outcomes import failure_lines, outcome
-from kompakt.engine.ledger.shapes import deed_of
-from kompakt.engine.ledger.shell import quotes
+from kompakt.engine.ledger.extract.outcomes import failure_lines, outcome
+from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.tool_calls import deed_of
 from kompakt.model.messages import ToolCall, ToolResult
 from kompakt.model.phrases import FOLD
 

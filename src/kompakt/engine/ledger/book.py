@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kompakt.engine.ledger.choosing import Facts
 from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
+from kompakt.engine.ledger.extract.numbers import IDS, id_words
+from kompakt.engine.ledger.extract.tasks import Tasks
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.names import Names, Place
-from kompakt.engine.ledger.naming import places_of
-from kompakt.engine.ledger.parsing import Known
-from kompakt.engine.ledger.quoting import quoted
-from kompakt.engine.ledger.tasks import Tasks
-from kompakt.engine.ledger.values import IDS, id_words
+from kompakt.engine.ledger.identifiers import Names, Place
+from kompakt.engine.ledger.mentions import places_of
+from kompakt.engine.ledger.parse import Known
+from kompakt.engine.ledger.quotes import quoted
+from kompakt.engine.ledger.selection import Facts
 
 MAX_IDS = 60
 """Ids, newest first, that are told with their words."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from kompakt.engine.ledger.extract.numbers import printed_numbers, told_numbers
+from kompakt.engine.ledger.extract.outcomes import failure_lines, outcome, speaks_of_tests, test_totals, tests_of
+from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.tasks import Tasks, is_task
+from kompakt.engine.ledger.extract.tool_calls import Deed, deed_of, input_text, only_looks
+from kompakt.engine.ledger.extract.user_words import binding, opening, own_words, question, request
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.outcomes import failure_lines, outcome, speaks_of_tests, test_totals, tests_of
-from kompakt.engine.ledger.quoting import harmless, keyed, one_line, quoted
-from kompakt.engine.ledger.shapes import Deed, deed_of, input_text, only_looks
-from kompakt.engine.ledger.shell import quotes
-from kompakt.engine.ledger.speech import binding, opening, own_words, question, request
-from kompakt.engine.ledger.tasks import Tasks, is_task
-from kompakt.engine.ledger.values import printed_numbers, told_numbers
+from kompakt.engine.ledger.quotes import harmless, keyed, one_line, quoted
 from kompakt.model.messages import ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Sequence
 
-from kompakt.engine.ledger import lines, parsing
+from kompakt.engine.ledger import format as lines
+from kompakt.engine.ledger import parse as parsing
 from kompakt.engine.ledger.book import Book
 from kompakt.engine.ledger.events import THOUGHT, Called, Event, Order, Spoken
+from kompakt.engine.ledger.extract.tasks import Tasks
 from kompakt.engine.ledger.facts import Fact
-from kompakt.engine.ledger.naming import named
-from kompakt.engine.ledger.tasks import Tasks
-from kompakt.engine.ledger.weighing import weight
+from kompakt.engine.ledger.mentions import named
+from kompakt.engine.ledger.size_estimate import weight
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own, unseal
 

@@ -2,6 +2,6 @@
 
 from kompakt.engine.recall.index import Index
 from kompakt.engine.recall.memory import DEFAULT_TOKENS, Memory
-from kompakt.engine.recall.recalled import Hit, Recalled
+from kompakt.engine.recall.result import Hit, Recalled
 
 __all__ = ["DEFAULT_TOKENS", "Hit", "Index", "Memory", "Recalled"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from kompakt.engine.recall.names import listed, names
-from kompakt.engine.recall.recalled import Hit, Recalled
+from kompakt.engine.recall.result import Hit, Recalled
 from kompakt.model.tokens import Counter
 
 _LOOK_AT = 80

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kompakt.engine.recall.answer import Answering, Entry, answer
-from kompakt.engine.recall.fetching import Reference, fetch, read_reference
 from kompakt.engine.recall.index import Index
 from kompakt.engine.recall.names import names
 from kompakt.engine.recall.passages import spoken
-from kompakt.engine.recall.recalled import Recalled, label
+from kompakt.engine.recall.restore import Reference, fetch, read_reference
+from kompakt.engine.recall.result import Recalled, label
 from kompakt.engine.recall.search import search
 from kompakt.errors import UsageError
 from kompakt.model.messages import Message, ToolResult

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from kompakt.engine import pivot
-from kompakt.engine.context import Context
-from kompakt.engine.strategies.shortening import shorten_calls, shorten_results, shortened
+from kompakt.engine.context.context import Context
+from kompakt.engine.pivot import pivot
+from kompakt.engine.strategies.shortened_results import shorten_calls, shorten_results, shortened
 from kompakt.engine.strategies.strategy import Deterministic
 from kompakt.engine.strategies.summarization import Summarization
 from kompakt.model.groups import Round, rounds

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kompakt.engine.context import Context
+from kompakt.engine.compaction.triggers import Trigger, whole_number
+from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import Deterministic
-from kompakt.engine.triggers import Trigger, whole_number
 
 
 class SlidingWindow(Deterministic):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kompakt.engine.context import Context
+from kompakt.engine.compaction.triggers import Target, Trigger
+from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import Deterministic, names_of
-from kompakt.engine.triggers import Target, Trigger
 
 
 class SourceAttribution(Deterministic):

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from kompakt.engine.context import Context
-from kompakt.engine.triggers import Measure, Target, Trigger, aim_of, whole_number
+from kompakt.engine.compaction.triggers import Measure, Target, Trigger, aim_of, whole_number
+from kompakt.engine.context.context import Context
 from kompakt.errors import UsageError
 from kompakt.model.messages import ToolCall, ToolResult
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kompakt.engine.context import Context
-from kompakt.engine.inheritance import adopt_pivots
-from kompakt.engine.ledger import parsing
-from kompakt.engine.retelling import settle
-from kompakt.engine.state import ContextGroup, Load
+from kompakt.engine.compaction.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
+from kompakt.engine.context.context import Context
+from kompakt.engine.context.values import ContextGroup, Load
+from kompakt.engine.ledger import parse as parsing
+from kompakt.engine.pivot.adoption import adopt_pivots
+from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
+from kompakt.engine.pivot.text import settle
 from kompakt.engine.strategies.strategy import checked_target
-from kompakt.engine.summary import Material, Summarizer, ask
-from kompakt.engine.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
 from kompakt.model.phrases import RUNTIME_LINE
 
 SUMMARY_SHARE = 0.8

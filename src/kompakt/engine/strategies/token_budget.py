@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kompakt.engine.context import Context
+from kompakt.engine.compaction.triggers import Target, Trigger, aim_of
+from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import Strategy, checked_target
-from kompakt.engine.triggers import Target, Trigger, aim_of
 
 
 class TokenBudget:

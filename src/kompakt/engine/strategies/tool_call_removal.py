@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kompakt.engine.context import Context
-from kompakt.engine.state import ContextGroup
+from kompakt.engine.compaction.triggers import Target, Trigger, whole_number
+from kompakt.engine.context.context import Context
+from kompakt.engine.context.values import ContextGroup
 from kompakt.engine.strategies.strategy import Deterministic, ToolChoice
-from kompakt.engine.triggers import Target, Trigger, whole_number
 
 
 class ToolCallRemoval(Deterministic):

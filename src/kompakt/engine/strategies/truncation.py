@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kompakt.engine.context import Context
+from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import Deterministic
 
 

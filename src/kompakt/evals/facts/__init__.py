@@ -12,7 +12,7 @@ from kompakt.evals.facts.fact import KINDS, Fact, Kind, merged
 from kompakt.evals.facts.names import id_facts, number_facts
 from kompakt.evals.facts.paths import path_facts
 from kompakt.evals.facts.tasks import task_facts
-from kompakt.evals.trail import Event, calls
+from kompakt.evals.sources.trail import Event, calls
 
 __all__ = ["KINDS", "Fact", "Kind", "facts_of"]
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact, words
-from kompakt.evals.shell import command_of, first_line
-from kompakt.evals.trail import Call
+from kompakt.evals.facts.shell import command_of, first_line
+from kompakt.evals.sources.trail import Call
 
 _EXIT = r"\bexit(?:ed)?(?: code| status)?[ :=]*"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact
 from kompakt.evals.facts.markup import own_text
-from kompakt.evals.trail import Event
+from kompakt.evals.sources.trail import Event
 
 SHORTEST, LONGEST = 12, 240
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from kompakt.evals.facts.commands import FAILURE, SUCCESS
 from kompakt.evals.facts.fact import Fact
 from kompakt.evals.facts.paths import named_file
-from kompakt.evals.shell import command_of, first_line, programs
-from kompakt.evals.trail import Call
+from kompakt.evals.facts.shell import command_of, first_line, programs
+from kompakt.evals.sources.trail import Call
 
 LIMIT = 80
 """Characters of an error line that must stand verbatim."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact
 from kompakt.evals.facts.markup import own_text
-from kompakt.evals.shell import command_of
-from kompakt.evals.trail import Call, Event, strings
+from kompakt.evals.facts.shell import command_of
+from kompakt.evals.sources.trail import Call, Event, strings
 
 _SAID = re.compile(r"(?<![\w./-])([A-Za-z_][\w-]{3,40})[`*\"]*(?: ?= ?|: ?| is )[`*\"]*(\d[\d.,]*\d%?)(?![\w-])")
 _PRINTED = re.compile(r"^[ \t]*([A-Za-z_][\w -]{3,40}?)\s*[:=]\s*(\d[\d.,]*\d%?)(?: [A-Za-z%]{1,10})?$", re.M)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact, Kind, words
-from kompakt.evals.shell import command_of, operations
-from kompakt.evals.trail import Call, Event
+from kompakt.evals.facts.shell import command_of, operations
+from kompakt.evals.sources.trail import Call, Event
 
 _CHANGED = ("modif", "edit", "chang", "wrote", "writ")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kompakt.evals.facts.fact import Fact, words
-from kompakt.evals.trail import Call
+from kompakt.evals.sources.trail import Call
 from kompakt.model.messages import Json, JsonObject
 
 LIMIT = 60

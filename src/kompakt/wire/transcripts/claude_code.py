@@ -15,7 +15,7 @@ import msgspec
 
 from kompakt.model.messages import Json, JsonObject
 from kompakt.model.pairs import Pairing
-from kompakt.wire.problem import Problem
+from kompakt.wire.problems import Problem
 from kompakt.wire.transcripts.edits import match
 from kompakt.wire.transcripts.transcript import (
     MISSING_PARENT,

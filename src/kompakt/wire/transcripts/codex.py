@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.messages import JsonObject, text_of
-from kompakt.wire.problem import Problem
+from kompakt.wire.problems import Problem
 from kompakt.wire.transcripts.edits import match
 from kompakt.wire.transcripts.transcript import (
     NO_HEADER,

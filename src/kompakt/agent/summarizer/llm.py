@@ -1,0 +1,344 @@
+"""A model as a summariser: asked without tools, never believed unseen.
+
+What is to be left out is shown as text (``showing``), in as few requests as the window allows, each with the summary so
+far. An answer that is empty, cut, too long or no summary at all is a fault with a name; whoever asked decides whether
+to ask again. What an answer claims is held against the material (``vouching``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from kompakt import api
+from kompakt.agent.client import ChatClient, Reply
+from kompakt.agent.config import limits_of
+from kompakt.agent.summarizer.fact_check import Sayings, cited, without
+from kompakt.agent.summarizer.prompts import Prompts
+from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
+from kompakt.engine.ledger.format import narrated
+from kompakt.engine.pivot.summarizer import Material, Summarizer
+from kompakt.errors import KompaktError, Overflowed
+from kompakt.model.budget import Usage, usable
+from kompakt.model.messages import JsonObject, Message, Text, ToolResult
+from kompakt.model.phrases import BRIDGE
+from kompakt.model.tokens import counter_for
+from kompakt.wire.overflow import Overflow
+from kompakt.wire.wire import WIRES
+
+Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
+"""What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;
+or that there is more to summarise than a model is asked for."""
+
+MAX_CALLS = 16
+"""Requests for one summary at most."""
+
+FILLED = 0.9
+"""Share of the window that is filled: counts are estimates."""
+
+SHRUNK = 0.5
+"""What a request is brought down to when the provider says that it is too long and not by how much."""
+
+MAX_DIVISIONS = 3
+"""How often the record is divided, the first time included."""
+
+EARLIER_SHARE = 0.3
+"""Largest share of a request that the summary so far may take."""
+
+MIN_ROOM = 160
+"""Tokens of record in a request below which asking is no use."""
+
+WORDS_PER_TOKEN = 0.6
+"""Models keep to a number of words better than to one of tokens; a little less, since they tend to exceed it."""
+
+MIN_ECHO = 20
+"""Characters of a line that nobody writes twice by chance."""
+
+_WRAPPED = re.compile(r"```\w*\n(.*)\n```", re.DOTALL)
+
+HEADED = """\
+The record{place}, oldest first. Each message begins with a line "=== {mark}", its name and who speaks; data stands \
+between <data {mark}> and </data {mark}>.
+{portion}
+=== {mark} end of the record"""
+
+LISTED = "The record to summarise is these messages of the conversation above, by name; call no tools:"
+
+
+class SummaryFault(KompaktError):
+    """A model's summary cannot be used; ``fault`` names what is wrong with it."""
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        self.fault: Fault = fault
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.fault, str(self)), vars(self)
+
+
+class LLMSummarizer:
+    """Ask a model for the narrative of what is left out.
+
+    ``model`` is another model of the same provider; its window is taken to be the client's. ``context_lines`` are told
+    with every request. With ``reuse_prefix`` the summary is asked for behind the agent's own request, which the
+    provider has cached, where ``with_prefix`` hands one over and it has room.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        model: str | None = None,
+        *,
+        prompts: Prompts | None = None,
+        context_lines: Sequence[str] = (),
+        reuse_prefix: bool = False,
+    ) -> None:
+        self.client = client
+        self.model = model
+        self.prompts = prompts or Prompts()
+        self.context_lines = tuple(context_lines)
+        self.reuse_prefix = reuse_prefix
+
+    async def __call__(self, material: Material) -> str:
+        """Summarise.
+
+        Raises:
+            SummaryFault: the answer cannot be used.
+            ProviderError: there is no answer.
+        """
+        return await _Task(self, material).run()
+
+    def with_prefix(
+        self,
+        body: JsonObject | None,
+        *,
+        changes: JsonObject | None = None,
+        paid: Callable[[Usage], None] | None = None,
+    ) -> Summarizer:
+        """Return a summariser that may ask behind a request: the agent's own, as it was sent last.
+
+        It asks with nothing before it without ``reuse_prefix``, or where another model is to be asked. ``paid`` is told
+        what each answer cost.
+        """
+        other = self.model is not None and self.model != self.client.model
+        prefix = None if other or not self.reuse_prefix else body
+
+        async def ask(material: Material) -> str:
+            return await _Task(self, material, paid).run(prefix, changes)
+
+        return self if prefix is None and paid is None else ask
+
+
+class _Task:
+    """One summary."""
+
+    def __init__(self, owner: LLMSummarizer, material: Material, paid: Callable[[Usage], None] | None = None) -> None:
+        self.owner = owner
+        self.paid = paid
+        self.client = owner.client
+        self.material = material
+        self.wire = WIRES[owner.client.format]
+        self.counter = counter_for(owner.model or owner.client.model)
+        self.script = Script(material, self.counter)
+        self.sayings = Sayings(material)
+        self.window = usable(limits_of(self.client), output_cap=self.client.output_limit) or sys.maxsize
+        self.limit = min(material.max_tokens, self.client.output_limit or material.max_tokens)
+        self.sent = 0
+        """Tokens of the newest request, as they are counted here."""
+        self.known = {name.partition(".")[0] for name in material.references} | cited(material.earlier or "")
+
+    async def run(self, prefix: JsonObject | None = None, changes: JsonObject | None = None) -> str:
+        """Ask, behind a prefix where there is one, and finish what comes back."""
+        material = self.material
+        if not material.messages and not material.instructions:
+            earlier = material.earlier or ""
+            if not earlier or material.count(earlier) <= material.max_tokens:
+                return earlier
+        text = await self._behind(prefix, changes) if prefix is not None else None
+        if text is None:
+            text = await self._alone()
+        return self.sayings.completed(text, material.max_tokens, material.count)
+
+    async def _alone(self) -> str:
+        """Ask with nothing but the record, in smaller portions when the provider says it is too long."""
+        window = int(self.window * FILLED)
+        for _ in range(MAX_DIVISIONS - 1):
+            try:
+                return await self._in_turn(window)
+            except Overflowed as error:
+                window = int(self.sent * _fitting(error))
+        return await self._in_turn(window)
+
+    async def _in_turn(self, window: int) -> str:
+        """Ask for one portion after another, each with the summary so far."""
+        portions, room = self._portions(window)
+        summary = self.material.earlier or ""
+        for number, portion in enumerate(portions, 1):
+            place = f" (part {number} of {len(portions)})" if len(portions) > 1 else ""
+            self.known |= cited(portion)
+            text = self._text(self._cut(summary, room), self._record(portion, place))
+            self.sent = self._size(text)
+            summary = self._checked(await self._sent(self._body(text)))
+        return summary
+
+    def _portions(self, window: int) -> tuple[list[str], int]:
+        """Divide the record; say also how many tokens the summary so far may take beside a portion.
+
+        Raises:
+            SummaryFault: it takes more requests than may be made, or none has room for anything.
+        """
+        free = window - self._size(self._text("-", self._record("", " (part 10 of 10)")))
+        most = int(window * EARLIER_SHARE)
+        earlier = min(self._tokens(self.material.earlier or ""), most)
+        if free - earlier >= MIN_ROOM:
+            portions = self.script.portions(free - earlier, MAX_CALLS) or [""]
+            if len(portions) == 1:
+                return portions, earlier
+        earlier = min(max(earlier, self.limit), most)
+        if free - earlier < MIN_ROOM:
+            raise SummaryFault("too much", f"a window of {window} tokens leaves no room for a record to summarise")
+        portions = self.script.portions(free - earlier, MAX_CALLS)
+        if len(portions) > MAX_CALLS:
+            detail = (
+                f"{len(self.material.messages)} messages take {len(portions)} requests; {MAX_CALLS} are made at most"
+            )
+            raise SummaryFault("too much", detail)
+        return portions, earlier
+
+    # --- behind a prefix ------------------------------------------------------------------------------------------
+
+    async def _behind(self, prefix: JsonObject, changes: JsonObject | None) -> str | None:
+        """Ask behind the agent's own request; ``None`` where that has no room, is not allowed or brings on calls."""
+        body = self._continued(prefix)
+        if api.count(body, self.owner.model, self.wire.format).total > int(self.window * FILLED):
+            return None
+        if api.check(body, self.wire.format):
+            return None
+        try:
+            return self._checked(await self._sent(body, changes))
+        except Overflowed:
+            return None
+        except SummaryFault as fault:
+            if fault.fault != "called":
+                raise
+            return None
+
+    def _continued(self, prefix: JsonObject) -> JsonObject:
+        """Let the user ask for the summary next; all that stands before stays as it is."""
+        earlier = self._cut(self.material.earlier or "", int(self.window * EARLIER_SHARE))
+        asked = Text(self._text(earlier, f"{self.owner.prompts.system}\n\n{LISTED}\n{self.script.listed()}"))
+        history = api.parse(prefix, self.wire.format)
+        contract, messages = self.wire.contract, list(history)
+        last = messages[-1] if messages else None
+        if last is not None and contract.alternates and last.role in ("user", "tool"):
+            if contract.merges_results or not any(type(part) is ToolResult for part in last.parts):
+                messages[-1] = last.with_parts((*last.parts, asked))
+                return self._with_items(prefix, messages)
+            messages.append(Message("assistant", (Text(BRIDGE),)))  # it may neither join the results nor follow
+        return self._with_items(prefix, [*messages, Message("user", (asked,))])
+
+    def _with_items(self, body: JsonObject, messages: Sequence[Message]) -> JsonObject:
+        return {**body, self.wire.messages_key: [item for message in messages for item in self.wire.render(message)]}
+
+    # --- the request ----------------------------------------------------------------------------------------------
+
+    def _text(self, earlier: str, record: str) -> str:
+        """Say what is shown, then what is asked: data first, so that nothing in it has the last word."""
+        prompts, lines = self.owner.prompts, self.owner.context_lines
+        wanted = self.material.instructions
+        said = [
+            f"Summary of what came before:\n{self.script.fenced(clean(earlier))}" if earlier else "",
+            record,
+            "\n".join(["To be taken into account:", *(f"- {clean(line)}" for line in lines)]) if lines else "",
+            prompts.merge if earlier else "",
+            prompts.instruction,
+            f"Asked for in particular:\n{clean(wanted)}" if wanted else "",
+            f"Write at most {max(1, int(self.limit * WORDS_PER_TOKEN))} words.",
+        ]
+        return "\n\n".join(filter(None, said))
+
+    def _record(self, portion: str, place: str) -> str:
+        return HEADED.format(mark=self.script.mark, place=place, portion=portion)
+
+    def _body(self, text: str) -> JsonObject:
+        system = self.owner.prompts.system
+        body = self.client.envelope(system=system, tools=())
+        if self.owner.model is not None:
+            body = {**body, "modelId" if self.wire.format == "bedrock" else "model": self.owner.model}
+        asked = self.wire.render(Message("user", (Text(text),)))
+        return {**body, self.wire.messages_key: [*self.client.opening(system), *asked]}
+
+    def _size(self, text: str) -> int:
+        return api.count(self._body(text), self.owner.model or self.client.model, self.wire.format).total
+
+    def _tokens(self, text: str) -> int:
+        return self.counter.scaled(self.counter.text(text))
+
+    def _cut(self, summary: str, room: int) -> str:
+        return cut(summary, room, self.counter, "the earlier summary") if summary else ""
+
+    async def _sent(self, body: JsonObject, changes: JsonObject | None = None) -> Reply:
+        reply = await self.client.send(body, changes=changes)
+        if self.paid is not None:  # whatever the answer is worth
+            self.paid(reply.billed)
+        return reply
+
+    # --- the answer -----------------------------------------------------------------------------------------------
+
+    def _checked(self, reply: Reply) -> str:
+        """Take the summary out of an answer, with only what is borne out.
+
+        Raises:
+            SummaryFault: there is none, or none that can be used.
+            Overflowed: the window was full before it was written.
+        """
+        said = [message for message in self.wire.parse(list(reply.items), None) if message.role == "assistant"]
+        text = _unwrapped(unthought("\n".join(filter(None, (message.text for message in said)))).strip())
+        if reply.stop == "refused":
+            raise SummaryFault("refused", f"the model declined to summarise: {text[:200]!r}")
+        if reply.stop == "tools" or any(message.calls for message in said):
+            raise SummaryFault("called", "the model called tools instead of writing a summary")
+        if reply.stop == "overflow":
+            raise Overflowed("the window was full before the summary was written")
+        if reply.stop == "length":
+            raise SummaryFault("truncated", f"the summary breaks off after {self.material.count(text)} tokens")
+        text = self._borne_out(narrated(self._own(text)))
+        if not text:
+            raise SummaryFault("empty", "the summary is empty")
+        if (tokens := self.material.count(text)) > self.material.max_tokens:
+            raise SummaryFault("inflated", f"the summary has {tokens} tokens and may have {self.material.max_tokens}")
+        return text
+
+    def _own(self, text: str) -> str:
+        """Leave out lines that only repeat what the model was told."""
+        told = set(f"{self.owner.prompts.instruction}\n{self.owner.prompts.merge}".split("\n"))
+        return "\n".join(line for line in text.split("\n") if len(line) < MIN_ECHO or line.strip() not in told)
+
+    def _borne_out(self, text: str) -> str:
+        """Leave out references to nothing, and take back quotations of what nobody said.
+
+        Raises:
+            SummaryFault: most references are made up, so that the rest is not worth much either.
+        """
+        names = cited(text)
+        invented = names - self.known
+        if len(invented) * 2 > len(names):
+            some = ", ".join(sorted(invented)[:5])
+            raise SummaryFault("invented", f"{len(invented)} of {len(names)} references name nothing: {some}")
+        return without(self.sayings.corrected(text), invented).strip()
+
+
+def _unwrapped(text: str) -> str:
+    """Take an answer out of the code block that it stands in as a whole."""
+    wrapped = _WRAPPED.fullmatch(text)
+    return text if wrapped is None or "```" in wrapped[1] else wrapped[1].strip()
+
+
+def _fitting(error: Overflowed) -> float:
+    """Say what share of a request would have fitted, as far as the provider tells."""
+    told = error.overflow
+    if isinstance(told, Overflow) and told.limit and told.actual and told.actual > told.limit and not told.by_bytes:
+        return FILLED * told.limit / told.actual
+    return SHRUNK

@@ -1,0 +1,249 @@
+"""What a summariser is shown: messages as plain text, in portions that fit its window.
+
+Each message is shown once, under its reference and who speaks. Reasoning is never shown. What a tool printed stands
+between marks that hold a word nobody could know before, so no output can end its own quotation or begin a message.
+Linear in the text that is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from kompakt.engine.context.values import speaks
+from kompakt.engine.ledger.quotes import harmless, one_line
+from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.strategies.shortened_results import shortened
+from kompakt.model.groups import groups
+from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Text, ToolCall, ToolResult
+from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT, cut_note
+from kompakt.model.tokens import Counter, json_text
+
+MAX_OUTPUT = 2_000
+"""Tokens shown of one output: its beginning and its end tell what came of it."""
+
+MAX_INPUT = 600
+"""Tokens shown of what a call was given."""
+
+MAX_NAME = 80
+"""Characters shown of a name that somebody else has given."""
+
+FRAME = 24
+"""Tokens set aside for what frames a text: its header, its marks, the lines between."""
+
+_PACKED = 0.7
+"""Share of a portion that is filled at least, once no message is larger than a quarter of one."""
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A text of a message, with what is said before it."""
+
+    lead: str
+    body: str
+    is_data: bool = False
+    most: int = 0
+    """Tokens of it that are shown; 0 is all."""
+
+
+class Script:
+    """The messages of a material as text."""
+
+    def __init__(self, material: Material, counter: Counter) -> None:
+        self.references = material.references
+        self._counter = counter
+        self._messages = material.messages
+        names = {call.id: call.name for message in material.messages for call in message.calls}
+        self._pieces = [[*_pieces(message, names)] for message in material.messages]
+        self.mark = self._mark(material.earlier or "")
+
+    def _mark(self, earlier: str) -> str:
+        """Find a word that stands in no text; the same for the same material."""
+        bodies = [earlier, *(piece.body for pieces in self._pieces for piece in pieces)]
+        word = hashlib.blake2b("\0".join([*self.references, *bodies]).encode("utf-8", "replace"), digest_size=4)
+        while any(word.hexdigest() in body for body in bodies):
+            word.update(b"again")
+        return word.hexdigest()
+
+    def fenced(self, text: str) -> str:
+        """Mark a text as data."""
+        return f"<data {self.mark}>\n{text}\n</data {self.mark}>"
+
+    def portions(self, room: int, most: int) -> list[str]:
+        """Write everything in portions of at most so many tokens: whole groups each, where that takes few enough.
+
+        Where it takes more than ``most`` portions the largest messages are cut until it does not. More come back only
+        when even that is too much.
+        """
+        told = [self.told(index, room) for index in range(len(self._messages))]
+        sizes = [self._tokens(text) for text in told]
+        packed = list(_packed(_runs(self._messages, sizes, room), room))
+        if len(packed) > most:
+            cap = min(level(sizes, int(room * _PACKED) * most), room // 4)
+            told = [
+                text if size <= cap else self.told(i, cap)
+                for i, (text, size) in enumerate(zip(told, sizes, strict=True))
+            ]
+            packed = list(_packed([([i], self._tokens(text)) for i, text in enumerate(told)], room))
+        return ["\n".join(told[index] for index in portion) for portion in packed]
+
+    def told(self, index: int, room: int) -> str:
+        """Write one message within so many tokens; where there is no room for any of it, its reference alone."""
+        reference, pieces = self.references[index], self._pieces[index]
+        header = f"=== {self.mark} {reference} {voice(self._messages[index])}"
+        bodies = [self._cut(piece.body, piece.most, reference) if piece.most else piece.body for piece in pieces]
+        whole = "\n".join([header, *map(self._framed, pieces, bodies)])
+        if self._tokens(whole) <= room:
+            return whole
+        sizes = [self._tokens(body) for body in bodies]
+        cap = level(sizes, room - FRAME * (len(pieces) + 1))
+        bodies = [self._cut(body, cap, reference) for body in bodies]
+        cut = "\n".join([header, *map(self._framed, pieces, bodies)])
+        return cut if self._tokens(cut) <= room else f"{header}{cut_note(reference, sum(sizes))}".rstrip()
+
+    def listed(self) -> str:
+        """Name every message in a line of its own, with the beginning of what it says."""
+        return "\n".join(
+            f"{reference} {voice(message)}: {harmless(one_line(' '.join(_beginnings(pieces)), MAX_NAME))}".rstrip(": ")
+            for reference, message, pieces in zip(self.references, self._messages, self._pieces, strict=True)
+        )
+
+    def _framed(self, piece: Piece, body: str) -> str:
+        text = self.fenced(body) if piece.is_data else body
+        return f"{piece.lead}\n{text}" if piece.lead and piece.is_data else f"{piece.lead}{text}"
+
+    def _cut(self, text: str, limit: int, reference: str) -> str:
+        return cut(text, limit, self._counter, reference)
+
+    def _tokens(self, text: str) -> int:
+        return self._counter.scaled(self._counter.text(text))
+
+
+def cut(text: str, limit: int, counter: Counter, reference: str) -> str:
+    """Keep head and tail of a text that is too long."""
+    if counter.scaled(counter.text(text)) <= limit:
+        return text
+    return shortened(text, limit, counter, reference=reference)
+
+
+def voice(message: Message) -> str:
+    """Name who speaks: only the user's own words are the user's."""
+    if message.source_id is not None:
+        return "context"
+    if message.is_summary:
+        return "summary"
+    if message.role != "user":
+        return message.role
+    if speaks(message) and not any(type(part) is Marker for part in message.parts):
+        return "user"
+    return "tool" if message.results else "runtime"
+
+
+def _pieces(message: Message, names: dict[str, str]) -> Iterator[Piece]:
+    """Go through what a message shows; reasoning is not shown."""
+    mixed = bool(message.results) and speaks(message)
+    for part in message.parts:
+        if type(part) is ToolResult:
+            name = _named(part.name or names.get(part.call_id) or "a tool")
+            how = " (failed)" if part.is_error else ""
+            yield Piece(f"result of {name}{how}:", clean(part.output) or NO_OUTPUT, is_data=True, most=MAX_OUTPUT)
+            yield from (_medium(medium) for medium in part.media)
+        elif type(part) is ToolCall:
+            given = clean(part.input if isinstance(part.input, str) else json_text(part.input))
+            yield Piece(f"calls {_named(part.name)} ", given, is_data="\n" in given, most=MAX_INPUT)
+        elif type(part) is Text and part.text.strip():
+            yield Piece("the user says:\n" if mixed else "", clean(spoken(message, part)))
+        elif (other := _other(part)) is not None:
+            yield other
+
+
+def _other(part: Part) -> Piece | None:
+    if type(part) is Media:
+        return _medium(part)
+    if type(part) is Marker:
+        return Piece("", MARKER_QUESTION)
+    return Piece("", f"[{_named(part.type)}]") if type(part) is Opaque else None
+
+
+def _medium(medium: Media) -> Piece:
+    return Piece("", f"[{medium.media}{f' {_named(medium.name)}' if medium.name else ''}]")
+
+
+def _named(name: str) -> str:
+    return harmless(one_line(clean(name), MAX_NAME))
+
+
+def _beginnings(pieces: Sequence[Piece]) -> Iterator[str]:
+    return (f"{piece.lead}{piece.body[: MAX_NAME * 4]}" for piece in pieces)
+
+
+_THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|\Z)", re.DOTALL)
+"""Reasoning that a server leaves in the text of an answer; one that never ends is all there is."""
+
+_THOUGHT_END = re.compile(r"^[ \t]*</think(?:ing)?>[ \t]*$\s*", re.MULTILINE)
+"""Its end alone, where the beginning was part of the prompt."""
+
+
+def spoken(message: Message, part: Text) -> str:
+    """Return a text without the reasoning that a server left in front of an answer."""
+    return part.text if message.role != "assistant" else unthought(part.text)
+
+
+def unthought(text: str) -> str:
+    """Leave out reasoning that a text begins with."""
+    if "<think" not in text and "</think" not in text:
+        return text
+    begun = _THOUGHT.match(text) or _THOUGHT_END.search(text)
+    return text if begun is None else text[begun.end() :]
+
+
+def clean(text: str) -> str:
+    """Make a text one that can be sent: half of a pair of surrogates cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+# --- portions ----------------------------------------------------------------------------------------------------
+
+
+def level(sizes: Sequence[int], room: int) -> int:
+    """Find the size down to which the largest must be cut so that all fit together."""
+    rest = max(0, room)
+    for number, size in enumerate(sorted(sizes)):
+        share = rest // (len(sizes) - number)
+        if size > share:
+            return share
+        rest -= size
+    return max(sizes, default=0)
+
+
+def _runs(messages: Sequence[Message], sizes: Sequence[int], room: int) -> Iterator[tuple[list[int], int]]:
+    """Go through runs of messages that no group reaches out of; one that is too large falls into its messages."""
+    ends = list(range(len(messages)))
+    for group in groups(messages):
+        for index in group.indices:
+            ends[index] = group.indices[-1]
+    run: list[int] = []
+    reach = 0
+    for index, end in enumerate(ends):
+        run.append(index)
+        reach = max(reach, end)
+        if reach <= index:
+            whole = sum(sizes[i] for i in run)
+            yield from [(run, whole)] if whole <= room else [([i], sizes[i]) for i in run]
+            run = []
+
+
+def _packed(runs: Iterator[tuple[list[int], int]] | Sequence[tuple[list[int], int]], room: int) -> Iterator[list[int]]:
+    """Fill portions one after another."""
+    portion: list[int] = []
+    filled = 0
+    for run, size in runs:
+        if portion and filled + size + len(run) > room:
+            yield portion
+            portion, filled = [], 0
+        portion += run
+        filled += size + len(run)
+    if portion:
+        yield portion

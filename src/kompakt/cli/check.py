@@ -1,0 +1,34 @@
+"""``kompakt check``: list where a provider would refuse a history, and what is wrong with a transcript file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from kompakt import files
+from kompakt.cli.input import open_file, problems_of
+from kompakt.cli.options import AsJson, File, Format, Strict
+
+
+def check(file: File, format: Format = None, strict: Strict = False, as_json: AsJson = False) -> None:
+    """List what is wrong with FILE, one problem a line. Exit 1 when there is any.
+
+    For a transcript that includes lines that cannot be read and calls that were left open: everything that `repair`
+    would change.
+    """
+    loaded = open_file(file, format)
+    history = loaded.payload
+    problems = problems_of(loaded, strict=strict)
+    if as_json:
+        report: dict[str, Any] = {"file": loaded.name, "format": history.format, "messages": len(history)}
+        if loaded.transcript is not None:
+            report["transcript"] = loaded.transcript.kind
+        typer.echo(files.encode({**report, "problems": problems}), nl=False)
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+        verdict = f"{len(problems)} problems" if problems else "no problems"
+        kind = f"{loaded.transcript.kind} transcript, " if loaded.transcript is not None else ""
+        typer.echo(f"{loaded.name}: {kind}{history.format}, {len(history)} messages, {verdict}", err=True)
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,96 @@
+"""Settings from ``kompakt.toml``: values that neither a flag nor a ``KOMPAKT_…`` variable gives.
+
+The file is looked for in the working directory, then in the user's configuration folder; only the first one found is
+read. A key that no command knows is an error, so a misspelled setting cannot be ignored silently.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kompakt.engine.compaction.policies import BUILT_IN, Policy, load_policies
+from kompakt.errors import UsageError
+from kompakt.model.suggestions import nearest
+
+NAME = "kompakt.toml"
+
+OTHER_TABLES = ("serve", "policies")
+"""Tables with readers of their own: ``gateway.configuration`` and ``load_policies``."""
+
+
+def find() -> Path | None:
+    """Find the configuration file."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return next((path for path in (Path(NAME), home / "kompakt" / NAME) if path.is_file()), None)
+
+
+def defaults(root: Any) -> dict[str, Any]:
+    """Read the default options of each command of ``root``: top-level keys apply to all commands, a table to one.
+
+    Raises:
+        UsageError: the file is not TOML, or has a key that no command knows.
+    """
+    path = find()
+    if path is None:
+        return {}
+    import tomllib  # late: only users with a configuration file pay for it
+
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    options = {name: _options(command) for name, command in root.commands.items()}
+    everywhere = {key: name for names in options.values() for key, name in names.items()}
+    tables = (*options, *OTHER_TABLES)
+    common: dict[str, Any] = {}
+    for key, value in data.items():
+        if key in tables:
+            if not isinstance(value, dict):
+                raise UsageError(f"{path}: {key} must be a table, [{key}]")
+        elif isinstance(value, dict):
+            raise UsageError(f"{path}: unknown table [{key}]; {nearest(key, tables)}")
+        else:
+            common |= _read(key, value, everywhere, f"{path}")
+    return {
+        command: {**common, **_table(data.get(command, {}), known, f"{path}: [{command}]")}
+        for command, known in options.items()
+        if command not in OTHER_TABLES
+    }
+
+
+def _options(command: Any) -> dict[str, str]:
+    """Map each name that a setting of a command may be written as to the name of its parameter."""
+    found: dict[str, str] = {}
+    for inner in getattr(command, "commands", {}).values():
+        found |= _options(inner)
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name not in (None, "help", "version"):
+            names = [parameter.name, *(text.lstrip("-").replace("-", "_") for text in parameter.opts)]
+            found |= {name: parameter.name for name in names if len(name) > 1}
+    return found
+
+
+def _table(table: Mapping[str, Any], known: dict[str, str], where: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for key, value in table.items():
+        settings |= _read(key, value, known, where)
+    return settings
+
+
+def _read(key: str, value: Any, known: dict[str, str], where: str) -> dict[str, Any]:
+    name = key.replace("-", "_")
+    if name not in known:
+        raise UsageError(f"{where}: unknown setting {key!r}; {nearest(name, known)}")
+    return {known[name]: value}
+
+
+def policy(name: str) -> str | Policy:
+    """Find a policy by name, among the built-in ones or in the configuration file."""
+    path = find()
+    own = {} if path is None else load_policies(path)
+    if name not in own and name not in BUILT_IN:
+        raise UsageError(f"policy {name!r} is not known; {nearest(name, {**BUILT_IN, **own})}")
+    return own.get(name, name)

@@ -1,0 +1,47 @@
+"""``kompakt count``: how many tokens a request has, and where they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kompakt import api, files
+from kompakt.cli.input import open_history
+from kompakt.cli.options import AsJson, File, Format
+from kompakt.model.limits import limits
+from kompakt.model.tokens import TokenCount
+
+ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Count for this model.")]
+
+
+def count(file: File, model: ModelName = None, format: Format = None, as_json: AsJson = False) -> None:
+    """Count the tokens of FILE: the whole request, by role, by kind and by tool."""
+    history, _ = open_history(file, format)
+    counted = api.count(history, model=model)
+    if as_json:
+        typer.echo(files.encode(counted), nl=False)
+        return
+    show(counted, model or history.model)
+
+
+def show(counted: TokenCount, model: str | None) -> None:
+    """Print a count as a table."""
+    from rich.console import Console  # late: `--help` should not pay for it
+    from rich.table import Table
+
+    table = Table(title=f"{counted.total:,} tokens in {counted.messages:,} messages")
+    for column in ("by", "what"):
+        table.add_column(column)
+    table.add_column("tokens", justify="right")
+    table.add_column("share", justify="right")
+    rows = (("role", counted.by_role), ("kind", counted.by_kind), ("tool", counted.by_tool))
+    for label, numbers in rows:
+        for name, number in sorted(numbers.items(), key=lambda item: -item[1]):
+            table.add_row(label, name, f"{number:,}", f"{number / max(1, counted.total):.1%}")
+        table.add_section()
+    console = Console()
+    console.print(table)
+    if model:
+        known = limits(model)
+        console.print(f"{model}: window {known.context:,}, {counted.total / max(1, known.context):.1%} full")

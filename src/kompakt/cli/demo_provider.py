@@ -1,0 +1,191 @@
+"""A provider that needs no network, and a session held with it through a gateway: what ``kompakt demo`` ends with.
+
+The model is a script: it asks for one tool after another and then says that it is done. It refuses what is longer than
+its window, as a real one does, and notes how much of each request it had seen before at the same place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from kompakt import api
+from kompakt.gateway.app import Gateway, application
+from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.errors import shape
+from kompakt.gateway.server import Server, config_of, listen
+
+MODEL = "scripted"
+TASK = "The nightly import fails. Find out why, mend it, and keep the public interface as it is."
+QUESTION = "how long until the broker hangs up"
+
+_FILES = ("importer/reader.py", "importer/rows.py", "importer/service.py", "importer/retry.py", "tests/test_rows.py")
+_TOOLS = ("read_file", "run_tests", "search")
+
+
+class Scripted:
+    """The provider: speaks Chat Completions, for one conversation."""
+
+    def __init__(self, *, window: int, steps: int) -> None:
+        self.window = window
+        self.steps = steps
+        self.step = 0
+        self.tokens: list[int] = []
+        """What each request cost."""
+        self.refused = 0
+        self.sent = 0
+        """Bytes of all messages that came."""
+        self.repeated = 0
+        """Bytes of those that the request before had at the same place: what a prompt cache serves."""
+        self._last: list[str] = []
+        self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+
+    async def complete(self, request: Request) -> JSONResponse:
+        """Answer a request."""
+        body = await request.json()
+        tokens = api.count(body, format="openai-chat").total
+        if tokens > self.window:
+            self.refused += 1
+            message = f"This model's maximum context length is {self.window} tokens, but you sent {tokens} tokens."
+            return JSONResponse(shape("openai-chat", 400, message, code="context_length_exceeded"), 400)
+        self._remember([json.dumps(message) for message in body["messages"]])
+        self.tokens.append(tokens)
+        self.step += 1
+        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+        choice = {"index": 0, "message": self._answer(), "finish_reason": "stop"}
+        return JSONResponse({"id": f"scripted-{self.step}", "model": MODEL, "choices": [choice], "usage": usage})
+
+    def _remember(self, messages: list[str]) -> None:
+        same = True
+        for at, message in enumerate(messages):
+            same = same and at < len(self._last) and self._last[at] == message
+            self.sent += len(message)
+            self.repeated += len(message) if same else 0
+        self._last = messages
+
+    def _answer(self) -> dict[str, Any]:
+        if self.step > self.steps:
+            return {"role": "assistant", "content": "Mended: the retry kept a closed connection. All tests pass."}
+        arguments = {"path": _FILES[self.step % len(_FILES)], "from_line": self.step * 20}
+        function = {"name": _TOOLS[self.step % len(_TOOLS)], "arguments": json.dumps(arguments)}
+        call = {"id": f"call_{self.step}", "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def output_of(step: int) -> str:
+    """Write what a tool answers in a step: some code, and once the fact that is asked for in the end."""
+    name = _FILES[step % len(_FILES)]
+    lines = [f"{name}, lines {step * 20} to {step * 20 + 24}"]
+    for at in range(24):
+        number = step * 20 + at
+        lines.append(f"{number:5}  row_{number} = convert(source[{number}], width={number % 7 + 1})  # batch {step}")
+    if step == 3:
+        lines.append("       PATIENCE = 47  # seconds until the broker hangs up")
+    return "\n".join(lines)
+
+
+class Played(msgspec.Struct):
+    """What a session through the gateway came to."""
+
+    requests: int
+    refused: int
+    """How many requests the client saw refused."""
+    window: int
+    client: list[int]
+    """Tokens of each request as the client sent it."""
+    upstream: list[int]
+    """Tokens of each request as the provider got it."""
+    compactions: int
+    cached: float
+    """Share of what went upstream that the request before had at the same place."""
+    url: str
+    session: str
+    recalled: str
+
+
+async def play(*, window: int = 16_000, steps: int = 60) -> Played:
+    """Start a gateway on a store of its own, hold a session through it, and ask it for something from the beginning."""
+    model = Scripted(window=window, steps=steps)
+    with tempfile.TemporaryDirectory(prefix="kompakt-demo-") as folder:
+        settings = Settings(
+            port=0,
+            store=f"sqlite:///{Path(folder) / 'gateway.db'}",
+            upstreams={"openai": Upstream("openai", "http://scripted.invalid")},
+            context_window=window,
+            drain=1.0,
+        )
+        async with (
+            running(settings, httpx.ASGITransport(app=model.app)) as (url, gateway),
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client,
+        ):
+            return await _held(client, model, gateway, url)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+) -> AsyncGenerator[tuple[str, Gateway]]:
+    """Serve a gateway in this event loop; yields where it is."""
+    app = application(settings, transport=transport)
+    listening = listen(settings)
+    server = Server(config_of(app, settings))
+    async with app.state.gateway.running():
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.gateway
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def _held(client: httpx.AsyncClient, model: Scripted, gateway: Gateway, url: str) -> Played:
+    """Hold the session as a client that knows nothing of windows: it sends all that was said, each time."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are a careful engineer."},
+        {"role": "user", "content": TASK},
+    ]
+    before: list[int] = []
+    seen: set[str] = set()
+    refused, session = 0, ""
+    while True:
+        body = {"model": MODEL, "messages": messages}
+        answer = await client.post("/v1/chat/completions", json=body, headers={"authorization": "Bearer demo"})
+        if answer.status_code != 200:
+            refused += 1
+            break
+        headers = answer.headers
+        before.append(int(headers.get("x-kompakt-tokens-before", "0")))
+        session = headers.get("x-kompakt-session", session)
+        seen.update(filter(None, [headers.get("x-kompakt-compaction")]))
+        message = answer.json()["choices"][0]["message"]
+        messages.append(message)
+        if not message.get("tool_calls"):
+            break
+        call = message["tool_calls"][0]
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": output_of(len(before))})
+    await gateway.keeping.flush()
+    found = await client.get(f"/kompakt/sessions/{session}/recall", params={"q": QUESTION, "tokens": 200})
+    return Played(
+        requests=len(before),
+        refused=refused,
+        window=model.window,
+        client=before,
+        upstream=model.tokens,
+        compactions=len(seen),
+        cached=model.repeated / max(1, model.sent),
+        url=url,
+        session=session,
+        recalled=found.json().get("text", "") if found.status_code == 200 else "",
+    )

@@ -1,0 +1,193 @@
+"""Admit one tool output: find out what kind it is by its shape, and compress it as its kind allows.
+
+A pure function of the text, the settings and what the same history showed before, so the same history gives the same
+bytes, whatever comes later. Never raises, never makes an output larger, and leaves alone what gains little. Cost: a
+look at the first lines for each kind, then one pass over the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from kompakt.engine.admission.calls import arguments, texts_of
+from kompakt.engine.admission.failures import Shrunk, failures
+from kompakt.engine.admission.kinds import (
+    blob as blobs,
+)
+from kompakt.engine.admission.kinds import (
+    diff as diffs,
+)
+from kompakt.engine.admission.kinds import (
+    json_value as json_values,
+)
+from kompakt.engine.admission.kinds import (
+    listing as listings,
+)
+from kompakt.engine.admission.kinds import (
+    log as logs,
+)
+from kompakt.engine.admission.kinds import (
+    search as searches,
+)
+from kompakt.engine.admission.kinds import (
+    source as sources,
+)
+from kompakt.engine.admission.kinds import (
+    test_run as suites,
+)
+from kompakt.engine.admission.kinds import (
+    trace as traces,
+)
+from kompakt.engine.admission.kinds.prose import sentences
+from kompakt.engine.admission.page import Page, page_of
+from kompakt.engine.admission.repeats import Seen
+from kompakt.engine.admission.settings import DEFAULT, Settings
+from kompakt.model.messages import Json
+from kompakt.model.phrases import folded_note, is_admitted, is_cut, repeated_note
+from kompakt.model.tokens import counter_for
+
+_REFERENCE = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d{1,6})?\b")
+
+_LONGEST_REFERENCE = "m9f9f.0"
+"""A name that takes as many tokens as any of usual length. References change from pass to pass, so whether an output is
+compressed must not depend on the tokens that its own ones take."""
+
+_MIN_ANCHOR = 12
+"""Characters of a line by which a text is found again."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """An output as it enters the context."""
+
+    text: str
+    kind: str
+    tokens_before: int
+    tokens_after: int
+
+
+def admit(
+    text: str,
+    *,
+    reference: str,
+    settings: Settings = DEFAULT,
+    seen: Seen | None = None,
+    call_input: Json = None,
+    count: Callable[[str], int] | None = None,
+    above: Callable[[], str] | None = None,
+) -> Admitted | None:
+    """Compress a tool output; ``None`` means that it is left alone.
+
+    ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before
+    and learns what is shown now. ``call_input`` is what the call that is answered was given;
+    ``count`` counts tokens; ``above`` says what is to stand above an output that is compressed.
+    """
+    seen = Seen() if seen is None else seen
+    count = counter_for(None).text if count is None else count
+    before = count(text) if len(text) >= settings.min_tokens else 0
+    found = None
+    if before >= settings.min_tokens and not is_admitted(text) and not is_cut(text):
+        found = _compressed(text, reference, settings, seen, call_input)
+    if found is not None:
+        shrunk, kind = found
+        written = above() + shrunk.text if above is not None else shrunk.text
+        if count(_REFERENCE.sub(_LONGEST_REFERENCE, written)) <= before * (1 - settings.min_saving):
+            if kind != "source" or not settings.show_again:  # what was shown of a file is found line by line
+                seen.add_whole(reference, text)
+            seen.add(reference, shrunk.shown or ())
+            return Admitted(written, kind, before, count(written))
+    seen.add_text(reference, text)
+    return None
+
+
+def _compressed(
+    text: str, reference: str, settings: Settings, seen: Seen, call_input: Json
+) -> tuple[Shrunk, str] | None:
+    """Write an output shorter, with the note that says where the original is."""
+    earlier = seen.whole(text) if "repeat" in settings.kinds else None
+    if earlier is not None:
+        return _repeated(text, earlier), "repeat"
+    short, count = blobs.replace(text) if "blob" in settings.kinds else (text, 0)
+    shrunk, kind = _by_kind(short, settings, seen, call_input)
+    if shrunk is None and count:
+        shrunk, kind = Shrunk(short, count, short.count("\n") + 1), "blob"
+    if shrunk is None:
+        return None
+    note = folded_note(reference, shrunk.folded + count, shrunk.lines)
+    return msgspec.structs.replace(shrunk, text=f"{shrunk.text}\n{note}"), kind
+
+
+def _repeated(text: str, reference: str) -> Shrunk:
+    """Stand for an output that was there before; failures are said again."""
+    lines, bare = text.split("\n"), page_of(text).lines
+    failed = [lines[place] for place in sorted(failures("\n".join(bare), bare))]
+    return Shrunk("\n".join([*failed, repeated_note(reference, len(lines))]), len(lines), len(lines), ())
+
+
+def _by_kind(text: str, settings: Settings, seen: Seen, call_input: Json) -> tuple[Shrunk | None, str]:
+    """Try the kinds that a text looks like, the surest first; what is left over is a log or somebody's words."""
+    kinds = settings.kinds
+    value = json_values.decoded(text) if "json" in kinds else None
+    if value is not None:
+        return json_values.shrink(text, settings, value), "json"
+    page = page_of(text)
+    if "diff" in kinds and not page.is_numbered and diffs.is_diff(text):
+        return diffs.shrink(text, settings, seen=seen), "diff"
+    words = "\n".join(page.lines) if page.is_numbered else text
+    is_prose = logs.is_prose(words)
+    if "source" in kinds and page.is_numbered:
+        if settings.fold_echoes and _is_echo(page, call_input):
+            return sources.shrink_echo(page, settings), "source"
+        is_range = page.first > 1 or _asks_for_part(call_input)
+        outline = sentences if is_prose else sources.signatures
+        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=outline), "source"
+    for kind, matches, shrink in _PRINTED:
+        if kind in kinds and matches(text):
+            shrunk = shrink(text, settings)
+            if shrunk is not None:
+                return _without_seen(shrunk, seen), kind
+    if "source" in kinds and not is_prose and sources.is_code(text):
+        is_range = _asks_for_part(call_input)
+        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=sources.signatures), "source"
+    if "log" in kinds and not is_prose:
+        return _without_seen(logs.shrink(text, settings), seen), "log"
+    if "repeat" in kinds:
+        return sources.shrink(page, settings, seen=seen, is_range=True, outline=sentences), "repeat"
+    return None, ""
+
+
+_PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, Settings], Shrunk | None]], ...] = (
+    ("trace", traces.is_trace, logs.shrink),
+    ("test run", suites.is_test_run, suites.shrink),
+    ("listing", listings.is_listing, listings.shrink),
+    ("search", searches.is_search, searches.shrink),
+)
+"""What commands print in a shape of its own: name, how it is known, how it is written."""
+
+
+def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
+    """Point to the lines of a compressed output that an earlier one has word for word: tests run again, mostly."""
+    lines = shrunk.text.split("\n")
+    page = Page(lines, [0] * len(lines))  # no line stands where it stood
+    again = sources.shrink(page, Settings(), seen=seen, is_range=True, outline=None)
+    if again is None:
+        return Shrunk(shrunk.text, shrunk.folded, shrunk.lines, tuple(page.lines))
+    return Shrunk(again.text, min(shrunk.lines, shrunk.folded + again.folded), shrunk.lines, again.shown)
+
+
+def _is_echo(page: Page, call_input: Json) -> bool:
+    """Tell whether a page shows what the call itself brought along: a line of a text of several lines."""
+    lines = set(page.lines)
+    for text in texts_of(call_input):
+        anchor = max(text.split("\n"), key=len)
+        if "\n" in text and len(anchor) >= _MIN_ANCHOR and anchor in lines:
+            return True
+    return False
+
+
+def _asks_for_part(call_input: Json) -> bool:
+    """Tell from the shape of a call whether it asks for some lines of a file: it holds numbers."""
+    values = arguments(call_input)
+    return any(type(value) is int or (isinstance(value, list) and value and type(value[0]) is int) for value in values)

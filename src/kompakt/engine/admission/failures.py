@@ -1,0 +1,155 @@
+"""Lines of an output: which report a failure, and how a choice of them is written.
+
+Finding failures is the inner loop of every kind, so words are looked for in the whole text first and only the lines
+that hold one are judged. Cost: a few scans at the speed of memory, and one look at each line found.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from kompakt.engine.ledger.extract.numbers import printed_numbers
+
+_TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
+"""What may stand between a word such as "error" and its colon: a code, the name of a check."""
+
+_NAMED = re.compile(rf"(?<!\w)(?i:errors?|fatal|panic|failure|exception){_TAIL}|(?<=\w)(?:Error|Exception): ")
+_SHOUTED = re.compile(r"(?<!\w)(?:FAIL(?:ED|URES?)?|ERROR|FATAL|PANIC)(?!\w)")
+_EXIT = re.compile(r"(?<!\w)(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? *[1-9])")
+_COUNTED = re.compile(
+    r"\b[1-9]\d* (?:\w+ )?(?:failed|failures?|errors?)\b|\b(?:task|command|build|tests?|check|script) failed\b"
+)
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|StopIteration|Exit|Failure)(?:$|: |\()")
+"""The last line of a traceback."""
+
+_PLAIN = (
+    *("Traceback (most recent", ": command not found", "No such file or directory", "ermission denied", "timed out"),
+    *("egmentation fault", "npm error", "ERR!"),
+)
+"""Words that report a failure wherever they stand."""
+
+_AT_START = ("E   ", "Killed", "✗ ", "✘ ", "✖ ")
+"""Words that do so at the beginning of a line."""
+
+_HINTS: tuple[tuple[str, re.Pattern[str], int], ...] = (
+    *((word, _NAMED, 1) for word in ("rror", "xception", "ailure")),
+    *((word, _NAMED, 0) for word in ("fatal", "Fatal", "panic")),
+    *((word, _SHOUTED, 0) for word in ("FAIL", "ERROR", "FATAL", "PANIC")),
+    *((word, _EXIT, 1) for word in ("xit ", "xited ")),
+    *((word, _COUNTED, 28) for word in (" failed", " failure", " error")),
+    *((word, _RAISED, -1) for word in ("Error\n", "Exception\n", "Interrupt", "StopIteration", "SystemExit")),
+)
+"""Where to look closer: a word, what must be found there, and from how many characters before it; -1 for the line."""
+
+_WARNING = re.compile(r"\b(?:WARN(?:ING)?|[Ww]arning)\b[\]:(! ]|\bdeprecat", re.IGNORECASE)
+
+_SUMMARY = re.compile(
+    r"\b\d+ (?:\w+ )?(?:passed|passing|skipped|pending|warnings?|tests?|issues?|problems?|files? changed|vulnerabilit)"
+    r"|\bcoverage\b|^(?:Tests?|Total|Summary|Ran|Time|Duration|Finished|Done|Test Suites|Snapshots|Result)\b"
+    r"|\bexit code\b|^[-=*]{3}(?=.*\w).*[-=*]{3}$",
+)
+"""A line that says how something ended, or how much of it there was."""
+
+_SUMMARY_WORDS = (
+    *("pass", "skipped", "pending", "warning", "test", "issue", "problem", "changed", "vulnerabilit", "overage"),
+    *("Test", "Total", "Summary", "Ran", "Time", "Duration", "Finished", "Done", "Snapshots", "Result", "xit code"),
+    *("===", "---", "***"),
+)
+
+
+class Shrunk(msgspec.Struct, frozen=True):
+    """A compressed text."""
+
+    text: str
+    folded: int
+    """Lines of the original that are not in it; 0 when only layout went."""
+    lines: int
+    """Lines of the original."""
+    shown: tuple[str, ...] | None = None
+    """The lines of the original that can be pointed to from now on; all of them for ``None``."""
+
+
+def is_failure(text: str) -> bool:
+    """Tell whether a text has a line that reports a failure."""
+    return bool(failures(text, text.split("\n")))
+
+
+def failures(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that report a failure."""
+    index = _Index(f"{text}\n", lines)
+    found: set[int] = set()
+    for word in _PLAIN:
+        found.update(place for place, _ in index.hits(word))
+    for word in _AT_START:
+        found.update(place for place, column in index.hits(word) if not lines[place][:column].strip())
+    for word, pattern, before in _HINTS:
+        for place, column in index.hits(word):
+            if place not in found and _holds(pattern, lines[place], column, before):
+                found.add(place)
+    return found
+
+
+def keyed(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines of what a command printed that give a number its key."""
+    index = _Index(text, lines)
+    pairs = dict.fromkeys(printed_numbers(text))
+    return {place for key, number in pairs for place, _ in index.hits(key) if number in lines[place]}
+
+
+def telling(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that stay word for word: failures, and numbers with their keys."""
+    return failures(text, lines) | keyed(text, lines)
+
+
+def _holds(pattern: re.Pattern[str], line: str, column: int, before: int) -> bool:
+    """Look closer at a word."""
+    if before < 0:
+        return pattern.match(line) is not None
+    if before > 1:
+        return pattern.search(line, max(0, column - before), column + 16) is not None
+    return pattern.match(line, max(0, column - before)) is not None
+
+
+def warnings(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that warn of something."""
+    index = _Index(text, lines)
+    hits = {place for word in ("warn", "Warn", "WARN", "deprecat") for place, _ in index.hits(word)}
+    return {place for place in hits if _WARNING.search(lines[place])}
+
+
+def summaries(text: str, lines: Sequence[str]) -> set[int]:
+    """Find the lines that say how something ended."""
+    index = _Index(text, lines)
+    hits = {place for word in _SUMMARY_WORDS for place, _ in index.hits(word)}
+    return {place for place in hits if _SUMMARY.search(lines[place])}
+
+
+class _Index:
+    """Finds the lines of a text that hold a word."""
+
+    __slots__ = ("_ends", "_lines", "_text")
+
+    def __init__(self, text: str, lines: Sequence[str]) -> None:
+        self._text = text
+        self._lines = lines
+        self._ends: list[int] = []
+
+    def hits(self, word: str) -> Iterator[tuple[int, int]]:
+        """Go through the places of a word: the line, and the column in it."""
+        at = self._text.find(word)
+        if at >= 0 and not self._ends:
+            self._ends = list(accumulate([len(line) + 1 for line in self._lines]))
+        while at >= 0:
+            place = bisect_right(self._ends, at)
+            yield place, at - (self._ends[place - 1] if place else 0)
+            at = self._text.find(word, at + len(word))
+
+
+def around(places: Iterable[int], count: int, total: int) -> set[int]:
+    """Add so many neighbours on either side."""
+    return {near for place in places for near in range(max(0, place - count), min(total, place + count + 1))}

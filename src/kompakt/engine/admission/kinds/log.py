@@ -1,0 +1,114 @@
+"""Logs and whatever else a command prints: lines alike are counted, head and tail stay, and all that failed or warns.
+
+Two lines are alike when they differ in digits only. Cost: one look at each line.
+"""
+
+from __future__ import annotations
+
+from kompakt.engine.admission.failures import Shrunk, around, failures, keyed, summaries, warnings
+from kompakt.engine.admission.kinds import json_value as json_values
+from kompakt.engine.admission.kinds.long_lines import MAX_LINE, cut
+from kompakt.engine.admission.kinds.trace import folded_frames
+from kompakt.engine.admission.settings import Settings
+from kompakt.model.phrases import FOLD
+
+_SHOWN_ALIKE = 2
+"""Lines of one make that are shown, the first and the last; those between are counted."""
+
+_MARKUP = ("# ", "## ", "### ", "- ", "* ", "> ", "|", "```", "**")
+"""How a line of written words may begin."""
+
+_COMMENT = ("//", "/*", "#", "--", ";")
+"""How words begin that comment on code."""
+
+_MIN_WORDS, _MIN_PROSE = 5, 0.4
+"""Plain words of a sentence, and the share of sentences: reports quote code and output between them."""
+
+_MIN_DISTINCT = 0.7
+"""Share of lines that are like no other: who writes does not repeat himself."""
+
+_SAMPLE = 50
+"""Lines looked at, on either end, to tell what a text is."""
+
+_NEAR = 2
+"""Lines shown around a failure."""
+
+
+def is_prose(text: str) -> bool:
+    """Tell whether a text is written for a reader, sentence by sentence: judged by its first lines and its last."""
+    sample = [*text[:8_000].split("\n", _SAMPLE)[:_SAMPLE], *text[8_000:][-8_000:].rsplit("\n", _SAMPLE)[-_SAMPLE:]]
+    lines = [line for line in sample if line.strip()]
+    if max(map(len, lines), default=0) > MAX_LINE or len(set(_makes("\n".join(lines)))) < len(lines) * _MIN_DISTINCT:
+        return False
+    return sum(map(_is_sentence, lines)) >= len(lines) * _MIN_PROSE
+
+
+def _makes(text: str) -> list[bytes]:
+    """Write each line without its digits: lines alike are equal then."""
+    return text.encode("utf-8", "surrogatepass").translate(None, b"0123456789").split(b"\n")
+
+
+def _is_sentence(line: str) -> bool:
+    """Tell whether a line is made of plain words, or marked up as text is."""
+    if line.startswith(_MARKUP):
+        return True
+    words = line.split()
+    plain = sum(map(str.isalpha, words))
+    return plain >= _MIN_WORDS and plain * 2 > len(words) and not words[0].startswith(_COMMENT)
+
+
+def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()) -> Shrunk:
+    """Write a log shorter; ``extra`` are lines that stay whatever they say."""
+    lines = text.split("\n")
+    failed = failures(text, lines)
+    must = failed | keyed(text, lines) | extra
+    alike = _alike(text, lines, must)
+    frames = folded_frames(text, lines, settings.max_frames)
+    gone = frames.union(*alike.values()) - must
+    rest = [place for place in range(len(lines)) if place not in gone]
+    if len(rest) > settings.max_log_lines:
+        head = settings.max_log_lines // 3
+        rest = [*rest[:head], *rest[len(rest) - 2 * head :]]
+        rest += [*warnings(text, lines), *summaries(text, lines), *(around(failed, _NEAR, len(lines)) - frames)]
+    return _written(lines, {*rest, *must}, alike, settings)
+
+
+def _shortened(line: str, settings: Settings) -> str:
+    """Cut a line that is too long to be read."""
+    if len(line) <= settings.max_line:
+        return line
+    return json_values.shrink_record(line, settings) or cut(line, settings.max_line)
+
+
+def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
+    """Find the lines between the first and the last of their make, by the first; those in ``must`` are of no make."""
+    makes: dict[bytes, list[int]] = {}
+    for place, make in enumerate(_makes(text)):
+        if place not in must:
+            makes.setdefault(make, []).append(place)
+    return {
+        places[0]: places[1:-1] for places in makes.values() if len(places) > _SHOWN_ALIKE and lines[places[0]].strip()
+    }
+
+
+def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], settings: Settings) -> Shrunk:
+    """Write the lines kept, blank ones not twice; what is not shown is counted behind the first like it, or apart."""
+    out: list[str] = []
+    folded, last = 0, -1
+    counted = {place for first in alike.keys() & keep for place in alike[first]}
+    for place in [*sorted(keep), len(lines)]:
+        gap = [other for other in range(last + 1, place) if lines[other].strip()]
+        folded += len(gap)
+        last = place
+        apart = sum(other not in counted for other in gap)
+        if apart and out and not out[-1].startswith(FOLD):
+            out.append(f"{FOLD}{apart} lines")
+        if place == len(lines):
+            break
+        line = _shortened(lines[place], settings)
+        folded += line is not lines[place]
+        if not line.strip() and out and not out[-1].strip():
+            continue
+        more = sum(other not in keep for other in alike.get(place, ()))
+        out.append(f"{line} {FOLD}{more} alike" if more else line)
+    return Shrunk("\n".join(out), folded, len(lines), ())

@@ -1,0 +1,339 @@
+"""Make a history fit: the one call that always gives a valid projection within budget, or says why it cannot.
+
+The history is replayed as the run that produced it: before every answer of the model the budget is checked, and only
+when it is due is anything rewritten, down to the target. So the outcome for a history that grew by a step extends
+the outcome before it, whoever calls, with state or without. What is left at the end is then made to fit exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from kompakt.engine.admission.gate import Gate
+from kompakt.engine.compaction.fit import cut_unread, fit, minimal, say_least
+from kompakt.engine.compaction.policies import Due, Policy
+from kompakt.engine.compaction.report import Step
+from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.adoption import release_notes
+from kompakt.engine.pivot.text import resize
+from kompakt.engine.strategies import Strategy, Truncation
+from kompakt.errors import DoesNotFit, UsageError
+from kompakt.model.budget import Budget
+from kompakt.model.messages import History
+from kompakt.model.tokens import Counter
+
+_log = logging.getLogger("kompakt.compaction")
+
+_PROGRESS_EVERY = 256
+"""Messages between two words on the progress."""
+
+Result = TypeVar("Result")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for."""
+
+    budget: Budget
+    policy: Policy
+    counter: Counter
+    pins: tuple[str | int, ...] = ()
+    instructions: str | None = None
+    progress: Callable[[int, int], None] | None = None
+    """Told now and then how many messages are done, and of how many."""
+    manual_thinking: bool = False
+    """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+    references: tuple[str, ...] = ()
+    """What the messages are called, where a store knows."""
+    spare: int = 0
+    """Tokens of the budget left free for what the caller appends to the outcome."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A context that fits, and how it came to be."""
+
+    context: Context
+    steps: tuple[Step, ...]
+    reason: str | None = None
+    """Why something was rewritten; ``None`` when nothing was."""
+
+
+async def compact(history: History, order: Order) -> Outcome:
+    """Replay a history under a budget and make what is left fit.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    context = _context(history, order)
+    pinned = _pinned_indices(len(history), order.pins)
+    gate = _Gate(order.policy)
+    steps: list[Step] = []
+    reason: str | None = None
+    previous = "system"
+    for index, message in enumerate(history):
+        if message.role == "assistant" and previous != "assistant":
+            reason = await _relieve(context, order, gate, steps, waiting=False) or reason
+        context.append(message)
+        if index in pinned:
+            context.pin(context.group_at(index))
+        gate.admit_new(context)
+        previous = message.role
+        if order.progress is not None and index % _PROGRESS_EVERY == 0:
+            order.progress(index, len(history))
+    if order.progress is not None:
+        order.progress(len(history), len(history))
+    reason = await _relieve(context, order, gate, steps) or reason
+    await _perform(context, steps)
+    return _fitted(context, history, order, steps, reason)
+
+
+async def proceed(
+    context: Context, history: History, order: Order, *, forced: bool = False, replays: bool = False
+) -> Outcome:
+    """Compact a context that lives, or was resumed: once, when the budget or a trigger is due, or when it is forced.
+
+    ``history`` is what the context was made of, for its envelope. ``replays`` is for a context that was never
+    compacted: when it is due, the outcome is the one that a caller without state gets.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    if replays and order.budget.due(context.tokens):
+        return await compact(history, order)
+    context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
+    context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
+    steps: list[Step] = []
+    reason: str | None = None
+    due = order.budget.due(context.tokens)
+    if due or forced:
+        half = (context.required_tokens + context.tokens) // 2
+        await rewrite(context, order.policy, order.budget, steps, at_most=None if due else half)
+        reason = _over(order.budget) if due else "asked for"
+    elif (fired := order.policy.due(context)) is not None and await run_due(context, order, fired, steps):
+        reason = fired.reason
+    outcome = _fitted(context, history.with_messages(context.messages), order, steps, reason)
+    outcome.context.inherited = context.inherited
+    return outcome
+
+
+def _fitted(context: Context, history: History, order: Order, steps: list[Step], reason: str | None) -> Outcome:
+    """Make what the policy left fit exactly."""
+    limit, ceiling = (max(1, size - order.spare) if size else 0 for size in (order.budget.limit, order.budget.ceiling))
+    if context.differs:  # an output admitted here may have been sent as it came before
+        context.strip_reasoning()
+        if order.policy.admission is not None:
+            context.note_pins()
+    if limit and context.projected_tokens > limit and not fit(context, limit, ceiling=ceiling):
+        least = _least(history, order, ceiling)
+        least.failures = context.failures
+        return Outcome(least, (_last_step(context, history),), _over(order.budget))
+    return Outcome(context, tuple(steps), reason)
+
+
+def _over(budget: Budget) -> str:
+    return f"over {budget.trigger} tokens"
+
+
+class _Gate:
+    """Admission as a policy wants it: from the beginning, from the first time that the budget is due, or never."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._gate = Gate(policy.admission) if policy.admission is not None else None
+        self._open = policy.admits_always
+
+    def admit_new(self, context: Context) -> None:
+        """Let the newest message in."""
+        if self._gate is not None and self._open:
+            self._gate.admit(context)
+
+    def open(self, context: Context, steps: list[Step]) -> None:
+        """Begin with everything there is; later messages are let in as they come."""
+        if self._gate is None or self._open:
+            return
+        self._open, before = True, context.tokens
+        if self._gate.admit(context):
+            steps.append(Step("admission", before, context.tokens, len(context.messages)))
+            context.strip_reasoning()
+
+
+async def _relieve(
+    context: Context, order: Order, gate: _Gate, steps: list[Step], *, waiting: bool = True
+) -> str | None:
+    """Make room when the budget is due, else run what a trigger asks for; return why something was rewritten.
+
+    Room is made by admission, where it has not begun, then by the policy's steps as far as they are needed.
+    """
+    if order.budget.due(context.tokens):
+        gate.open(context, steps)
+        await rewrite(context, order.policy, order.budget, steps)
+        return _over(order.budget)
+    due = order.policy.due(context, waiting=waiting) if order.policy.has_triggers else None
+    return due.reason if due is not None and await run_due(context, order, due, steps) else None
+
+
+async def _perform(context: Context, steps: list[Step]) -> None:
+    """Ask the summariser once, for all that the replay left to it; what it cannot do the ledger says alone."""
+    rehearsed, context.rehearsed = context.rehearsed, None
+    if rehearsed is not None:
+        await attempt(context, rehearsed, "Summarization", steps)
+
+
+def _context(history: History, order: Order) -> Context:
+    context = Context(history.with_messages(()), counter=order.counter, references=order.references)
+    context.instructions = order.instructions
+    context.is_replay = True
+    context.manual_thinking = order.manual_thinking
+    context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
+    return context
+
+
+def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
+    """Find the messages pinned by index, from either end; known before the replay, in which they must stay."""
+    wanted = [pin for pin in pins if isinstance(pin, int)]
+    for pin in wanted:
+        if not -length <= pin < length:
+            raise UsageError(f"pin {pin!r} is not a message: there are {length}")
+    return frozenset(range(length)[pin] for pin in wanted)
+
+
+async def rewrite(
+    context: Context, policy: Policy, budget: Budget, steps: list[Step], *, at_most: int | None = None
+) -> None:
+    """Run a policy once; a strategy that raises leaves the last valid state and the run goes on.
+
+    ``at_most`` is a goal that may be lower than the policy's own.
+    """
+    release_notes(context)
+    cut_unread(context, budget.ceiling)
+    context.goal = _goal(context, policy, budget)
+    if at_most is not None:
+        context.goal = min(context.goal, at_most) if budget.trigger else at_most
+    context.in_policy = True
+    for strategy in policy.steps:
+        if context.tokens > context.goal or getattr(strategy, "concludes", False):
+            await attempt(context, strategy, _name(strategy), steps)
+    if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
+        await attempt(context, Truncation(), Truncation.__name__, steps)
+        resize(context)
+    context.in_policy = False
+    context.note_run()
+    if context.summary_text is None:
+        say_least(context)
+    if context.is_rewritten:
+        context.strip_reasoning()
+        context.note_pins()
+
+
+async def run_due(context: Context, order: Order, due: Due, steps: list[Step]) -> bool:
+    """Run the strategies that a trigger asks for while the budget is not due; return whether anything changed."""
+    before = context.view.version
+    context.goal = _goal(context, order.policy, order.budget)
+    release_notes(context)
+    context.in_policy, context.aim = True, due.target
+    for strategy in due.steps:
+        enough = due.target is not None and due.target.reached(context)
+        if not enough or getattr(strategy, "concludes", False):
+            await attempt(context, strategy, _name(strategy), steps)
+    context.in_policy, context.aim = False, None
+    context.note_run()
+    if context.view.version == before:
+        return False
+    context.strip_reasoning()
+    context.note_pins()
+    return True
+
+
+def _goal(context: Context, policy: Policy, budget: Budget) -> int:
+    """Return how many tokens a policy comes down to under a budget; 0 where that is unlimited."""
+    return budget.goal(context.step_tokens, fixed=context.required_tokens, share=policy.target_share)
+
+
+def _name(strategy: Strategy) -> str:
+    return getattr(strategy, "__name__", None) or type(strategy).__name__
+
+
+async def attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
+    """Run a strategy and note what it did; undo it when it raises."""
+    before, snapshot = context.tokens, context.snapshot()
+    try:
+        changed = await strategy(context)
+    except Exception as error:  # noqa: BLE001 — a strategy may be anybody's code; the run must outlive it
+        context.rollback(snapshot)
+        _log.warning("strategy %s failed and was undone: %r", name, error)
+        steps.append(Step(name, before, before, len(context.messages), failed=repr(error)))
+        return
+    if changed:
+        steps.append(Step(name, before, context.tokens, len(context.messages)))
+
+
+def _least(history: History, order: Order, limit: int) -> Context:
+    """Start over with only what must stay; say how large that is when it is too large.
+
+    Raises:
+        DoesNotFit: it is.
+    """
+    context = _context(history, order)
+    context.extend(history)
+    for index in _pinned_indices(len(history), order.pins):
+        context.pin(context.group_at(index))
+    minimal(context)
+    context.note_pins()
+    if context.projected_tokens > limit:
+        floor = context.projected_tokens + order.spare
+        raise DoesNotFit(floor=floor, budget=limit + order.spare, largest=_largest(context))
+    return context
+
+
+def _largest(context: Context) -> list[tuple[str, int]]:
+    """Name the largest messages of what must stay."""
+    sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
+    found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
+    pinned = sum(context.counter.scaled(context.counter.text(pin)) for pin in context.missing_pins)
+    return [*found, ("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
+
+
+def _last_step(context: Context, history: History) -> Step:
+    return Step("floor", context.tokens, context.tokens, len(history))
+
+
+def drive(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:
+    """Run work to its end; inside a running loop it may await nothing.
+
+    ``may_wait`` is false for work known to await nothing: it needs no loop at all.
+
+    Raises:
+        UsageError: it does await something there.
+    """
+    if may_wait and "asyncio" in sys.modules and not _in_a_loop():  # who never imported it has nothing to wait for
+        return _in_own_loop(work)
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise UsageError("this policy has to wait for something (a summarizer, most likely); use await acompact(…) instead")
+
+
+def _in_a_loop() -> bool:
+    import asyncio  # late, here and below: `import kompakt` should not pay for it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run work in a loop of its own; the caller's current loop, if one is set, stays so."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()

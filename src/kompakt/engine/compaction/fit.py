@@ -1,0 +1,272 @@
+"""Make a context fit exactly, when the policy alone did not.
+
+The order is fixed: the input of answered calls, the ledger, older groups, the reserve for the answer, and only then the
+tool results that the model has not read yet; last the first request. System, newest request and pins are never touched,
+nor is a call that waits for its result. What is shortened says where the rest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from kompakt.engine.context.context import Context
+from kompakt.engine.ledger.extract.user_words import binding
+from kompakt.engine.pivot.adoption import release_notes
+from kompakt.engine.pivot.text import frame_tokens, resize, retell
+from kompakt.engine.strategies.shortened_results import shorten_calls, shorten_results, shortened
+from kompakt.engine.strategies.strategy import answered_calls, results_of
+from kompakt.engine.strategies.summarization import MIN_LEDGER
+from kompakt.model.messages import Part, Text
+from kompakt.model.phrases import RUNTIME_LINE
+
+PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
+"""The parts of one kind that a message shows, with their places."""
+
+_ATTEMPTS = 6
+"""Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
+
+GIVEN_PART = 0.1
+"""Share of what is left that the input of answered calls may take where ledger and results need the rest."""
+
+CUT_PART = 0.5
+"""Least share of what is left that an unread result gets which cannot stay whole: the rest of its room goes to the
+ledger and older groups, since it is cut in any case."""
+
+LEAST_TOLD = 40
+"""A ledger of fewer tokens is little more than its headings."""
+
+
+def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
+    """Bring the projection down to the limit; return whether that worked.
+
+    Up to ``ceiling`` the reserve for the answer yields, so that what the model has not read yet stays whole.
+    """
+    ceiling = max(limit, ceiling)
+    context.strip_reasoning()  # whatever is done next changes the prefix
+    release_notes(context)
+    resize(context)
+    context.note_pins()  # from here on the projection differs from what was given, so pins must be in it
+    if (
+        _limit_given(context, limit)
+        or _shrink_ledger(context, limit, least=MIN_LEDGER)
+        or _drop(context, limit)
+        or _shrink_ledger(context, limit, least=LEAST_TOLD)
+    ):
+        return _told_anew(context, limit)
+    say_least(context)
+    return (
+        context.projected_tokens <= ceiling
+        or _shorten(context, ceiling)
+        or _shorten_given(context, ceiling)
+        or _shorten_first_request(context, ceiling)
+    )
+
+
+def cut_unread(context: Context, ceiling: int) -> bool:
+    """Shorten unread results that cannot stay whole whatever else goes; return whether anything changed."""
+    sizes = _sizes(context, results_of, protected=True)
+    pivot = frame_tokens(context, RUNTIME_LINE, 0) if context.hides or context.droppable() else 0
+    free = ceiling - (context.required_tokens - sum(sizes)) - pivot
+    missing = sum(sizes) - free
+    if not ceiling or missing <= 0:
+        return False
+    cap = largest_cap(sizes, max(free - missing, int(free * CUT_PART)))
+    places = _places(context, results_of, protected=True)
+    return max([shorten_results(context, index, cap) for index in places], default=False)
+
+
+def say_least(context: Context) -> None:
+    """Let the pivot say in one line that something was left out, where it says nothing or may say no more."""
+    if context.summary_text is None:
+        if not context.hides:
+            return
+        context.replace((), RUNTIME_LINE, reason="left out")
+    context.reword(RUNTIME_LINE, room=0)
+
+
+def _told_anew(context: Context, limit: int) -> bool:
+    """Write the ledger once more for what is shown in the end: what was cut on the way has to be told too."""
+    summary, told = context.summary_text, context.told
+    for _ in range(_ATTEMPTS):
+        if context.summary_text is None or not context.summary_text.room:
+            break
+        context.told = None
+        context.view.touch()
+        over = context.projected_tokens - limit
+        if over <= 0:
+            return True
+        resize(context, max(1, context.summary_text.room - over - 10))
+    context.summary_text, context.told = summary, told
+    context.view.touch()
+    return context.projected_tokens <= limit
+
+
+def minimal(context: Context) -> None:
+    """Leave only what must stay, each result and the first request at its shortest."""
+    context.exclude_all(context.droppable(), reason="does not fit")
+    for group in context.live:
+        if not group.pinned:
+            for index in group.indices:
+                shorten_results(context, index, 0)
+                shorten_calls(context, index, 0)
+    _cut_first_request(context, 0)
+    say_least(context)
+    context.strip_reasoning()
+
+
+def _drop(context: Context, limit: int) -> bool:
+    """Leave out the oldest groups until the exact size fits."""
+    while True:
+        context.note_pins()
+        over = context.projected_tokens - limit
+        if over <= 0:
+            return True
+        groups = context.droppable()
+        if not groups:
+            return False
+        for group in groups:
+            context.exclude(group, reason="truncation")
+            over -= group.tokens
+            if over <= 0:
+                break
+        context.strip_reasoning()
+
+
+def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
+    """Leave the ledger what the rest leaves it, and no fewer tokens than the least."""
+    for _ in range(_ATTEMPTS):
+        over = context.projected_tokens - limit
+        summary = context.summary_text
+        if over <= 0 or summary is None or not summary.room:
+            break
+        room = max(least, _told_tokens(context) - over)
+        if room >= summary.room:
+            break
+        resize(context, room)
+    return context.projected_tokens <= limit
+
+
+def _limit_given(context: Context, limit: int) -> bool:
+    """Let what answered calls were given take no more than a part of what is free, unless the others leave more."""
+    given = _sizes(context, answered_calls)
+    results, told = sum(_sizes(context, results_of)), _told_tokens(context)
+    free = limit - (context.projected_tokens - results - told - sum(given))
+    room = max(int(free * GIVEN_PART), free - results - told)
+    if context.projected_tokens > limit and sum(given) > room:
+        cap = largest_cap(given, room)
+        _lower(context, answered_calls, shorten_calls, cap, lambda: sum(_sizes(context, answered_calls)) <= room)
+    return context.projected_tokens <= limit
+
+
+def _told_tokens(context: Context) -> int:
+    if context.summary_text is None:
+        return 0
+    return context.counter.scaled(context.counter.text(retell(context)))
+
+
+def _shorten(context: Context, limit: int) -> bool:
+    """Shorten what results are left, all to one cap, as large a cap as fits."""
+    sizes = _sizes(context, results_of)
+    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    return _lower(context, results_of, shorten_results, cap, lambda: context.projected_tokens <= limit)
+
+
+def _shorten_given(context: Context, limit: int) -> bool:
+    """Shorten what answered calls were given, all to one cap, as large a cap as fits."""
+    sizes = _sizes(context, answered_calls)
+    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
+    return _lower(context, answered_calls, shorten_calls, cap, lambda: context.projected_tokens <= limit)
+
+
+def _places(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
+    """List the messages that hold parts of a kind which may be shortened; perhaps only of groups that must stay."""
+    groups = [group for group in context.live if not group.pinned and (not protected or context.is_protected(group))]
+    return [index for group in groups for index in group.indices if any(parts_of(context, index))]
+
+
+def _sizes(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
+    places = _places(context, parts_of, protected=protected)
+    return [context.counter.part(part) for index in places for _, part in parts_of(context, index)]
+
+
+def _lower(
+    context: Context, parts_of: PartsOf, cut: Callable[[Context, int, int], bool], cap: int, fits: Callable[[], bool]
+) -> bool:
+    """Cut parts of a kind to one cap, lowered until they fit, in the end to the least; return whether they do."""
+    shown = {index: context.shown(index) for index in _places(context, parts_of)}
+    for attempt in range(_ATTEMPTS + 1):
+        for index, message in shown.items():
+            context.view.put(index, message)
+            cut(context, index, cap)
+        context.note_pins()
+        if fits() or (cap == 0 and attempt):
+            break
+        cap = max(0, int(cap * 0.8) - 10) if attempt < _ATTEMPTS - 1 else 0
+    return fits()
+
+
+def largest_cap(sizes: list[int], room: int) -> int:
+    """Find the largest cap under which the sizes together fit into the room."""
+    left = room = max(0, room)
+    for number, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - number)
+        if size > share:
+            return share
+        left -= size
+    return room
+
+
+def _shorten_first_request(context: Context, limit: int) -> bool:
+    """Shorten the first request to what is left for it; never the newest one."""
+    first, newest = context.archive.requests()
+    if first is None or first is newest or first.pinned:
+        return False
+    index = first.indices[0]
+    shown = context.shown(index)
+    room = limit - (context.projected_tokens - context.message_tokens(index))
+    for share in (0.95, 0.75, 0.5, 0.25, 0.0):
+        context.view.put(index, shown)
+        _cut_first_request(context, int(room * share))
+        context.note_pins()
+        if context.projected_tokens <= limit:
+            return True
+    return False
+
+
+def _cut_first_request(context: Context, limit: int) -> None:
+    first, newest = context.archive.requests()
+    if first is None or first is newest or first.pinned:
+        return
+    index = first.indices[0]
+    texts = [(j, part) for j, part in enumerate(context.shown(index).parts) if type(part) is Text]
+    cap = largest_cap([context.counter.part(part) for _, part in texts], limit)
+    for j, part in texts:
+        text = _with_rules(part.text, cap, context, context.reference(index, j))
+        short = msgspec.structs.replace(part, text=text, edited=True)
+        if context.counter.part(short) < context.counter.part(part):
+            context.show(index, j, short, what="shortened", why="the first request alone is too large")
+
+
+def _with_rules(text: str, limit: int, context: Context, reference: str) -> str:
+    """Shorten a request to its head and tail, and to what it demands or forbids as far as half of the room goes."""
+    counter = context.counter
+    rules: list[str] = []
+    left = limit // 2
+    for rule in binding(text):
+        left -= counter.scaled(counter.text(rule)) + 1
+        if left < 0:
+            break
+        rules.append(rule)
+    short = shortened(text, limit, counter, reference=reference)
+    kept: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        missing = {rule for rule in rules if rule not in short}
+        if not missing:
+            break
+        kept |= missing
+        middle = "".join(f"{rule}\n" for rule in rules if rule in kept)
+        short = shortened(text, limit, counter, reference=reference, middle=middle)
+    return short

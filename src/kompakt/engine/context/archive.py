@@ -1,0 +1,181 @@
+"""The archive: the history itself, append-only, with its groups and names.
+
+What a message is, which group it belongs to and what it is called never depends on what the model is shown. The context
+keeps that apart: this module knows the history, the context knows the view.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from kompakt.engine.context.values import ContextGroup, speaks
+from kompakt.model.groups import Grouping
+from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.model.pairs import RunWatch
+from kompakt.model.references import References
+from kompakt.model.tokens import Counter
+
+_NUMBER = re.compile(r"\d+")
+
+
+class Archive:
+    """All messages of a conversation, in groups."""
+
+    __slots__ = (
+        "_grouping",
+        "_instructions",
+        "_references",
+        "_runs",
+        "_waiting",
+        "first_request",
+        "groups",
+        "messages",
+        "newest",
+        "newest_answer",
+        "newest_request",
+        "newest_words",
+        "rounds",
+        "superseded",
+        "tokens",
+    )
+
+    def __init__(self, references: Sequence[str] = ()) -> None:
+        self.messages: list[Message] = []
+        self.groups: dict[int, ContextGroup] = {}
+        self.newest = -1
+        """The newest message that is not the system's: what waits for an answer, whatever was added behind it."""
+        self.first_request: int | None = None
+        self.newest_request: int | None = None
+        self.newest_words: int | None = None
+        """The newest words of the user's, also when they stand beside tool results."""
+        self.newest_answer = -1
+        """The newest message of the model's."""
+        self.rounds = 0
+        """Answers of the model, each of one or more messages: the steps of the run."""
+        self._runs = RunWatch()
+        self._waiting: dict[str, tuple[int, bool]] = {}
+        """Where calls are that somebody may still answer: those of the newest answer, and all that ask for approval."""
+        self.tokens = 0
+        """What all messages cost as they came."""
+        self.superseded: set[int] = set()
+        """System messages amid the conversation that a later one repeats."""
+        self._instructions: dict[str, int] = {}
+        self._grouping = Grouping()
+        self._references = References(given=references)
+
+    def add(self, message: Message) -> tuple[ContextGroup, list[ContextGroup]]:
+        """Add a message; return its group, and groups that became part of it by the way."""
+        index = len(self.messages)
+        self.messages.append(message)
+        if message.role != "system":
+            self.newest = index
+        elif self.newest >= 0:
+            self._note_instruction(message, index)
+        if self._runs.begins(message):
+            self.rounds += 1
+            self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
+            self.newest_answer = index
+        elif speaks(message):
+            self._note_request(message, index)
+        for part in message.parts:
+            if type(part) is ToolCall and (part.asks or not part.hosted):
+                self._waiting[part.id] = (index, part.asks)
+            elif type(part) is ToolResult:
+                self._waiting.pop(part.call_id, None)
+        number = self._grouping.root(self._grouping.add(message))
+        group = self.groups.get(number)
+        if group is None:
+            group = self.groups[number] = ContextGroup(number, self._grouping.kinds[number])
+            group.source_id = message.source_id
+        group.kind = self._grouping.kinds[number]
+        group.indices.append(index)
+        absorbed = self._absorbed(group) if self._grouping.merges else []
+        return group, absorbed
+
+    def _note_instruction(self, message: Message, index: int) -> None:
+        """Note a system message amid the conversation; it supersedes an earlier one that differs in numbers at most."""
+        if any(type(part) is not Text for part in message.parts):
+            return
+        said = _NUMBER.sub("0", message.text.strip())
+        earlier = self._instructions.get(said)
+        if earlier is not None:
+            self.superseded.add(earlier)
+        self._instructions[said] = index
+
+    def _note_request(self, message: Message, index: int) -> None:
+        if self.first_request is None:
+            self.first_request = index
+        self.newest_words = index
+        if not message.results:
+            self.newest_request = index
+
+    def _absorbed(self, group: ContextGroup) -> list[ContextGroup]:
+        """Move the members of merged groups over."""
+        others = [self.groups.pop(number, None) for number in self._grouping.take_merges()]
+        absorbed = [other for other in others if other is not None and other is not group]
+        for other in absorbed:
+            group.indices = sorted([*group.indices, *other.indices])
+            group.tokens += other.tokens
+            group.pinned = group.pinned or other.pinned
+        return absorbed
+
+    def group(self, number: int) -> ContextGroup:
+        """Return a group by its number, or the one it became part of."""
+        return self.groups[self._grouping.root(number)]
+
+    def known(self, numbers: Iterable[int]) -> list[ContextGroup]:
+        """Return groups by their numbers."""
+        return [self.group(number) for number in numbers]
+
+    def group_at(self, index: int) -> ContextGroup:
+        """Return the group of a message."""
+        return self.groups[self._grouping.root(self._grouping.owners[index])]
+
+    def requests(self) -> tuple[ContextGroup | None, ContextGroup | None]:
+        """Return the groups of the first and the newest request."""
+        first, newest = self.first_request, self.newest_request
+        return (
+            None if first is None else self.group_at(first),
+            None if newest is None else self.group_at(newest),
+        )
+
+    def is_newest(self, group: ContextGroup) -> bool:
+        """Tell whether a group holds the newest message, which the model has not answered yet."""
+        return group.indices[-1] in (self.newest, len(self.messages) - 1)
+
+    def is_unread(self, group: ContextGroup) -> bool:
+        """Tell whether the model has not answered a group: the newest, or calls whose results came after its words."""
+        return self.is_newest(group) or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
+
+    def must_stay(self, group: ContextGroup) -> bool:
+        """Tell whether a group survives every strategy.
+
+        System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
+        message that a later one repeats may go.
+        """
+        waiting = any(index in group.indices for index, _ in self._waiting.values())
+        if group.pinned or self.is_unread(group) or waiting:
+            return True
+        if group.kind == "system":
+            return not self.superseded.issuperset(group.indices)
+        inside = group.indices
+        return self.first_request in inside or self.newest_request in inside or self.newest_words in inside
+
+    def reference(self, index: int, part: int | None = None) -> str:
+        """Name a message or one of its parts; names are made when first asked for."""
+        names = self._references.names
+        while len(names) <= index:
+            self._references.add(self.messages[len(names)])
+        return names[index] if part is None else f"{names[index]}.{part}"
+
+    def tally(self, groups: list[ContextGroup], counter: Counter) -> dict[str, int]:
+        """Count groups, messages, tool calls and tokens, and those of tool groups alone, as the messages are."""
+        counts = {"groups": len(groups), "messages": 0, "tool_calls": 0, "tokens": 0, "tool_call_tokens": 0}
+        for group in groups:
+            own = sum(counter.message(self.messages[index]) for index in group.indices)
+            counts["messages"] += len(group.indices)
+            counts["tool_calls"] += sum(len(self.messages[index].calls) for index in group.indices)
+            counts["tokens"] += own
+            counts["tool_call_tokens"] += own if group.kind == "tool" else 0
+        return counts

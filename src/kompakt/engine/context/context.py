@@ -1,0 +1,474 @@
+"""The context: an annotated history and what of it the model will see.
+
+The one mutable object. Appending costs what the new message costs; totals are read, not computed; the projection is
+extended while nothing else changes and rebuilt from the live groups when something does. Messages themselves are
+frozen values of the caller's and are never written to: everything said about them is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from kompakt.engine.context.annotation import Action, Annotation
+from kompakt.engine.context.annotations import annotate, reinstate
+from kompakt.engine.context.archive import Archive
+from kompakt.engine.context.projection import Projection
+from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, words_of
+from kompakt.engine.context.visibility import View
+from kompakt.engine.ledger.ledger import Ledger
+from kompakt.engine.pivot.text import frame_tokens, framed, retell
+from kompakt.errors import UsageError
+from kompakt.model.contract import Contract
+from kompakt.model.messages import History, Message, Part, ToolCall, ToolResult
+from kompakt.model.phrases import pruned_placeholder
+from kompakt.model.references import digest
+from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
+
+if TYPE_CHECKING:
+    from kompakt.engine.compaction.triggers import Target
+
+STEP_SAMPLE = 32
+"""Latest steps of which the size of an ordinary one is taken."""
+
+
+class Context:
+    """The annotated history of one conversation."""
+
+    goal = 0
+    """Tokens that strategies without a target of their own come down to; set by the policy that runs them."""
+    manual_thinking = False
+    """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+    instructions: str | None = None
+    """What the caller asks of a summary."""
+    is_replay = False
+    """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
+    is_resumed = False
+    """Whether what was inherited tells of things that the pivot's load has counted already."""
+    rehearsed: Callable[[Context], Awaitable[bool]] | None = None
+    """What is left to do when the replay is over."""
+    summary_text: Summary | None = None
+    earlier_rounds = 0
+    """Answers of the model that are not among the messages here."""
+    rewritten_at = 0
+    """How often the model had answered when a strategy or a policy last ran."""
+    aim: Target | None = None
+    """How far strategies without a target of their own come down when a trigger of their policy fired."""
+    in_policy = False
+    """Whether a policy runs its strategies just now."""
+    untold = False
+    """Whether something was taken out of the messages that no summary has told yet."""
+    breaks: frozenset[int] = frozenset()
+    """Messages before which the history has others that are not here."""
+    stripped_to = 0
+    """Messages before this index are shown without signed reasoning."""
+
+    def __init__(
+        self,
+        messages: Iterable[Message] = (),
+        *,
+        counter: Counter | None = None,
+        contract: Contract | None = None,
+        annotations: Sequence[Annotation] = (),
+        references: Sequence[str] = (),
+    ) -> None:
+        history = messages if isinstance(messages, History) else None
+        self.counter = counter or counter_for(None if history is None else history.model).own()
+        self.contract = contract if contract is not None or history is None else history.contract
+        self.pinned_texts: list[str] = []
+        self.missing_pins: list[str] = []
+        """Pinned texts that nothing shown contained when something was last rewritten."""
+        self.fixed_tokens = PRIMING + (0 if history is None else self._envelope_tokens(history))
+        """What the envelope costs: system, tools, the beginning of the answer."""
+        self._system = [] if history is None else [message.text for message in history.system]
+        self.archive = Archive(references)
+        self.view = View(self.archive, self.counter)
+        self._done: list[tuple[int, int | None, str, str, int]] = []
+        self.inherited: str | None = None
+        """What the summaries of earlier passes said."""
+        self.failures: list[str] = []
+        """What went wrong with summarizers; reported with the compaction."""
+        self.ledger = Ledger()
+        self.told: tuple[object, str] | None = None
+        """What the pivot said last, and in which state; see ``retelling``."""
+        self._projection = Projection(self)
+        self._known = {annotation.content: annotation for annotation in annotations}
+        self.extend(messages)
+        reinstate(self, annotations)
+
+    def _envelope_tokens(self, history: History) -> int:
+        tools = tool_tokens(history.tools, self.counter) if history.tools else 0
+        return tools + sum(map(self.counter.message, history.system))
+
+    # --- append ---------------------------------------------------------------------------------------------------
+
+    def append(self, message: Message, *, source_id: str | None = None) -> None:
+        """Add a message: group it and count it.
+
+        What joins an excluded group, such as the result of a call, brings it back: the newest message is always shown.
+        """
+        if source_id is not None:
+            message = msgspec.structs.replace(message, source_id=source_id)
+        back = self.view.add(message, self._count(message))
+        if back is not None:
+            self._say(back.indices[0], None, "included", "something that belongs to it arrived", -back.tokens)
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Add messages."""
+        for message in messages:
+            self.append(message)
+
+    def _count(self, message: Message) -> int:
+        if self._known:
+            known = self._known.get(digest(message).hex())
+            if known is not None and known.counter == self.counter.name:
+                return known.tokens
+        return self.counter.message(message)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The full history, whatever is shown of it."""
+        return self.archive.messages
+
+    @property
+    def groups(self) -> list[ContextGroup]:
+        """All groups, in the order they began."""
+        return list(self.archive.groups.values())
+
+    @property
+    def live(self) -> list[ContextGroup]:
+        """The groups that are shown, in order; costs time in these only."""
+        return self.view.live
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the request as it is shown, before roles are made to alternate."""
+        return self.view.tokens + self.fixed_tokens + (self.summary_text.tokens if self.summary_text else 0)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of text and media shown."""
+        return self.view.bytes
+
+    @property
+    def shown_messages(self) -> int:
+        """How many messages of the history are shown."""
+        return self.view.messages
+
+    @property
+    def shown_groups(self) -> int:
+        """How many groups of the history are shown."""
+        return self.view.groups
+
+    @property
+    def rounds(self) -> int:
+        """How often the model has answered: the steps of the run, those of a stored session's hidden part included."""
+        return self.archive.rounds + self.earlier_rounds
+
+    def note_run(self) -> None:
+        """Count the steps to the next run of a strategy from here; a policy does so when all of its own have run."""
+        if not self.in_policy:
+            self.rewritten_at = self.rounds
+
+    @property
+    def required_tokens(self) -> int:
+        """Tokens that stay whatever goes: envelope, first and newest request, pins, what is not answered yet.
+
+        The input of a call that was answered is not counted: it may be shortened.
+        """
+        groups = [group for group in self.live if self.archive.must_stay(group)]
+        inputs = sum(self._input_tokens(group) for group in groups if not group.pinned)
+        return self.fixed_tokens + sum(group.tokens for group in groups) - inputs
+
+    def _input_tokens(self, group: ContextGroup) -> int:
+        """Count the input of the answered calls of a group."""
+        shown = [part for index in group.indices for part in self.shown(index).parts]
+        answered = {part.call_id for part in shown if type(part) is ToolResult}
+        calls = [part for part in shown if type(part) is ToolCall and part.id in answered]
+        return sum(map(self.counter.part, calls))
+
+    @property
+    def step_tokens(self) -> int:
+        """Size of an ordinary step of the run: the median of the latest, so that one huge output does not count."""
+        sizes: list[int] = []
+        size = 0
+        for index in range(len(self.messages) - 1, -1, -1):
+            size += self.view.counts[index]
+            if self.messages[index].role == "assistant" and (not index or self.messages[index - 1].role != "assistant"):
+                sizes.append(size)
+                size = 0
+                if len(sizes) == STEP_SAMPLE:
+                    break
+        return sorted(sizes)[len(sizes) // 2] if sizes else size
+
+    @property
+    def hides(self) -> bool:
+        """Tell whether any message is not shown."""
+        return self.view.messages < len(self.messages)
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Tell whether anything is shown otherwise than it was first sent."""
+        rewritten = len(self.view.instead) > len(self.view.admitted)
+        return self.hides or rewritten or self.summary_text is not None or self.stripped_to > 0
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether anything is shown otherwise than it came, admitted outputs included."""
+        return self.is_rewritten or bool(self.view.instead)
+
+    @property
+    def single_message(self) -> bool:
+        """Tell whether everything has to be said in one user message: an open round whose reasoning must go."""
+        newest = self.messages[self.archive.newest] if self.archive.newest >= 0 else None
+        if newest is None or not self.manual_thinking or (newest.role != "assistant" and not newest.results):
+            return False
+        return self.is_rewritten
+
+    def project(self) -> Sequence[Message]:
+        """Return what the model will see; extended in place until something is rewritten."""
+        return self._projection.refresh()
+
+    @property
+    def projected_tokens(self) -> int:
+        """Tokens of the projection, exactly."""
+        self._projection.refresh()
+        return self._projection.tokens
+
+    def group_at(self, index: int) -> ContextGroup:
+        """Return the group of a message."""
+        return self.archive.group_at(index)
+
+    def shown_indices(self) -> list[int]:
+        """List the messages that are shown, in order."""
+        return self.view.indices()
+
+    def shown(self, index: int) -> Message:
+        """Return a message as it is shown now, reasoning not yet stripped."""
+        return self.view.shown(index)
+
+    def message_tokens(self, index: int) -> int:
+        """Return what a message costs as it is shown now."""
+        return self.view.counts[index]
+
+    def reference(self, index: int, part: int | None = None) -> str:
+        """Name a message or one of its parts."""
+        return self.archive.reference(index, part)
+
+    def note_pins(self) -> None:
+        """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
+        pins = self.pinned_texts
+        shown = [words_of(part) for one in self.view.shown_messages() for part in one.parts] if pins else []
+        missing = [pin for pin in pins if not any(pin in text for text in (*self._system, *shown))]
+        if missing != self.missing_pins:
+            self.missing_pins = missing
+            self.view.touch()
+
+    def summary(self) -> dict[str, dict[str, int]]:
+        """Count groups, messages, tool calls and tokens: all, and those shown.
+
+        ``tool_call_tokens`` are those of tool calls and their results. The pivot counts as shown: one group, two
+        messages.
+        """
+        live = self.live
+        tools = sum(group.tokens for group in live if group.kind == "tool")
+        included = {**self.archive.tally(live, self.counter), "tokens": self.view.tokens, "tool_call_tokens": tools}
+        text = retell(self) if self.summary_text is not None else ""
+        if text:
+            pivot = framed(self, text)
+            included["groups"] += 1
+            included["messages"] += len(pivot)
+            included["tokens"] += sum(tokens for _, tokens in pivot)
+        return {"all": self.archive.tally(self.groups, self.counter), "included": included}
+
+    # --- what may go ----------------------------------------------------------------------------------------------
+
+    def is_protected(self, group: ContextGroup) -> bool:
+        """Tell whether a group survives every strategy."""
+        return self.archive.must_stay(group)
+
+    def droppable(self) -> list[ContextGroup]:
+        """List the shown groups that may go, oldest first."""
+        return [group for group in self.live if not self.archive.must_stay(group)]
+
+    def is_request_at(self, index: int) -> bool:
+        """Tell whether a message is the user's own request."""
+        return speaks(self.messages[index])
+
+    def is_open(self, index: int) -> bool:
+        """Tell whether a message belongs to the newest group, which the model has not answered yet."""
+        return self.archive.is_newest(self.group_at(index))
+
+    # --- change ---------------------------------------------------------------------------------------------------
+
+    def exclude(self, group: ContextGroup, *, reason: str) -> bool:
+        """Hide a group from the model; return whether that changed anything.
+
+        Raises:
+            UsageError: the group is protected.
+        """
+        if group.excluded is not None:
+            return False
+        if self.is_protected(group):
+            raise UsageError(f"{group!r} is protected and cannot be excluded; unpin it or choose another")
+        self.view.hide(group, reason)
+        self._say(group.indices[0], None, "excluded", reason, group.tokens)
+        return True
+
+    def exclude_all(self, groups: Iterable[ContextGroup], *, reason: str) -> bool:
+        """Hide several groups; return whether that changed anything."""
+        return max([self.exclude(group, reason=reason) for group in groups], default=False)
+
+    def include(self, group: ContextGroup) -> bool:
+        """Show an excluded group again; return whether that changed anything."""
+        if group.excluded is None or group.summarized_by is not None:
+            return False
+        self.view.unhide(group)
+        self._say(group.indices[0], None, "included", "asked for", -group.tokens)
+        return True
+
+    def pin(self, group: ContextGroup) -> None:
+        """Make a group part of what always stays."""
+        group.pinned, group.summarized_by = True, None
+        self.view.unhide(group)
+
+    def prune(self, index: int, part: int) -> bool:
+        """Hide one tool output behind a placeholder; return whether that changed anything."""
+        result = self.shown(index).parts[part]
+        if type(result) is not ToolResult or result.pruned_at is not None or result.fixed:
+            return False
+        tokens = self.counter.part(result)
+        text = pruned_placeholder(self.reference(index, part), tokens)
+        hidden = msgspec.structs.replace(result, output=text, media=(), edited=True, pruned_at=0.0)
+        if self.counter.part(hidden) >= tokens:
+            return False
+        self.show(index, part, hidden, what="pruned", why="old tool output")
+        return True
+
+    def restore(self, index: int) -> bool:
+        """Show a message as it is again; return whether that changed anything."""
+        if index not in self.view.instead:
+            return False
+        self._say(index, None, "restored", "asked for", self.view.put(index, None))
+        return True
+
+    def show(
+        self, index: int, part: int, instead: Part, *, what: Literal["admitted", "pruned", "shortened"], why: str
+    ) -> None:
+        """Show another part in the place of one; the message itself stays what it is."""
+        message = self.shown(index)
+        parts = [instead if place == part else own for place, own in enumerate(message.parts)]
+        fresh = what == "admitted" and index == len(self.messages) - 1
+        put = self.view.admit if fresh else self.view.put
+        self._say(index, part, what, why, put(index, message.with_parts(parts)))
+
+    def replace(
+        self, groups: Sequence[ContextGroup], text: str, *, reason: str, room: int = 0, load: Load | None = None
+    ) -> Summary:
+        """Let a summary stand for groups; the groups of an earlier summary stay linked through the new one.
+
+        With ``room`` a ledger of what is hidden follows the text, both within so many tokens; ``load`` is its matter.
+        """
+        earlier = self.summary_text
+        last = max([index for group in groups for index in group.indices], default=self.archive.first_request or -1)
+        number = earlier.number + 1 if earlier else 0
+        self.exclude_all(groups, reason=reason)
+        for group in groups:
+            group.summarized_by = number
+        tokens = frame_tokens(self, text, room)
+        covers_to = max(last, earlier.covers_to if earlier else -1)
+        taken = tuple(group.number for group in groups)
+        upto = len(self.messages)
+        self.summary_text = Summary(
+            number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load()
+        )
+        self.untold = False
+        self.view.touch()
+        return self.summary_text
+
+    def covered_groups(self) -> list[ContextGroup]:
+        """List the groups that the present summary stands for."""
+        return self.archive.known(self.summary_text.covers) if self.summary_text else []
+
+    def drop_summary(self) -> None:
+        """Show no summary; what it stood for stays excluded and can be included again."""
+        for group in self.covered_groups():
+            group.summarized_by = None
+        self.summary_text = None
+        self.view.touch()
+
+    def reword(self, text: str, *, room: int | None = None) -> None:
+        """Say the present summary in other words, perhaps in another room; what it stands for stays."""
+        if self.summary_text is not None:
+            given = self.summary_text.room if room is None else room
+            tokens = frame_tokens(self, text, given)
+            self.summary_text = msgspec.structs.replace(self.summary_text, text=text, room=given, tokens=tokens)
+            self.view.touch()
+
+    def _return_to(self, summary: Summary | None) -> None:
+        """Take back summaries made since this one; link it again when it was dropped."""
+        while self.summary_text is not None and self.summary_text is not summary:
+            for number in self.summary_text.taken:
+                self.archive.group(number).summarized_by = None
+            self.summary_text = self.summary_text.earlier
+        if summary is not None and self.summary_text is None:
+            self.summary_text = summary
+            for group in self.covered_groups():
+                group.summarized_by = summary.number
+
+    def strip_reasoning(self) -> None:
+        """Show everything there is now without signed reasoning; what comes later keeps its own."""
+        if self.stripped_to != len(self.messages):
+            self.stripped_to = len(self.messages)
+            self.view.touch()
+
+    def _say(self, index: int, part: int | None, what: str, why: str, tokens: int) -> None:
+        self._done.append((index, part, what, why, tokens))
+
+    def actions(self) -> list[Action]:
+        """List what was done, with references; these are made here and not while it is done."""
+        return [Action(self.reference(i, j), what, why, tokens) for i, j, what, why, tokens in self._done]
+
+    # --- state ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Remember the state, to return to when a strategy fails; costs time in what is shown."""
+        live = self.live
+        return Snapshot(
+            messages=len(self.messages),
+            live=tuple([group.number for group in live]),
+            pinned=frozenset([group.number for group in live if group.pinned]),
+            shown=dict(self.view.instead),
+            summary=self.summary_text,
+            inherited=self.inherited,
+            untold=self.untold,
+            stripped_to=self.stripped_to,
+            actions=len(self._done),
+        )
+
+    def rollback(self, snapshot: Snapshot) -> None:
+        """Return to a state; messages appended since then stay, as they were appended."""
+        now, then = self.view.instead, snapshot.shown
+        for index in [index for index in {**now, **then} if now.get(index) is not then.get(index)]:
+            self.view.put(index, then.get(index))
+        self._return_to(snapshot.summary)
+        known = set(snapshot.live)
+        for group in self.live:
+            if group.number not in known and group.indices[-1] < snapshot.messages:
+                self.view.hide(group, group.reason)
+                group.pinned = False
+        for number in snapshot.live:
+            group = self.archive.group(number)
+            self.view.unhide(group)
+            group.pinned = number in snapshot.pinned
+        self.inherited, self.untold, self.stripped_to = snapshot.inherited, snapshot.untold, snapshot.stripped_to
+        del self._done[snapshot.actions :]
+        self.view.touch()
+
+    def annotations(self) -> list[Annotation]:
+        """Give what is known of each message, to be stored beside it."""
+        return annotate(self)

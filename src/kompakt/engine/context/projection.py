@@ -1,0 +1,290 @@
+"""The projection: what the model will see, in the shape its provider accepts.
+
+Built from the shown groups when something changed, extended when something was appended. Two cares make it valid: where
+roles must alternate, neighbours that only became neighbours are joined or parted by a fixed line; and signed reasoning
+behind a changed prefix is left out whole. Neighbours that came as such stay as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kompakt.engine.context.values import is_own_part
+from kompakt.engine.pivot.text import framed, retell
+from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from kompakt.model.phrases import (
+    ASSISTANT_LINE,
+    OPEN_ROUND_NOTE,
+    PINNED_NOTE,
+    PIVOT_QUESTION,
+    RUNTIME_LINE,
+    seal,
+    summary_note,
+    unseal,
+)
+from kompakt.model.tokens import json_text
+
+if TYPE_CHECKING:
+    from kompakt.engine.context.context import Context
+
+
+class Placed(msgspec.Struct, gc=False):
+    """A message of the projection and where in the history it stands; -1 for what kompakt itself says."""
+
+    message: Message
+    index: int
+    tokens: int
+
+
+class Projection:
+    """A cached projection of one context."""
+
+    __slots__ = ("_built_to", "_context", "_version", "messages", "tokens")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._version = -1
+        self._built_to = 0
+        self.messages: list[Message] = []
+        self.tokens = 0
+        """Tokens of the whole request, exactly as it is shown."""
+
+    def refresh(self) -> list[Message]:
+        """Bring the projection up to date and return it; the list is extended in place while nothing is rewritten."""
+        context = self._context
+        if self._version != context.view.version:
+            placed = build(context)
+            self.messages = [entry.message for entry in placed]
+            self.tokens = context.fixed_tokens + sum(entry.tokens for entry in placed)
+            self._version = context.view.version
+        else:
+            view, archive = context.view, context.archive
+            for index in range(self._built_to, len(archive.messages)):
+                if archive.group_at(index).excluded is None:
+                    self.messages.append(view.shown(index))
+                    self.tokens += view.counts[index]
+        self._built_to = len(context.messages)
+        return self.messages
+
+
+def build(context: Context) -> list[Placed]:
+    """Lay out what is shown, from the beginning."""
+    entries = _stripped(context, list(_chosen(context)))
+    if context.single_message:
+        return [_single(context, entries)]
+    contract = context.contract
+    if contract is None or not contract.alternates or not context.is_rewritten:
+        return entries
+    return _alternating(context, entries)
+
+
+def _chosen(context: Context) -> Iterator[Placed]:
+    """Go through the shown messages in order, with pinned texts and the pivot in their places."""
+    first, _ = context.archive.requests()
+    note = _pinned_note(context)
+    summary = context.summary_text
+    place = 0 if summary is None else _pivot_place(context, summary.covers_to)
+    for index in context.shown_indices():
+        if summary is not None and index >= place:
+            yield from _pivot(context)
+            summary = None
+        yield Placed(context.shown(index), index, context.message_tokens(index))
+        if note is not None and first is not None and index == first.indices[-1]:
+            yield note
+            note = None
+    if summary is not None:
+        yield from _pivot(context)
+    if note is not None:
+        yield note
+
+
+def _pivot_place(context: Context, covers_to: int) -> int:
+    """Find the message that the pivot stands before: the first behind what it covers, but never inside a group."""
+    place = covers_to + 1
+    shown = {group.indices[0]: group for group in map(context.archive.group_at, context.shown_indices())}
+    while spanning := [first for first, group in shown.items() if first < place <= group.indices[-1]]:
+        place = min(spanning)
+    return place
+
+
+def _pivot(context: Context) -> Iterator[Placed]:
+    text = retell(context)
+    if not text:
+        return
+    for message, tokens in framed(context, text):
+        yield Placed(message, -1, tokens)
+
+
+def _pinned_note(context: Context) -> Placed | None:
+    """Carry the pinned texts that no shown message contains."""
+    missing = context.missing_pins if context.is_rewritten else []
+    if not missing:
+        return None
+    message = Message("user", (Text(seal("\n".join([PINNED_NOTE, *missing]))),))
+    return Placed(message, -1, context.counter.message(message))
+
+
+def _stripped(context: Context, entries: list[Placed]) -> list[Placed]:
+    """Leave signed reasoning out where the prefix before it changed; a message of nothing else goes with it."""
+    contract = context.contract
+    if contract is None or contract.prefix_rule != "strip-all" or not context.stripped_to:
+        return entries
+    kept: list[Placed] = []
+    for entry in entries:
+        parts = entry.message.parts
+        if 0 <= entry.index < context.stripped_to and any(type(part) is Reasoning for part in parts):
+            message = entry.message.with_parts(part for part in parts if type(part) is not Reasoning)
+            entry = Placed(message, entry.index, context.counter.message(message))
+            if not message.parts:
+                continue
+        kept.append(entry)
+    return kept
+
+
+# --- roles -------------------------------------------------------------------------------------------------------
+
+
+def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
+    """Join users and part assistants that stand together only because something between them went."""
+    out: list[Placed] = []
+    for entry in _settled_system(context, entries):
+        previous = out[-1] if out else None
+        if entry.message.role == "assistant":
+            if previous is None or (previous.message.role == "assistant" and not _follows(context, previous, entry)):
+                out.append(_line(context, "user", RUNTIME_LINE))
+            out.append(entry)
+        elif previous is None or not _neighbours(context, previous, entry):
+            out.append(entry)
+        elif _mixes(context, previous) and not _both_speak(previous, entry):
+            out[-1] = _joined(context, previous, entry)
+        else:
+            out += [_line(context, "assistant", ASSISTANT_LINE), entry]
+    return out
+
+
+def _settled_system(context: Context, entries: Sequence[Placed]) -> Iterator[Placed]:
+    """Place system messages amid the conversation where providers take them: after a user, before an assistant.
+
+    Those that stand together, because what was between them went, become one message.
+    """
+    held: list[Placed] = []
+    previous = "system"
+    for entry in entries:
+        role = entry.message.role
+        if role == "system":
+            held.append(entry)
+            continue
+        if role == "assistant":
+            yield from _instruction(context, held, previous)
+            held = []
+        yield entry
+        previous = role
+    yield from _instruction(context, held, previous)
+
+
+def _instruction(context: Context, held: Sequence[Placed], previous: str) -> Iterator[Placed]:
+    """Make one message of system messages, after a line from the user's side where none is before it."""
+    if held and previous not in ("user", "tool"):
+        yield _line(context, "user", RUNTIME_LINE)
+    if len(held) > 1:
+        message = held[-1].message.with_parts(part for one in held for part in one.message.parts)
+        yield Placed(message, held[-1].index, context.counter.message(message))
+    else:
+        yield from held
+
+
+def _follows(context: Context, one: Placed, other: Placed) -> bool:
+    """Tell whether a message came right behind another."""
+    return one.index == other.index - 1 and one.index >= 0 and other.index not in context.breaks
+
+
+def _neighbours(context: Context, one: Placed, other: Placed) -> bool:
+    """Tell whether two messages of the user's side must not stand side by side as they are."""
+    if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
+        return False
+    return not (_follows(context, one, other) and one.index >= context.view.rewritten_to)
+
+
+def _mixes(context: Context, one: Placed) -> bool:
+    """Tell whether a message may also carry what the user says next."""
+    if context.contract is None or context.contract.merges_results:
+        return True
+    return not any(type(part) is ToolResult for part in one.message.parts)
+
+
+def _both_speak(one: Placed, other: Placed) -> bool:
+    """Tell whether two messages hold words of the user's side that kompakt did not write.
+
+    Joined, they would be one message for whoever reads the payload next: a former request would stay for ever because
+    it shares a message with the first.
+    """
+    return _has_words(one.message) and _has_words(other.message)
+
+
+def _has_words(message: Message) -> bool:
+    return any(type(part) is not ToolResult and not is_own_part(part) for part in message.parts)
+
+
+def _joined(context: Context, one: Placed, other: Placed) -> Placed:
+    message = Message("user", (*one.message.parts, *other.message.parts))
+    return Placed(message, other.index, context.counter.message(message))
+
+
+def _line(context: Context, role: Role, text: str) -> Placed:
+    message = Message(role, (Text(text),))
+    return Placed(message, -1, context.counter.message(message))
+
+
+# --- one message -------------------------------------------------------------------------------------------------
+
+
+def _single(context: Context, entries: Sequence[Placed]) -> Placed:
+    """Say everything in one user message: the user's own parts, a note of the pivot, a transcript of the rest.
+
+    A line of kompakt's separates one request from the next, so that a later pass can tell them apart.
+    """
+    parts: list[Part] = []
+    transcript: list[str] = []
+    for entry in entries:
+        summary = _summary_of(entry.message)
+        if summary is not None and parts and parts[-1] == Text(PIVOT_QUESTION):
+            parts[-1] = Text(summary_note(summary))
+            continue
+        own = [part for part in entry.message.parts if type(part) is not ToolResult]
+        if entry.message.role in ("assistant", "tool") or len(own) < len(entry.message.parts):
+            transcript += _told(entry.message)
+            own = own if entry.message.role == "user" else []
+        if own and transcript:
+            parts.append(_transcript(transcript))
+            transcript = []
+        if own and parts and not is_own_part(own[0]) and not is_own_part(parts[-1]):
+            parts.append(Text(RUNTIME_LINE))
+        parts += own
+    if transcript:
+        parts.append(_transcript(transcript))
+    message = Message("user", tuple(parts))
+    return Placed(message, entries[-1].index, context.counter.message(message))
+
+
+def _summary_of(message: Message) -> str | None:
+    """Return what the answer of a pivot says; ``None`` for any other message."""
+    alone = message.parts[0] if message.role == "assistant" and len(message.parts) == 1 else None
+    return unseal(alone.text) if type(alone) is Text else None
+
+
+def _transcript(lines: list[str]) -> Text:
+    """Seal a transcript, so that the next pass knows it for what it is and not for the user's words."""
+    return Text(seal("\n".join([OPEN_ROUND_NOTE, *lines])))
+
+
+def _told(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        if type(part) is Text and message.role == "assistant":
+            yield f"said: {part.text}"
+        elif type(part) is ToolCall:
+            yield f"called {part.name} {json_text(part.input)}"
+        elif type(part) is ToolResult:
+            yield f"answered: {part.output}"

@@ -1,0 +1,67 @@
+"""What a summariser is given and gives back, and how it is asked: again when it fails, a bounded number of times.
+
+A summary that is empty or longer than it may be is a failure like an exception. Failures are reported; when none of the
+tries gives a usable text, the ledger speaks alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from kompakt.engine.ledger.format import narrated
+from kompakt.model.messages import Message
+
+_log = logging.getLogger("kompakt.compaction")
+
+TRIES = 3
+"""How often a summariser is asked before the ledger speaks alone."""
+
+MAX_FAULT = 1_000
+"""Characters of an error that are kept."""
+
+
+class Material(msgspec.Struct, frozen=True):
+    """What is to be left out, for a summariser to put into words."""
+
+    messages: tuple[Message, ...]
+    """The messages, oldest first, as they were."""
+    references: tuple[str, ...]
+    """Their references, in the same order."""
+    earlier: str | None
+    """The summary that an earlier pass made, to be folded in."""
+    max_tokens: int
+    count: Callable[[str], int]
+    instructions: str | None = None
+
+
+Summarizer: TypeAlias = Callable[[Material], str | Awaitable[str]]
+"""Turns what is to be left out into text; may await. An empty answer is a failure, and it is asked again."""
+
+
+async def ask(summarizer: Summarizer, material: Material, failures: list[str]) -> str:
+    """Ask a summariser for a text that can be used; an empty text when there is none. Failures are appended."""
+    for number in range(1, TRIES + 1):
+        try:
+            made = summarizer(material)
+            text = narrated((made if isinstance(made, str) else await made).strip())
+        except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the run must outlive it
+            fault, told = repr(error)[:MAX_FAULT], type(error).__name__
+        else:
+            fault = told = _fault(text, material)
+            if not fault:
+                return text
+        failures.append(fault)
+        _log.warning("the summarizer failed, try %d of %d: %s", number, TRIES, told)
+    return ""
+
+
+def _fault(text: str, material: Material) -> str:
+    if not text:
+        return "the summary is empty"
+    if material.count(text) > material.max_tokens:
+        return f"the summary has more than the {material.max_tokens} tokens it may have"
+    return ""

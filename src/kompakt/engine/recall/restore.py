@@ -1,0 +1,175 @@
+"""Fetching by reference: a message, a part or some of its lines, byte for byte.
+
+``m7f3a`` is a message, ``m7f3a.1`` its part 1 (from 0), ``m7f3a.1:12-30`` lines of that part, ``m7f3a.1:31-`` all from
+line 31. What is larger than the tokens allowed is given as far as it fits, with the reference that goes on; asked for
+piece by piece, all of it comes, and without a limit all at once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kompakt.engine.recall.passages import exact, line_ends
+from kompakt.engine.recall.result import Recalled, described, name_of
+from kompakt.model.messages import Media, Message, Part, ToolResult
+from kompakt.model.tokens import Counter
+
+_REFERENCE = re.compile(
+    r"(?:recall\s+)?[\[(`'\"]*(?P<message>m[0-9a-f]{4,40})(?:\.(?P<part>\d{1,6}))?(?:\.(?P<media>\d{1,6}))?"
+    r"(?::(?P<first>\d{1,9})(?P<to>-)?(?P<last>\d{1,9})?)?[\])`'\".,;]*"
+)
+
+_NUMBERS = ("part", "media", "first", "last")
+
+
+class Reference(NamedTuple):
+    """A reference, read."""
+
+    message: str
+    part: int | None = None
+    media: int | None = None
+    first: int | None = None
+    last: int | None = None
+    """The lines asked for, from 1; ``last`` is ``None`` when they go to the end."""
+
+    @property
+    def name(self) -> str:
+        """Return the reference without its lines."""
+        name = self.message if self.part is None else f"{self.message}.{self.part}"
+        return name if self.media is None else f"{name}.{self.media}"
+
+
+def read_reference(text: str) -> Reference | None:
+    """Read a reference, also in the brackets, quotes or words it tends to be copied with; ``None`` when it is none."""
+    found = _REFERENCE.fullmatch(text.strip())
+    if found is None:
+        return None
+    part, media, first, last = (None if found[key] is None else int(found[key]) for key in _NUMBERS)
+    if first is not None and not found["to"]:
+        last = first
+    return Reference(found["message"], part, media, first, last)
+
+
+def fetch(message: Message, asked: Reference, *, tokens: int | None, counter: Counter) -> Recalled:
+    """Return what a reference names in its message."""
+    if asked.part is None and len(message.parts) == 1:
+        asked = asked._replace(part=0) if asked.media is not None else asked
+        return _fetch_part(message.parts[0], asked, tokens, counter)
+    if asked.part is None:
+        return _fetch_message(message, asked, tokens, counter)
+    if asked.part >= len(message.parts):
+        names = ", ".join(f"{asked.message}.{number}" for number in range(len(message.parts)))
+        return Recalled(text=_within(f"{asked.name} is no part of {asked.message}; there is {names}", tokens, counter))
+    return _fetch_part(message.parts[asked.part], asked, tokens, counter)
+
+
+def _fetch_part(part: Part, asked: Reference, tokens: int | None, counter: Counter) -> Recalled:
+    if asked.media is not None:
+        media = part.media if type(part) is ToolResult else ()
+        if asked.media >= len(media):
+            return Recalled(
+                text=_within(f"{asked.name} names nothing: the part has {len(media)} media", tokens, counter)
+            )
+        part = media[asked.media]
+    if type(part) is Media and tokens is not None:
+        text = _within(described(part, asked.name), tokens, counter)
+        return Recalled(text=text, references=(asked.name,), tokens=_count(text, counter), parts=(part,))
+    text, first, last, total = _lines(exact(part), asked)
+    if tokens is not None and type(part) is ToolResult:
+        shown = [described(item, f"{_numbered(asked)}.{n}") for n, item in enumerate(part.media)]
+        text = "\n".join([text, *shown])
+    size = _count(text, counter)
+    if tokens is None or size <= tokens:
+        name = asked.name if asked.first is None else f"{asked.name}:{first}-{last}"
+        return Recalled(text=text, references=(name,), tokens=size, parts=(part,))
+    return _beginning(text, part, asked, (first, last, total), tokens, counter)
+
+
+def _numbered(asked: Reference) -> str:
+    return asked.name if asked.part is not None else f"{asked.name}.0"
+
+
+def _lines(text: str, asked: Reference) -> tuple[str, int, int, int]:
+    """Cut the lines asked for out of a text: them, the first and last of them, and how many there are."""
+    ends = line_ends(text)
+    total = len(ends)
+    first = max(1, asked.first or 1)
+    last = total if asked.last is None else min(asked.last, total)
+    if asked.first is None or not total:
+        return text, 1, total, total
+    if first > last:
+        return "", first, last, total
+    return text[ends[first - 2] if first > 1 else 0 : ends[last - 1]], first, last, total
+
+
+def _beginning(
+    text: str, part: Part, asked: Reference, lines: tuple[int, int, int], tokens: int, counter: Counter
+) -> Recalled:
+    """Give as many lines as fit, and the reference that goes on."""
+    first, last, total = lines
+    ends = line_ends(text)
+    tail = f"{last}" if asked.last is not None else ""
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _count(text[: ends[middle - 1]] + _note(asked, first, middle, total, tail), counter) <= tokens:
+            low = middle
+        else:
+            high = middle - 1
+    if not low:
+        cut = _within(text, tokens, counter)
+        return Recalled(
+            text=cut, references=(asked.name,), tokens=_count(cut, counter), rest=f"{asked.name}:{first}-{tail}"
+        )
+    shown = text[: ends[low - 1]] + _note(asked, first, low, total, tail)
+    return Recalled(
+        text=shown,
+        references=(f"{asked.name}:{first}-{first + low - 1}",),
+        tokens=_count(shown, counter),
+        rest=f"{asked.name}:{first + low}-{tail}",
+        parts=(part,),
+    )
+
+
+def _note(asked: Reference, first: int, shown: int, total: int, tail: str) -> str:
+    return (
+        f"[kompakt] Lines {first}-{first + shown - 1} of {total}; recall {asked.name}:{first + shown}-{tail} goes on."
+    )
+
+
+def _fetch_message(message: Message, asked: Reference, tokens: int | None, counter: Counter) -> Recalled:
+    """Give the parts of a message, each behind its reference, as far as they fit; then name the others."""
+    texts: list[str] = []
+    names = [f"{asked.message}.{number}" for number in range(len(message.parts))]
+    for number, part in enumerate(message.parts):
+        whole = _fetch_part(part, asked._replace(part=number, first=None, last=None), tokens, counter)
+        text = "\n".join([*texts, f"{names[number]} {name_of(part)}:\n{whole.text}"])
+        note = _others(names[number + 1 :])
+        if tokens is not None and (whole.rest or _count(text + note, counter) > tokens):
+            text = _within("\n".join(texts) + _others(names[number:]), tokens, counter)
+            return Recalled(
+                text=text, references=tuple(names[:number]) or (asked.message,), tokens=_count(text, counter)
+            )
+        texts.append(f"{names[number]} {name_of(part)}:\n{whole.text}")
+    text = "\n".join(texts)
+    return Recalled(text=text, references=(asked.message,), tokens=_count(text, counter), parts=message.parts)
+
+
+def _others(names: list[str]) -> str:
+    return f"\n[kompakt] Further parts: recall {', '.join(names)}." if names else ""
+
+
+def _count(text: str, counter: Counter) -> int:
+    return counter.scaled(counter.text(text))
+
+
+def _within(text: str, tokens: int | None, counter: Counter) -> str:
+    """Cut a text to a number of tokens."""
+    if tokens is None or _count(text, counter) <= tokens:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _count(text[:middle], counter) <= tokens else (low, middle - 1)
+    return text[:low]

@@ -1,0 +1,150 @@
+"""Shorten single oversized texts to head, tail and a reference. Cost: the messages shown, and counting what is cut."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kompakt.engine.compaction.triggers import Target, Trigger, whole_number
+from kompakt.engine.context.context import Context
+from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
+from kompakt.model.json import decode_text
+from kompakt.model.messages import Json
+from kompakt.model.phrases import cut_note, hidden_media_note
+from kompakt.model.tokens import Counter, json_text
+
+MAX_SHARE = 0.15
+"""Largest share of what can change, up to the goal, that one tool result may take."""
+
+LEAST_RESULT = 200
+"""Tokens that are left of a result where that share is less."""
+
+LEAST_GIVEN = 60
+"""Tokens that are left of a text which a call was given, however little room there is."""
+
+WHOLE_GIVEN = 2 * LEAST_GIVEN
+"""Tokens of such a text that is never shortened: paths and commands stay whole, and the note would take the gain."""
+
+_HEAD = 0.6
+"""Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
+
+
+class Shortening(Deterministic):
+    """Cut tool results that are larger than a share of the goal, or than ``max_tokens``.
+
+    A result that the model has not read yet is cut for ``max_tokens`` only.
+    """
+
+    measures = ("tokens",)
+
+    def __init__(
+        self, *, max_tokens: int | None = None, when: Trigger | None = None, target: int | Target | None = None
+    ) -> None:
+        if max_tokens is not None:
+            whole_number("max_tokens", max_tokens)
+        super().__init__(when=when, target=target)
+        self.max_tokens = max_tokens
+
+    def apply(self, context: Context) -> bool:
+        """Shorten every shown result over the limit."""
+        limit = self.max_tokens
+        if limit is None:
+            limit = max(LEAST_RESULT, int((self.goal(context) - context.fixed_tokens) * MAX_SHARE))
+        changed = False
+        for group in context.live:
+            if group.tokens <= limit or group.pinned:
+                continue
+            unread = context.archive.is_unread(group)
+            if unread and self.max_tokens is None:
+                continue
+            for index in group.indices:
+                changed |= shorten_results(context, index, limit, keep_media=unread)
+        return changed
+
+
+def shorten_results(context: Context, index: int, limit: int, *, keep_media: bool = False) -> bool:
+    """Shorten the results of one message to at most ``limit`` tokens each; return whether anything changed.
+
+    ``keep_media`` leaves results alone that are large for a picture only.
+    """
+    changed = False
+    for part, result in list(results_of(context, index)):
+        tokens = context.counter.part(result)
+        if tokens <= limit or (keep_media and result.media and len(result.output) <= limit):
+            continue
+        reference = context.reference(index, part)
+        text = shortened(result.output, limit, context.counter, reference=reference)
+        short = msgspec.structs.replace(result, output=text, media=(), edited=True)
+        if context.counter.part(short) < tokens:
+            context.show(index, part, short, what="shortened", why=f"over {limit} tokens")
+            changed = True
+    return changed
+
+
+def shorten_calls(context: Context, index: int, limit: int) -> bool:
+    """Shorten the texts given to the answered calls of one message to at most ``limit`` tokens each.
+
+    Paths, commands and whatever else is short stay; the input stays the JSON that it was.
+    """
+    changed = False
+    for part, call in list(answered_calls(context, index)):
+        given = _shorter_input(call.input, max(limit, LEAST_GIVEN), context.counter, context.reference(index, part))
+        short = msgspec.structs.replace(call, input=given, edited=True)
+        if context.counter.part(short) < context.counter.part(call):
+            context.show(index, part, short, what="shortened", why="what the newest call was given is too large")
+            changed = True
+    return changed
+
+
+def _shorter_input(given: Json, limit: int, counter: Counter, reference: str) -> Json:
+    """Shorten what a call was given; JSON text stays JSON text, and what claims to be JSON but is none stays."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return _shorter(given, limit, counter, reference)
+    try:
+        return json_text(_shorter(decode_text(given), limit, counter, reference))
+    except ValueError:
+        return given
+
+
+def _shorter(given: Json, limit: int, counter: Counter, reference: str) -> Json:
+    """Shorten the texts of a value wherever they stand in it."""
+    if isinstance(given, str):
+        is_long = counter.tokens(given) > max(limit, WHOLE_GIVEN)
+        return shortened(given, limit, counter, reference=reference) if is_long else given
+    if isinstance(given, dict):
+        return {key: _shorter(value, limit, counter, reference) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_shorter(value, limit, counter, reference) for value in given]
+    return given
+
+
+def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle: str = "") -> str:
+    """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least.
+
+    ``middle`` is what of the rest must not be missing; it stands behind the note.
+    """
+    total = counter.scaled(counter.text(text))
+    if total <= limit:
+        return f"{text}{hidden_media_note(reference)}"
+    note = cut_note(reference, total - max(0, limit)) + middle
+    room = limit - counter.scaled(counter.text(note)) - 8
+    while room > 0:
+        keep = int(len(text) * room / max(1, total))
+        head = _safe_end(text, int(keep * _HEAD))
+        tail = max(head, _safe_start(text, len(text) - (keep - int(keep * _HEAD))))
+        candidate = f"{text[:head]}{note}{text[tail:]}"
+        if counter.scaled(counter.text(candidate)) <= limit:
+            return candidate
+        room = int(room * 0.85) - 1
+    return note.strip()
+
+
+def _safe_end(text: str, at: int) -> int:
+    """Move a cut back to the end of a line when one is near."""
+    line = text.rfind("\n", max(0, at - 200), at)
+    return line if line > 0 else at
+
+
+def _safe_start(text: str, at: int) -> int:
+    """Move a cut on to the start of a line when one is near."""
+    line = text.find("\n", at, at + 200)
+    return line + 1 if line > 0 else at

@@ -1,0 +1,243 @@
+"""What whole sessions cost: replayed request by request, priced with a prompt cache, under several ways to go about it.
+
+Each answer of the model is one request. What a request shares with the one before is read from the cache while that
+lives, the rest is written. A live context is rewritten by the engine itself, so sizes are real; only the clairvoyant
+plans on what a rewriting should leave, and then has its plan carried out like the others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from kompakt.engine.compaction.compact import drive, rewrite
+from kompakt.engine.compaction.cost import Economy, Prices
+from kompakt.engine.compaction.fit import fit
+from kompakt.engine.compaction.policies import Policy, policy_named
+from kompakt.engine.context.context import Context
+from kompakt.evals.reports.row import Row
+from kompakt.evals.sources.case import Recording
+from kompakt.model.budget import Budget
+from kompakt.model.limits import Limits, limits
+from kompakt.model.messages import History, Message
+from kompakt.model.tokens import counter_for
+
+WINDOW = Limits(model="", context=200_000, output=32_000)
+"""Of a model that nobody knows: what most sessions on record were made with."""
+
+FULL, ECONOMIC, CLAIRVOYANT = "when full", "economic", "clairvoyant"
+SAVED, READS, UNTOUCHED_READS, WORST = "saved", "cache reads", "cache reads, untouched", "saved, worst moment"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request of a recorded session, had everything been sent."""
+
+    at: int
+    """The message that answers it."""
+    total: int
+    output: int
+    now: float | None = None
+
+
+class Bill(msgspec.Struct):
+    """What a replay cost."""
+
+    paid: float = 0.0
+    untouched: float = 0.0
+    """Sending everything at the same prices."""
+    reads: int = 0
+    writes: int = 0
+    rewritings: int = 0
+    peak: int = 0
+    """Tokens of the largest request."""
+    dearest: float = 0.0
+    """The bill over that of sending everything, at the moment when this was worst."""
+
+    @property
+    def cache(self) -> float:
+        """Return the share of input tokens that were read from the cache."""
+        return self.reads / max(1, self.reads + self.writes)
+
+
+def bills(recording: Recording, policy: str, prices: Prices | None = None) -> Iterator[Row]:
+    """Price a session: compacted when full, by the economic trigger, and by a clairvoyant who knows all of it."""
+    asked = requests(recording)
+    if not asked:
+        return
+    budget, prices = _budget(recording.history), prices or Prices()
+    untouched = sent_whole(asked, prices)
+    found = {
+        FULL: replay(recording, asked, policy, budget, prices),
+        ECONOMIC: replay(recording, asked, policy, budget, prices, due=economic),
+    }
+    plan = clairvoyant(asked, Economy(prices))
+    planned = replay(recording, asked, policy, budget, prices, due=lambda step, *_: step in plan)
+    fits = [untouched] if untouched.peak <= budget.usable else []
+    found[CLAIRVOYANT] = min([planned, *found.values(), *fits], key=lambda bill: bill.paid)
+    for mode, bill in found.items():
+        yield _row(recording, mode, bill, untouched, budget)
+
+
+def _row(recording: Recording, mode: str, bill: Bill, untouched: Bill, budget: Budget) -> Row:
+    whole = round(untouched.paid)
+    told = {SAVED: whole - round(bill.paid), READS: bill.reads, UNTOUCHED_READS: untouched.reads}
+    told[WORST] = round((1 - bill.dearest) * whole)
+    asked = {SAVED: whole, READS: bill.reads + bill.writes, UNTOUCHED_READS: untouched.reads + untouched.writes}
+    asked[WORST] = whole
+    note = f"{bill.rewritings} rewritings, largest request {bill.peak}"
+    session = recording.session
+    return Row(
+        measure="bill", mode=mode, session=session.name, source=session.source, at=len(recording.history),
+        told=told, asked=asked, tokens=untouched.peak, budget=budget.usable, note=note,
+    )  # fmt: skip
+
+
+def _budget(history: History) -> Budget:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a window is assumed here as well
+        found = limits(history.model or "")
+    return Budget.for_model(found if found.known else WINDOW)
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+def requests(recording: Recording) -> list[Request]:
+    """List the requests of a session: one before each answer of the model."""
+    times = dict(recording.session.times)
+    context = _empty(recording.history)
+    found: list[Request] = []
+    for index, message in enumerate(recording.history):
+        if _answers(recording.history, index):
+            total = context.archive.tokens + context.fixed_tokens
+            found.append(Request(index, total, context.counter.message(message), times.get(index)))
+        context.append(message)
+    return found
+
+
+def _answers(history: Sequence[Message], index: int) -> bool:
+    return index > 0 and history[index].role == "assistant" and history[index - 1].role != "assistant"
+
+
+def _empty(history: History) -> Context:
+    return Context(history.with_messages(()), counter=counter_for(history.model).own())
+
+
+# --- replays -----------------------------------------------------------------------------------------------------
+
+
+def sent_whole(asked: Sequence[Request], prices: Prices) -> Bill:
+    """Price sending everything, whether a window would take it or not."""
+    economy, bill, cached = Economy(prices), Bill(), 0
+    for one in asked:
+        cached = 0 if economy.is_cold(one.now) else cached
+        bill.reads, bill.writes = bill.reads + cached, bill.writes + one.total - cached
+        economy.sent(one.total, total=one.total, now=one.now, output=one.output)
+        cached = bill.peak = one.total
+    bill.paid = bill.untouched = economy.paid
+    bill.dearest = 1.0
+    return bill
+
+
+def economic(step: int, economy: Economy, context: Context, one: Request) -> bool:
+    """Ask the economic trigger."""
+    del step
+    return economy.due(context.projected_tokens, total=one.total, now=one.now, shared=context.fixed_tokens)
+
+
+def replay(
+    recording: Recording,
+    asked: Sequence[Request],
+    policy: str,
+    budget: Budget,
+    prices: Prices,
+    *,
+    due: Callable[[int, Economy, Context, Request], bool] | None = None,
+) -> Bill:
+    """Run a session on a live context, rewritten when it is full and, where ``due`` is given, when that says so."""
+    context, economy, bill, at = _empty(recording.history), Economy(prices), Bill(), 0
+    plan = policy_named(policy)
+    for step, one in enumerate(asked):
+        context.extend(recording.history[at : one.at])
+        at = one.at
+        cached = 0 if economy.is_cold(one.now) else economy.shown
+        full = budget.due(context.tokens)
+        kept = None
+        if full or (due is not None and due(step, economy, context, one)):
+            before = context.snapshot()
+            goal = economy.goal(context.projected_tokens) if due is not None else None
+            kept = min(cached, _rewritten(context, plan, budget, goal))
+            shown = context.projected_tokens
+            if due is economic and not full and not economy.keeps(shown, total=one.total, now=one.now, shared=kept):
+                context.rollback(before)
+                kept = None
+        shown = context.projected_tokens
+        if kept is None:
+            economy.sent(shown, total=one.total, now=one.now, output=one.output)
+        else:
+            cached, bill.rewritings = kept, bill.rewritings + 1
+            economy.rewrote(shown, total=one.total, now=one.now, output=one.output, shared=kept)
+        bill.reads, bill.writes = bill.reads + cached, bill.writes + shown - cached
+        bill.peak, bill.dearest = max(bill.peak, shown), max(bill.dearest, economy.paid / economy.untouched)
+    bill.paid, bill.untouched = economy.paid, economy.untouched
+    return bill
+
+
+def _rewritten(context: Context, policy: Policy, budget: Budget, goal: int | None) -> int:
+    """Rewrite a context and return the tokens in front that stayed as they were."""
+    before = list(context.project())
+    drive(rewrite(context, policy, budget, [], at_most=goal), may_wait=policy.awaits)
+    if budget.usable and context.projected_tokens > budget.usable:
+        fit(context, budget.usable)
+    shared = context.fixed_tokens
+    for old, new in zip(before, context.project(), strict=False):
+        if old is not new and old != new:
+            break
+        shared += context.counter.message(new)
+    return shared
+
+
+# --- the clairvoyant ---------------------------------------------------------------------------------------------
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """A schedule up to some step: what it cost beyond the answers, what it carries, when it rewrote."""
+
+    paid: float
+    carried: int
+    steps: tuple[int, ...] = ()
+
+
+def clairvoyant(asked: Sequence[Request], economy: Economy) -> frozenset[int]:
+    """Plan the cheapest schedule of rewritings, knowing all requests; each leaves what the economy's goal says.
+
+    Of two ways that carry as much only the cheaper can win, so few are kept from step to step.
+    """
+    prices, ways, before = economy.prices, [_Way(0.0, 0)], 0
+    for step, one in enumerate(asked):
+        new, cold = one.total - before, economy.is_cold(one.now)
+        left = max(economy.least, int(economy.share * before))
+        held = [0 if cold else way.carried for way in ways]
+        going = [
+            _Way(way.paid + prices.request(way.carried + new, cached=cached), way.carried + new, way.steps)
+            for way, cached in zip(ways, held, strict=True)
+        ]
+        longer = [way for way in ways if way.carried > left]
+        if longer:
+            best = min(longer, key=lambda way: way.paid)
+            going.append(_Way(best.paid + prices.request(left + new), left + new, (*best.steps, step)))
+        ways = _undominated(going)
+        economy.sent(one.total, total=one.total, now=one.now)
+        before = one.total
+    return frozenset(min(ways, key=lambda way: way.paid).steps)
+
+
+def _undominated(ways: list[_Way]) -> list[_Way]:
+    """Keep the ways that no cheaper one undercuts in what it carries."""
+    kept: list[_Way] = []
+    for way in sorted(ways, key=lambda way: (way.paid, way.carried)):
+        if not kept or way.carried < kept[-1].carried:
+            kept.append(way)
+    return kept

@@ -1,0 +1,326 @@
+"""How the gateway is set up: flags, then ``KOMPAKT_…`` variables, then ``kompakt.toml``; validated once.
+
+Every setting has one name: ``--max-body``, ``KOMPAKT_MAX_BODY`` and ``max_body`` under ``[serve]`` mean the same. A
+``Settings`` that exists is consistent; whoever holds one asks nothing again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from kompakt.engine.compaction.policies import BUILT_IN, Policy, load_policies
+from kompakt.errors import UsageError
+from kompakt.model.suggestions import nearest
+
+OFFICIAL = {
+    "openai": "https://api.openai.com",
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+}
+"""Where requests go when no upstream is named."""
+
+FIXED = ("host", "port", "store", "key_file", "secret", "max_header")
+"""What a running gateway cannot change: sockets and files are open, and another secret would make other tenants."""
+
+_RESERVED = frozenset(["v1", "v1beta", "kompakt", "healthz", "readyz", "metrics", "inspect"])
+"""Names of paths that are the gateway's own, or a provider's."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_TENANT = re.compile(r"(?!credential-|anonymous$)[A-Za-z0-9][A-Za-z0-9._@-]{0,127}")
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::\d{1,5})?|\*")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
+
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """A provider that requests are sent to."""
+
+    name: str
+    url: str
+    """Origin and optional base path, without a slash and without ``/v1`` at the end."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, and write the address in one way."""
+        if not _NAME.fullmatch(self.name) or self.name in _RESERVED:
+            raise UsageError(
+                f"upstream {self.name!r} cannot be a part of a path; use small letters, digits, - and _, "
+                f"and none of {', '.join(sorted(_RESERVED))}"
+            )
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(
+                f"upstream {self.name}={self.url!r}: {error}; write http(s)://HOST[:PORT][/PATH]"
+            ) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not self.url.isprintable():
+            raise UsageError(f"upstream {self.name}={self.url!r} is no origin; write http(s)://HOST[:PORT][/PATH]")
+        if parts.username or parts.password or parts.query or parts.fragment or ".." in parts.path or " " in self.url:
+            raise UsageError(
+                f"upstream {self.name}: an origin has no user, password, query or '..'; "
+                "credentials stay with the client, in its own header"
+            )
+        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+        msgspec.structs.force_setattr(self, "url", f"{parts.scheme}://{parts.netloc}{path}")
+
+
+def default_store() -> str:
+    """Name the store that is meant when none is: a file in the user's data folder."""
+    home = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".local" / "share")
+    return f"sqlite:///{Path(home) / 'kompakt' / 'gateway.db'}"
+
+
+def _official() -> dict[str, Upstream]:
+    return {name: Upstream(name, url) for name, url in OFFICIAL.items()}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the gateway is set up."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8484
+    store: str = msgspec.field(default_factory=default_store)
+    key_file: str | None = None
+    """The key that encrypts what is stored."""
+    upstreams: dict[str, Upstream] = msgspec.field(default_factory=_official)
+    context_window: Annotated[int, Meta(ge=1)] | None = None
+    """Tokens that a model holds which no registry knows; also the most that any model is given."""
+    windows: dict[str, Count] = msgspec.field(default_factory=dict[str, int])
+    """The same by model."""
+    policy: str = "default"
+    policies: tuple[str, ...] = ()
+    """Names that ``x-kompakt-policy`` may select; ``policy`` is always one of them."""
+    own_policies: dict[str, Policy] = msgspec.field(default_factory=dict[str, Policy])
+    """Policies of the configuration file, by name."""
+    trigger: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Share of the usable window at which compaction is due."""
+    recall: bool = False
+    """Whether the model is offered the ``recall`` tool."""
+    report_client_size: bool = False
+    """Whether ``usage`` tells the size of what the client sent instead of what went upstream."""
+    keys: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Tenants by the SHA-256 of their key, in hexadecimal digits."""
+    admin_keys: tuple[str, ...] = ()
+    """SHA-256 of the keys that see metrics and the sessions of all tenants, and send no requests."""
+    tenant_header: str | None = None
+    """A header that a proxy in front sets and no client can."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names beside those of the loopback under which clients reach a local gateway; ``*`` for any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages, beside the gateway's own, that may send requests to a local gateway."""
+    secret: str = ""
+    """What the hash of credentials is keyed with; made and kept in the store when not given."""
+    max_body: Count = 64 * 1024 * 1024
+    max_media: Count | None = None
+    """Bytes of images, audio and documents, after base64, that go upstream in one request; ``max_body`` alone when
+    ``None``."""
+    max_messages: Count = 100_000
+    """Messages of one request."""
+    max_header: Count = 64 * 1024
+    body_timeout: Seconds = 30.0
+    """Seconds in which a request's body has to be there."""
+    upstream_timeout: Seconds = 600.0
+    """Seconds without a byte from the provider."""
+    connect_timeout: Seconds = 10.0
+    max_concurrency: Count = 1_000
+    max_per_tenant: Count | None = None
+    drain: Annotated[float, Meta(ge=0)] = 30.0
+    """Seconds that running requests have to finish when the gateway is told to end."""
+    log_json: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, once."""
+        names = tuple(dict.fromkeys((self.policy, *self.policies)))
+        msgspec.structs.force_setattr(self, "policies", names)
+        known = {**BUILT_IN, **self.own_policies}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"policy {name!r} is not known; use one of {', '.join(map(repr, known))}")
+        if not self.upstreams:
+            raise UsageError("there is no upstream; name one with --upstream NAME=URL, or none for the official ones")
+        for name, upstream in self.upstreams.items():
+            if name != upstream.name:
+                raise UsageError(f"upstream {upstream.name!r} is listed as {name!r}; use one name")
+        self._check_tenants()
+        self._check_sites()
+
+    def _check_tenants(self) -> None:
+        for digest, tenant in self.keys.items():
+            _check_hash("keys", digest)
+            check_tenant(tenant)
+        for digest in self.admin_keys:
+            _check_hash("admin_keys", digest)
+        if self.tenant_header is not None:
+            name = self.tenant_header.lower()
+            if not _HEADER.fullmatch(name):
+                raise UsageError(f"tenant_header={self.tenant_header!r} is no name of a header; write x-tenant")
+            msgspec.structs.force_setattr(self, "tenant_header", name)
+
+    def _check_sites(self) -> None:
+        """Write names and origins as they are compared: in small letters, origins without a slash at the end."""
+        hosts = tuple(host.lower() for host in self.allowed_hosts)
+        origins = tuple(origin.lower().rstrip("/") for origin in self.allowed_origins)
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise UsageError(f"allowed_hosts: {host!r} is no name of a host; write gateway.example or NAME:PORT")
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise UsageError(f"allowed_origins: {origin!r} is no origin; write https://HOST or https://HOST:PORT")
+        msgspec.structs.force_setattr(self, "allowed_hosts", hosts)
+        msgspec.structs.force_setattr(self, "allowed_origins", origins)
+
+    def policy_named(self, name: str) -> Policy:
+        """Return a policy that requests may select.
+
+        Raises:
+            UsageError: they may not.
+        """
+        if name not in self.policies:
+            raise UsageError(f"policy {name!r} cannot be selected here; use one of {', '.join(self.policies)}")
+        return self.own_policies.get(name) or BUILT_IN[name]
+
+
+def check_tenant(name: str) -> str:
+    """Return the name of a tenant.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not _TENANT.fullmatch(name):
+        raise UsageError(
+            f"tenant {name!r} is no name; use up to 128 letters, digits, '.', '_', '@' and '-', "
+            "neither 'anonymous' nor beginning with 'credential-'"
+        )
+    return name
+
+
+def _check_hash(where: str, digest: str) -> None:
+    if not _HASH.fullmatch(digest):
+        raise UsageError(
+            f"{where}: an entry of {len(digest)} characters is no SHA-256 in small hexadecimal digits; "
+            "`kompakt serve --make-key TENANT` prints one"
+        )
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+_TYPES: dict[str, Any] = get_type_hints(Settings, include_extras=True)
+_READABLE = [name for name in Settings.__struct_fields__ if name != "own_policies"]
+_FLAGS = {
+    "upstreams": "--upstream",
+    "windows": "--window",
+    "policies": "--allow-policy",
+    "allowed_hosts": "--allow-host",
+    "allowed_origins": "--allow-origin",
+}
+"""Flags that are given once for each entry."""
+_LISTS = ("policies", "admin_keys", "allowed_hosts", "allowed_origins")
+"""Settings that are lists; one text holds their entries with commas between them."""
+_COMMON = ("store", "key_file", "policy")
+"""Settings that stand outside ``[serve]`` too, for all commands."""
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Put the settings together; what a flag says wins over a variable, a variable over the file.
+
+    Raises:
+        UsageError: something in them cannot be meant; the message names where it stands and the way out.
+    """
+    given: dict[str, Any] = {}
+    own = {} if path is None else load_policies(path)
+    for source in (_of_file(path), _of_environment(os.environ if environ is None else environ), _of_flags(flags or {})):
+        given.update(source)
+    return Settings(**given, own_policies=own)
+
+
+def _of_file(path: Path | None) -> Iterator[tuple[str, Any]]:
+    if path is None:
+        return
+    import tomllib  # late: only who has a configuration pays for it
+
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    for key in _COMMON:
+        value = data.get(key, data.get(key.replace("_", "-")))
+        if value is not None:
+            yield key, _read(key, value, where=f"{path}: {key}")
+    table: Any = data.get("serve", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: serve must be a table, [serve]")
+    for key, value in cast("dict[str, Any]", table).items():
+        name = key.replace("-", "_")
+        if name not in _READABLE:
+            raise UsageError(f"{path}: [serve] has no {key!r}; {nearest(name, _READABLE)}")
+        yield name, _read(name, value, where=f"{path}: [serve] {key}")
+
+
+def _of_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name in _READABLE:
+        variable = f"KOMPAKT_{name.upper()}"
+        text = environ.get(variable, "")
+        if text:
+            yield name, _read(name, text, where=variable)
+
+
+def _of_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in flags.items():
+        if value is None or value == [] or value == ():
+            continue
+        if name not in _READABLE:
+            raise UsageError(f"there is no setting {name!r}; {nearest(name, _READABLE)}")
+        yield name, _read(name, value, where=_FLAGS.get(name, f"--{name.replace('_', '-')}"))
+
+
+def _read(name: str, value: Any, *, where: str) -> Any:
+    """Read a setting: a value of a file, or text of a variable or a flag."""
+    if name in ("upstreams", "windows", "keys"):
+        pairs = _pairs(value, where)
+        if name == "upstreams":
+            return {one: Upstream(one, _text(url, where)) for one, url in pairs.items()}
+        value = pairs
+    elif name in _LISTS and isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str | dict))
+    except msgspec.ValidationError as error:
+        shown = "" if name in ("keys", "admin_keys", "secret") else f"={value!r}"
+        raise UsageError(f"{where}{shown} cannot be meant: {error}") from None
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f'{where}={value!r} is not a text; write NAME = "URL"')
+    return value
+
+
+def _pairs(value: Any, where: str) -> dict[str, Any]:
+    """Read NAME=VALUE, from a table, a list of flags, or one text with commas."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
+    found: dict[str, Any] = {}
+    for part in parts:
+        name, equals, rest = part.partition("=")
+        if not equals or not name or not rest:
+            raise UsageError(f"{where}: {part!r} is not NAME=VALUE")
+        found[name.strip()] = rest.strip()
+    return found

@@ -1,0 +1,87 @@
+"""Errors of the gateway's own, in the shape of the provider whose endpoint was called.
+
+A client's SDK reads them like the provider's. What a client sent is never repeated in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from starlette.responses import Response
+
+from kompakt.gateway.http.outcomes import OUTCOME_HEADER
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+MAX_MESSAGE = 1_000
+"""Characters of a message; none of ours is longer."""
+
+_ANTHROPIC = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_GEMINI = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    413: "INVALID_ARGUMENT",
+    415: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refused(Exception):
+    """A request that the gateway itself does not take."""
+
+    def __init__(self, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.message = message
+        self.code = code
+        self.headers = dict(headers or {})
+        super().__init__(message)
+
+    def response(self, format: str | None) -> Response:
+        """Say so to a client that speaks this format."""
+        return refusal(format, self.status, self.message, code=self.code, headers=self.headers)
+
+
+def refusal(
+    format: str | None, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Make the answer to a request that is not taken."""
+    body = msgspec.json.encode(shape(format, status, plain(message), code=code))
+    own = {**(headers or {}), OUTCOME_HEADER: "refused", "x-kompakt-refusal": code}
+    return Response(body, status, headers=own, media_type="application/json")
+
+
+def shape(format: str | None, status: int, message: str, *, code: str) -> dict[str, object]:
+    """Write an error as a provider would."""
+    if format == "anthropic":
+        kind = _ANTHROPIC.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    if format == "gemini":
+        state = _GEMINI.get(status) or ("INTERNAL" if status >= 500 else "FAILED_PRECONDITION")
+        return {"error": {"code": status, "message": message, "status": state}}
+    kind = _OPENAI.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def plain(text: str) -> str:
+    """Write a text without what a terminal or a log would obey."""
+    return _CONTROL.sub(" ", text)[:MAX_MESSAGE]

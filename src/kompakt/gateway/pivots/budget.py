@@ -1,0 +1,340 @@
+"""What to send for a request: its budget, whether something is due, and the pivot that is then made.
+
+Everything here follows from the request, the pivot it stands on and the settings, so each replica decides alike. It
+is synchronous and touches nothing outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import msgspec
+
+from kompakt import api
+from kompakt.engine.compaction import compact as engine
+from kompakt.engine.compaction.compact import Order, drive
+from kompakt.engine.compaction.policies import Policy
+from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.saved_state import Kept, State, resume, state_of
+from kompakt.engine.pivot.text import retell
+from kompakt.errors import DoesNotFit
+from kompakt.gateway.config import Settings
+from kompakt.gateway.pivots.lookup import Found, Pivot, Shown
+from kompakt.gateway.request.digests import decoded, parsed
+from kompakt.gateway.request.hash_chain import Trail
+from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
+from kompakt.model.limits import Limits, lookup, with_window
+from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
+from kompakt.model.tokens import counter_for
+from kompakt.wire.overflow import Overflow
+from kompakt.wire.thinking_mode import thinks_by_hand
+from kompakt.wire.wire import WIRES
+
+_log = logging.getLogger("kompakt.gateway")
+
+RIPE = 0.95
+"""Share of what can change below the trigger from which a pivot is prepared, so that it is there when it is due. It
+does not cover the steps that come later, so preparing must not begin long before."""
+
+
+class Size(NamedTuple):
+    """What a request costs, with a pivot in the place of its beginning and without."""
+
+    given: int
+    sent: int
+    fixed: int
+    """What of it no compaction changes: system prompt and tools."""
+
+
+class Sizes:
+    """Counts whole requests; what stands beside the messages is counted once."""
+
+    def __init__(self, most: int = 2_000) -> None:
+        self._most = most
+        self._known: dict[bytes, int] = {}
+
+    def of(self, trail: Trail, found: Found | None) -> Size:
+        """Count a request."""
+        beside = self.beside(trail)
+        given, fixed = beside + trail.cost(0), beside + trail.cost(0, trail.lead)
+        if found is None:
+            return Size(given, given, fixed)
+        return Size(given, fixed + found.known.pivot.tokens + trail.cost(found.at), fixed)
+
+    def beside(self, trail: Trail) -> int:
+        """Count what stands beside the messages."""
+        key = hashlib.sha256(trail.asked.envelope_raw()).digest() + trail.counter.encode()
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            envelope = WIRES[trail.asked.format].parse([], trail.asked.envelope())
+            found = self._known[key] = Context(envelope, counter=counter_for(trail.asked.model)).fixed_tokens
+        return found
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """What a provider's refusal says about how it counts."""
+
+    scale: float = 1.0
+    """How many tokens the provider counts for one that is counted here."""
+    limit: int | None = None
+    """What the provider takes."""
+    output_counts: bool = False
+    """Whether it refuses what exceeds the window together with the output that is asked for."""
+
+
+def learnt_of(found: Found | None) -> Learnt:
+    """Return what the pivot that a request stands on knows of the provider."""
+    if found is None:
+        return Learnt()
+    pivot = found.known.pivot
+    return Learnt(pivot.scale, pivot.limit, pivot.output_counts)
+
+
+def budget_of(trail: Trail, settings: Settings, found: Found | None, *, fixed: int) -> Budget:
+    """Compute the budget of a request with ``fixed`` tokens of system prompt and tools, in tokens as counted here."""
+    window = window_of(trail.asked.model or "", settings)
+    known = learnt_of(found)
+    most = window.context if known.limit is None else min(window.context or known.limit, known.limit)
+    window = with_window(window, most, separate=WIRES[trail.asked.format].contract.separate_output)
+    budget = Budget.for_request(
+        window,
+        output=trail.asked.output,
+        fixed=int(fixed * known.scale),
+        output_counts=known.output_counts,
+        trigger_share=settings.trigger or TRIGGER_SHARE,
+    )
+    return budget.scaled(known.scale)
+
+
+def window_of(model: str, settings: Settings) -> Limits:
+    """Return what a model holds: what is configured for it, else what is known, and no more than what is for all."""
+    known = lookup(model)
+    stated = settings.windows.get(model)
+    if stated is None and settings.context_window is not None:
+        most = settings.context_window
+        stated = min(known.context or most, most) if known.known else most
+    if stated is None:
+        return known
+    return with_window(known, stated)
+
+
+def tighter(budget: Budget, overflow: Overflow, sent: int, known: Learnt) -> tuple[Budget, Learnt]:
+    """Return the budget to try after a refusal, and what is known of the provider then."""
+    limit = None if overflow.by_bytes else overflow.limit
+    size, scale = size_after_refusal(
+        sent, limit=limit, actual=overflow.actual, output=overflow.output, reserve=budget.reserve
+    )
+    learnt = Learnt(
+        max(scale, known.scale),
+        limit or known.limit,
+        known.output_counts or (limit is not None and overflow.output is not None),
+    )
+    return Budget.of(size), learnt
+
+
+# --- the pivot ----------------------------------------------------------------------------------------------------
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pivot is made of."""
+
+    trail: Trail
+    found: Found | None
+    """The pivot that the request stands on."""
+    budget: Budget
+    policy: Policy
+    session: str
+    names: tuple[str, ...] = ()
+    """What the messages behind that pivot are called in the store; empty when there is none to ask."""
+    reason: str
+    learnt: Learnt = Learnt()
+    attempt: int = 0
+
+
+def make(wanted: Wanted) -> Pivot:
+    """Make the pivot of a whole request; the smallest there is, where what must stay is larger than the budget.
+
+    Raises:
+        InputError: a message is none.
+    """
+    try:
+        return _made(wanted)
+    except DoesNotFit as error:
+        _log.warning("session %s: the smallest request that can be made is sent: %s", wanted.session, error)
+        return _made(msgspec.structs.replace(wanted, budget=Budget.of(error.floor)))
+
+
+def _made(wanted: Wanted) -> Pivot:
+    trail = wanted.trail
+    history, view, tail = _read(wanted)
+    before = wanted.found.known.pivot if wanted.found is not None else None
+    names = tuple(one.name for one in before.view) if before else ()
+    if len(wanted.names) >= len(tail):
+        names += wanted.names[: len(tail)]
+    counter = counter_for(trail.asked.model).own()
+    state = before.state if before else State()
+    context = resume(history.with_messages(view), state, counter=counter, references=names)
+    context.is_resumed = bool(state.ledger)
+    context.extend(tail)
+    ripe = wanted.budget.mark(RIPE, fixed=context.fixed_tokens)  # steps that came later are sent after the pivot
+    order = Order(
+        budget=wanted.budget.triggered_at(ripe),
+        policy=wanted.policy,
+        counter=counter,
+        manual_thinking=thinks_by_hand(history.body),
+        references=names,
+    )
+    count = context.projected_tokens
+    outcome = drive(engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True), may_wait=False)
+    used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
+    return msgspec.structs.replace(_recorded(wanted, history, outcome.context, count), strategies=used)
+
+
+def _read(wanted: Wanted) -> tuple[History, list[Message], list[Message]]:
+    """Read the envelope, what is shown of what the pivot stands for, and what came behind it; all items together."""
+    trail, asked = wanted.trail, wanted.trail.asked
+    start = wanted.found.at if wanted.found is not None else trail.lead
+    shown = wanted.found.known.pivot.view if wanted.found is not None else ()
+    raw = asked.items(start)[: trail.length - start]
+    items = [*(one.item for one in shown), *map(decoded, raw)]
+    messages = parsed(items, asked.format)
+    envelope = WIRES[asked.format].parse([], asked.envelope())
+    lead = parsed([decoded(asked.item(index)) for index in range(trail.lead)], asked.format)
+    history = History(
+        (),
+        format=asked.format,
+        body=envelope.body,
+        system=(*envelope.system, *lead),
+        tools=envelope.tools,
+        model=asked.model,
+        contract=envelope.contract,
+    )
+    view = [_as_shown(message, one.pruned) for message, one in zip(messages, shown, strict=False)]
+    return history, view, list(messages[len(shown) :])
+
+
+def _as_shown(message: Message, pruned: Sequence[int]) -> Message:
+    if not pruned:
+        return message
+    parts = [
+        msgspec.structs.replace(part, pruned_at=0.0) if place in pruned and type(part) is ToolResult else part
+        for place, part in enumerate(message.parts)
+    ]
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
+def _recorded(wanted: Wanted, history: History, context: Context, before: int) -> Pivot:
+    trail = wanted.trail
+    state, kept = state_of(context)
+    shown = history.with_messages(context.project())
+    items = _mended(shown)
+    cost = sum(context.counter.message(message) for message in parsed(items, shown.format))
+    key = trail.key
+    return Pivot(
+        id=f"c{hashlib.blake2b(key + bytes([wanted.attempt]), digest_size=6).hexdigest()}",
+        session=wanted.session,
+        covers=trail.length - trail.lead,
+        items=[unmarked(item) for item in items],
+        tokens=cost,
+        state=state,
+        view=tuple(_shown(one, wanted, context) for one in kept),
+        policy=wanted.policy.name,
+        reason=wanted.reason,
+        tokens_before=before,
+        tokens_after=context.projected_tokens,
+        told=retell(context) if context.summary_text else "",
+        scale=wanted.learnt.scale,
+        limit=wanted.learnt.limit,
+        output_counts=wanted.learnt.output_counts,
+        attempt=wanted.attempt,
+    )
+
+
+def _shown(kept: Kept, wanted: Wanted, context: Context) -> Shown:
+    """Say which item a message of the context is, and how it is shown."""
+    found, lead = wanted.found, wanted.trail.lead
+    view = found.known.pivot.view if found is not None else ()
+    earlier = view[kept.index] if kept.index < len(view) else None
+    start = (found.at if found is not None else lead) - lead
+    (item,) = WIRES[wanted.trail.asked.format].render(kept.instead or context.messages[kept.index])
+    return Shown(
+        earlier.at if earlier else start + kept.index - len(view),
+        unmarked(item),
+        context.reference(kept.index),
+        kept.pruned,
+        altered=kept.instead is not None or (earlier is not None and earlier.altered),
+    )
+
+
+def _mended(shown: History) -> list[Json]:
+    """Write what is shown, mended where the client's own history was broken."""
+    payload = api.repair(shown).payload
+    key = WIRES[shown.format].messages_key
+    return list(payload[key] if isinstance(payload, dict) else payload)
+
+
+def unmarked(item: Json) -> Json:
+    """Copy an item without cache marks: those that the client puts on what it sends now are all a provider takes."""
+    if not isinstance(item, dict):
+        return item
+    own = cast("JsonObject", item)
+    copy = {name: value for name, value in own.items() if name != "cache_control"}
+    if isinstance(copy.get("content"), list):
+        copy["content"] = [unmarked(block) for block in copy["content"]]
+    return copy
+
+
+# --- room ---------------------------------------------------------------------------------------------------------
+
+FEW_STEPS = 6
+"""Steps between two compactions below which the operator is told that system prompt and tools leave too little."""
+
+
+def room_warning(trail: Trail, budget: Budget, size: Size) -> str | None:
+    """Explain why a conversation is compacted every few steps, and which settings change that; else ``None``."""
+    steps = max(1, sum(1 for _ in trail.tips()))
+    between = budget.steps_between((size.given - size.fixed) / steps, fixed=size.fixed)
+    if not budget.trigger or between >= FEW_STEPS:
+        return None
+    reserve = f"; a lower max_tokens does too, since {budget.reserve} tokens are kept free" if budget.reserve else ""
+    return (
+        f"system prompt and tools take {size.fixed} of the {budget.trigger} tokens at which a compaction is due: "
+        f"there is one about every {max(1, int(between))} steps. If the model holds more than {budget.window} tokens, "
+        f"state it with --window MODEL=N or --context-window N. Fewer tools leave more room{reserve}"
+    )
+
+
+# --- when ---------------------------------------------------------------------------------------------------------
+
+
+def is_due(budget: Budget, size: Size) -> bool:
+    """Tell whether a request has to be compacted before it is sent."""
+    return budget.due(size.sent)
+
+
+def is_ripe(budget: Budget, size: Size) -> bool:
+    """Tell whether a pivot may be needed soon."""
+    return budget.trigger > 0 and budget.mark(RIPE, fixed=size.fixed) <= size.sent
+
+
+def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> int:
+    """Say how many items the pivot of a request that is due covers.
+
+    Up to the end of the first request that was ripe: what came later then goes as it is, and whoever served that
+    request has prepared the pivot. All of them where that would not be enough, and where reasoning that came later is
+    bound to what stood before it.
+    """
+    start = found.at if found is not None else trail.lead
+    contract = WIRES[trail.asked.format].contract
+    ripe = budget.mark(RIPE, fixed=size.fixed)
+    for at in trail.tips():
+        if at > start and ripe <= size.sent - trail.cost(at):
+            bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
+            enough = trail.cost(at) + budget.mark(TARGET_SHARE, fixed=size.fixed) <= budget.trigger
+            return at if enough and not bound else trail.length
+    return trail.length

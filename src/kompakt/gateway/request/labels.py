@@ -1,0 +1,199 @@
+"""What a person recognises a session by: the first words of its task, the model, the client, and what it is for.
+
+Agents also ask for titles, quotas and whether they run in circles. Such requests begin sessions of their own; the
+purpose keeps them apart from conversations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kompakt.engine.context.values import speaks
+from kompakt.errors import InputError
+from kompakt.gateway.request.body import Asked
+from kompakt.gateway.request.digests import decoded, parsed
+from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.storage.note_codec import packed
+from kompakt.gateway.storage.recorder import Line
+from kompakt.gateway.storage.storage import Keeping, Owner
+from kompakt.model.messages import Message, Text
+
+Purpose: TypeAlias = Literal["title", "quota-check", "loop-check", "next-speaker-check", "compaction", "auxiliary"]
+
+MAX_TITLE = 80
+"""Characters of a title."""
+
+MAX_KNOWN = 10_000
+"""Sessions remembered as labelled; a forgotten one is labelled again, and the store keeps the first label."""
+
+_SEARCHED = 20_000
+"""Bytes of a text that are searched: what a request is for is said at its beginning."""
+
+_LOOKED_AT = 6
+"""Messages of the user that are looked at for a title: agents put their own context before the task."""
+
+_SCANNED = 200
+"""Messages among which those are looked for."""
+
+_CLIENTS = (
+    ("claude-cli/", "Claude Code"),
+    ("codex", "Codex"),
+    ("opencode/", "opencode"),
+    ("GeminiCLI", "Gemini CLI"),
+    ("QwenCode", "Qwen Code"),
+    ("pi/", "pi"),
+    ("aider", "aider"),
+    ("litellm/", "LiteLLM"),
+    ("OpenAI/", "OpenAI SDK"),
+    ("AsyncOpenAI/", "OpenAI SDK"),
+    ("Anthropic/", "Anthropic SDK"),
+    ("AsyncAnthropic/", "Anthropic SDK"),
+    ("google-genai-sdk/", "Google Gen AI SDK"),
+    ("ai-sdk/", "AI SDK"),
+)
+"""How user agents begin, and who that is."""
+
+_VERSION = re.compile(r"[^/\s]*/v?(\d[\w.+-]{0,30})")
+_PRODUCT = re.compile(r"[A-Za-z][\w.-]{0,40}(?:/[\w.+-]{1,30})?")
+
+_PHRASES: tuple[tuple[bytes, Purpose], ...] = (
+    (b"You are naming a coding session", "title"),  # Claude Code
+    (b"sentence-case title", "title"),  # Claude Code before 2.1
+    (b"indicates a new conversation topic", "title"),  # Claude Code 1
+    (b"You are a title generator", "title"),  # opencode
+    (b"you will generate a short title", "title"),  # crush
+    (b"Generate a concise, 3-5 word title", "title"),  # Open WebUI
+    (b"identifying when a conversational AI is stuck in an unproductive state", "loop-check"),  # Gemini CLI, Qwen Code
+    (b"determine who should logically speak next", "next-speaker-check"),  # Gemini CLI, Qwen Code
+)
+"""What agents write in requests that are not part of a conversation. None of these requests has tools."""
+
+_CLASSES: dict[str, Purpose] = {"auxiliary": "auxiliary", "compaction": "compaction"}
+"""Values of Claude Code's own header that say what a request is for."""
+
+_CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.", "Caveat: The messages below")
+"""How texts begin that agents put before the task."""
+
+_TAG = re.compile(r"<([A-Za-z][\w-]{0,60})(?:\s[^<>]{0,200})?>")
+_TITLE_TEXT = 100_000
+"""Characters of a text that a title is taken from."""
+_MAX_TAGS = 20
+"""Texts in tags, one after the other, that are skipped for a title."""
+
+
+class Label(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a session is recognised by."""
+
+    title: str = ""
+    model: str | None = None
+    client: str | None = None
+    purpose: Purpose | None = None
+
+
+def label_name(session: str) -> str:
+    """Name the note that holds the label of a session."""
+    return f"label {session}"
+
+
+class Labels:
+    """Labels sessions when they are first seen."""
+
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._losses = keeping.losses
+
+    def put(self, owner: Owner, line: Line, trail: Trail, headers: Mapping[str, str]) -> None:
+        """Label the session of a request, when there is time and unless it is labelled."""
+        place = (owner.tenant, line.session)
+        if self._losses != self._keeping.losses:
+            self._known.clear()
+            self._losses = self._keeping.losses
+        if place in self._known:
+            return
+        self._known[place] = None
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        label = Label(
+            title_of(trail),
+            trail.asked.model,
+            client_of(headers.get("user-agent", "")),
+            purpose_of(trail.asked, headers),
+        )
+        note = {label_name(line.session): packed(label, self._keeping.packing)}
+        self._keeping.note_later(owner, line.session, note)
+
+
+def client_of(agent: str) -> str | None:
+    """Name the client that a user agent stands for, with its version."""
+    for begins, name in _CLIENTS:
+        if agent.startswith(begins):
+            version = _VERSION.match(agent)
+            return f"{name} {version[1]}" if version else name
+    product = _PRODUCT.match(agent)
+    return product[0] if product else None
+
+
+def purpose_of(asked: Asked, headers: Mapping[str, str]) -> Purpose | None:
+    """Say what a request is for; ``None`` when it is part of a conversation."""
+    named = _CLASSES.get(headers.get("x-claude-code-request-class", ""))
+    tools = asked.before.get("tools", asked.after.get("tools", b""))
+    if named is not None or tools.strip() not in (b"", b"[]", b"null"):
+        return named
+    first, last = asked.item(0)[:_SEARCHED], asked.item(len(asked.spans) - 1)[:_SEARCHED]
+    if len(asked.spans) == 1 and asked.output == 1 and b'"quota"' in first:
+        return "quota-check"
+    beside = (asked.before | asked.after).items()
+    texts = [raw[:_SEARCHED] for name, raw in beside if name in ("system", "instructions", "systemInstruction")]
+    return next(
+        (purpose for phrase, purpose in _PHRASES if any(phrase in text for text in (*texts, first, last))), None
+    )
+
+
+def title_of(trail: Trail) -> str:
+    """Return the first words of the first request that a person wrote."""
+    spoken, end = 0, min(trail.length, trail.lead + _SCANNED)
+    answers = set(takewhile(lambda at: at < end, trail.answers))
+    for index in range(trail.lead, end):
+        if index in answers:
+            continue
+        try:
+            (message,) = parsed([decoded(trail.asked.item(index))], trail.asked.format)
+        except InputError:
+            continue
+        if not speaks(message):
+            continue
+        title = _words(message)
+        spoken += 1
+        if title or spoken == _LOOKED_AT:
+            return title
+    return ""
+
+
+def _words(message: Message) -> str:
+    """Return the first line that is not an agent's own context."""
+    for part in message.parts:
+        if type(part) is not Text or part.text.startswith(_CONTEXT):
+            continue
+        line = " ".join(_task(part.text[:_TITLE_TEXT]).partition("\n")[0].split())
+        if line:
+            return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1].rstrip() + "…"
+    return ""
+
+
+def _task(text: str) -> str:
+    """Leave out what stands in tags before the task: reminders, environment, commands."""
+    for _ in range(_MAX_TAGS):
+        text = text.lstrip()
+        tag = _TAG.match(text)
+        end = text.find(f"</{tag[1]}>") if tag else -1
+        if tag is None or end < 0:
+            break
+        text = text[end + len(tag[1]) + 3 :]
+    return text

@@ -1,0 +1,136 @@
+"""Where a request goes: which endpoint it is for, in which format, and to which configured upstream.
+
+The path alone says the endpoint; a client may put the name of an upstream before it. Nothing in a request can name a
+host: what is not configured cannot be reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+
+from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.errors import Refused
+
+Name: TypeAlias = Literal["chat", "responses", "messages", "count_tokens", "generate", "stream", "models", "other"]
+"""What an endpoint does; also a label of the metrics."""
+
+COMPACTED = frozenset[str](["chat", "responses", "messages", "count_tokens", "generate", "stream"])
+
+_ENDPOINTS: tuple[tuple[re.Pattern[str], Name, str], ...] = (
+    (re.compile(r".*/chat/completions"), "chat", "openai-chat"),
+    (re.compile(r".*/responses"), "responses", "openai-responses"),
+    (re.compile(r".*/messages/count_tokens"), "count_tokens", "anthropic"),
+    (re.compile(r"(?:/v\d+)?/messages"), "messages", "anthropic"),
+    (re.compile(r".*/models/(?P<model>[^/]+):generateContent"), "generate", "gemini"),
+    (re.compile(r".*/models/(?P<model>[^/]+):streamGenerateContent"), "stream", "gemini"),
+)
+_PROTOCOLS = {"openai-chat": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "gemini"}
+_SUSPECT = re.compile(r"[%\\;]|/\.")
+_PATH = re.compile(r"/[\x21-\x7e]*")
+
+
+class Endpoint(NamedTuple):
+    """What a path is for."""
+
+    name: Name
+    format: str | None
+    model: str | None = None
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where one request goes."""
+
+    name: Name
+    format: str | None
+    """The format of bodies and errors; ``None`` for endpoints that hold no conversation."""
+    upstream: Upstream
+    path: str
+    """What is asked for there, as the client escaped it, without the upstream's name."""
+    model: str | None = None
+    """The model, where the path names it."""
+    protocol: str = "openai"
+    """The provider whose endpoint was called: openai, anthropic or gemini."""
+
+    @property
+    def url(self) -> str:
+        """Return the whole address, without the query."""
+        return f"{self.upstream.url}{self.path}"
+
+    @property
+    def compacts(self) -> bool:
+        """Tell whether requests of this kind hold a history."""
+        return self.name in COMPACTED
+
+
+def endpoint_of(path: str) -> Endpoint:
+    """Say what a path is for."""
+    for pattern, name, format in _ENDPOINTS:
+        found = pattern.fullmatch(path)
+        if found:
+            return Endpoint(name, format, found.groupdict().get("model"))
+    if path.startswith("/v1beta/"):
+        return Endpoint("models" if path.startswith("/v1beta/models") else "other", "gemini")
+    if path.startswith("/v1/messages/"):
+        return Endpoint("other", "anthropic")
+    return Endpoint("models" if path.startswith("/v1/models") else "other", None)
+
+
+def error_format(path: str, settings: Settings) -> str | None:
+    """Say in whose shape an error about this path is written, whatever the path is."""
+    return endpoint_of(_split(path, settings)[1]).format
+
+
+def route_of(path: str, headers: Mapping[str, str], settings: Settings) -> Route:
+    """Say where a request goes.
+
+    Raises:
+        Refused: the path leads out of an upstream's folder, or no upstream is configured for it.
+    """
+    if path == "/kompakt" or path.startswith("/kompakt/"):
+        raise Refused(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
+    if not _PATH.fullmatch(path) or _leaves(path):
+        raise Refused(400, "the path is not one that is passed on", code="invalid_path")
+    named, rest = _split(path, settings)
+    endpoint = endpoint_of(rest)
+    protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)
+    upstream = named or settings.upstreams.get(protocol) or _only(settings)
+    if upstream is None:
+        raise Refused(
+            404, f"no upstream is configured for {protocol}; start with --upstream {protocol}=URL", code="no_upstream"
+        )
+    model = unquote(endpoint.model) if endpoint.model else None
+    return Route(endpoint.name, endpoint.format, upstream, rest, model, protocol)
+
+
+def _split(path: str, settings: Settings) -> tuple[Upstream | None, str]:
+    """Take the name of an upstream off a path."""
+    name, slash, rest = path[1:].partition("/")
+    upstream = settings.upstreams.get(name)
+    return (None, path) if upstream is None or not slash else (upstream, slash + rest)
+
+
+def _only(settings: Settings) -> Upstream | None:
+    return next(iter(settings.upstreams.values())) if len(settings.upstreams) == 1 else None
+
+
+def _leaves(path: str) -> bool:
+    """Tell whether a path climbs, however often it was escaped."""
+    if not _SUSPECT.search(path):
+        return False
+    for _ in range(3):
+        if {".", ".."}.intersection(re.split(r"[/\\;]", path)):
+            return True
+        path = unquote(path)
+    return "\\" in path or not path.isprintable()
+
+
+def _protocol_of(headers: Mapping[str, str]) -> str:
+    """Guess the provider of an endpoint that several have, by what its clients send."""
+    if "anthropic-version" in headers or "x-api-key" in headers:
+        return "anthropic"
+    return "gemini" if "x-goog-api-key" in headers else "openai"

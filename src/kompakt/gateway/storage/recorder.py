@@ -1,0 +1,259 @@
+"""Originals into sessions: every message a client ever sent is in the store, in a session that people can open.
+
+A line is a conversation as far as it is recorded: which session, how many items, under which key. Marks in the store
+say so for every replica. What a client changes afterwards is another line, in another session. A line is written
+behind the answers, so nobody waits for it; a pivot waits for the originals it hides.
+
+A session may be deleted while its conversation continues. It is then written again from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.pivot.saved_state import State
+from kompakt.errors import Conflict, UsageError
+from kompakt.gateway.http.threads import off_loop
+from kompakt.gateway.pivots.lookup import Pivot
+from kompakt.gateway.request.digests import decoded, parsed
+from kompakt.gateway.request.hash_chain import Trail
+from kompakt.model.messages import History, Message
+from kompakt.model.references import digest
+from kompakt.session.compaction import RECOVERABLE, frame_text
+from kompakt.session.draft import Draft
+from kompakt.session.reader import Reader
+from kompakt.session.row_codec import Coding, Stored
+from kompakt.session.session import Session
+from kompakt.session.store import Store
+from kompakt.session.timeline import Compacted, Entry, Frame
+from kompakt.store.values import Head, Row
+from kompakt.wire.wire import WIRES
+
+BATCH = 100
+"""Items that are written at once, at most: one transaction, and what one call of the store has to do in its time."""
+
+BATCH_BYTES = 1024 * 1024
+"""Bytes of items that are written at once, the last item not counted."""
+
+_PAGE = 500
+_FORK_DIGITS = 8
+_TRIES = 8
+"""How often a session is looked at again that others write to at the same time."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as far as it is recorded."""
+
+    session: str
+    items: int
+    """How many items of it are recorded, system messages at its head not counted."""
+    offset: int
+    """How many rows come before the first of them: the system messages of the first request."""
+    pivot_covers: int | None = None
+    """How many items the pivot covers that the recorded request was sent with; 0 for none, ``None`` when not known."""
+
+    @property
+    def rows(self) -> int:
+        """The row of the newest item."""
+        return self.offset + self.items
+
+
+class _Moved(Exception):
+    """Somebody else has written to the session."""
+
+
+def mark_name(key: bytes) -> str:
+    """Name the note that says where a prefix is recorded."""
+    return f"mark {key.hex()}"
+
+
+async def record(store: Store, trail: Trail, line: Line) -> Line:
+    """Write the next batch of what a session lacks of a request, or where it continued differently, into another one.
+
+    Returns the line as far as it is recorded then; call it again until that is all of the request.
+
+    Raises:
+        Conflict: others write to all sessions that were tried, at the same time.
+    """
+    for _ in range(_TRIES):
+        session = await store.session(line.session)
+        try:
+            known = await _found(session, trail, line)
+            if known.session == line.session:
+                return await _append(session, trail, known)
+            line = known
+        except (_Moved, UsageError):  # written to, or deleted, since it was looked at
+            continue
+    raise Conflict(f"session {line.session!r} is written to by too many at once; it is recorded with the next request")
+
+
+async def _found(session: Session, trail: Trail, line: Line) -> Line:
+    """Find out how much of a request a session really has; another session when it continued differently."""
+    head = await session.records.head(session.key)
+    if head is None:
+        return Line(session=line.session, items=0, offset=0)
+    if head.format != trail.asked.format:
+        return _forked(line, trail, line.items)
+    if head.messages < line.rows:
+        if head.rows != head.messages:  # somebody took messages back
+            return _forked(line, trail, line.items)
+        line = Line(session=line.session, items=0, offset=0)  # deleted, and begun again by somebody else
+    return line if head.messages == line.rows else await _compared(await session.reader(), trail, line)
+
+
+async def _append(session: Session, trail: Trail, line: Line) -> Line:
+    """Write the items after a line, as many as one batch holds."""
+    asked = trail.asked
+    first = trail.lead + line.items if line.rows else 0
+    end = _batch_end(trail, trail.lead + line.items)
+    if first == end:
+        return line
+    raw = [asked.item(index) for index in range(first, end)]
+    envelope, size = asked.envelope(), sum(map(len, raw))
+
+    def parse() -> History:
+        return WIRES[asked.format].parse(list(map(decoded, raw)), envelope)
+
+    history = await off_loop(parse, size=size)
+
+    async def make(head: Head) -> Draft:
+        if head.messages != line.rows:
+            raise _Moved
+        return await off_loop(lambda: draft_from(head), size=size)
+
+    def draft_from(head: Head) -> Draft:
+        draft = Draft(head, session.coding(head.format, model=history.model))
+        if not head.rows:
+            draft.change(envelope=session.packing.pack_whole(draft.coding.cleaned(envelope)))
+        for item, message in draft.coding.items(history.messages):
+            draft.add(item, message)
+        return draft
+
+    await session.write(make, history=history)
+    offset = line.offset if line.rows else trail.lead
+    return Line(session=line.session, items=end - trail.lead, offset=offset)
+
+
+def _batch_end(trail: Trail, start: int) -> int:
+    spans = trail.asked.spans
+    most = min(trail.length, start + BATCH)
+    begins = spans[start][0] if start < most else 0
+    return next((at + 1 for at in range(start, most) if spans[at][1] - begins >= BATCH_BYTES), most)
+
+
+async def _compared(reader: Reader, trail: Trail, line: Line) -> Line:
+    """Find out how much of a request a session has that others wrote to; another session when it continued differently.
+
+    Reads as far as both are the same.
+    """
+    start, offset, same = trail.lead + line.items, line.offset, line.items
+    is_head = not line.rows
+    async for rows in reader.rows(after=line.rows):
+        messages = [one.message for one in await _stored(reader, rows) if one.row.kind == "message"]
+        if is_head:
+            own = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+            offset, is_head, messages = offset + own, own == len(messages), messages[own:]
+        end = min(trail.length, start + len(messages))
+        common = await _common(messages, trail, start, end, reader.coding)
+        same += common
+        if start + common < end:
+            return _forked(line, trail, same)
+        start = end
+        if end == trail.length:
+            break
+    return Line(session=line.session, items=same, offset=offset)
+
+
+async def _stored(reader: Reader, rows: Sequence[Row]) -> list[Stored]:
+    blobs = await reader.blobs(rows)
+    return await off_loop(lambda: reader.coding.stored(rows, blobs), size=sum(len(row.item) for row in rows))
+
+
+def _forked(line: Line, trail: Trail, items: int) -> Line:
+    """Name the session of a conversation that continues differently after so many items: by how it continues."""
+    key = trail.keys[min(trail.length, trail.lead + items + 1)]
+    return Line(session=f"{line.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
+
+
+async def _common(stored: Sequence[Message], trail: Trail, start: int, end: int, coding: Coding) -> int:
+    """Count the messages with which both begin; what was left out of those that are stored is left out of these."""
+    raw = [trail.asked.item(index) for index in range(start, end)]
+
+    def count() -> int:
+        own = parsed(list(map(decoded, raw)), trail.asked.format)
+        pairs = enumerate(zip(stored, coding.items(own), strict=False))
+        return next((at for at, (one, (_, other)) in pairs if digest(one) != digest(other)), len(own))
+
+    return await off_loop(count, size=sum(map(len, raw)))
+
+
+async def names(session: Session, line: Line, start: int) -> tuple[str, ...]:
+    """Return the references of the items from one on, system messages not counted."""
+    found: list[str] = []
+    at, end = line.offset + start, line.rows
+    while at < end:
+        rows = await session.records.rows(session.key, after=at, upto=end, limit=_PAGE)
+        if not rows or any(row.kind != "message" for row in rows):  # deleted, or more was done than the gateway does
+            return ()
+        found += [row.name for row in rows]
+        at = rows[-1].seq
+    return tuple(found)
+
+
+async def tell(session: Session, line: Line, pivot: Pivot) -> None:
+    """Record in the session that a pivot was made, so that people see what the model sees."""
+    size = 4 * pivot.tokens + 100 * len(pivot.view)
+    record = await off_loop(lambda: _account(line, pivot), size=size)
+
+    async def make(head: Head) -> Draft:
+        draft = Draft(head, session.coding(head.format))
+        await off_loop(lambda: draft.do(record), size=size)
+        return draft
+
+    await session.write(make, id=f"pivot {pivot.id}")
+
+
+def _account(line: Line, pivot: Pivot) -> Compacted:
+    shown = {one.at for one in pivot.view}
+    hidden = next((at for at in reversed(range(pivot.covers)) if at not in shown), -1)
+    return Compacted(
+        id=pivot.id,
+        frame=frame_text(_frame(line, pivot)),
+        covers_to=line.offset + hidden + 1 if hidden >= 0 else 0,
+        tip=line.offset + pivot.covers,
+        reason=pivot.reason,
+        policy=pivot.policy,
+        tokens_before=pivot.tokens_before,
+        tokens_after=pivot.tokens_after,
+    )
+
+
+def _frame(line: Line, pivot: Pivot) -> Frame:
+    """Say a pivot's view in rows of the session, system messages first."""
+    offset, state = line.offset, pivot.state
+    lead = tuple(Entry(seq) for seq in range(1, offset + 1))
+    shown = tuple(Entry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
+    shifted: State = msgspec.structs.replace(
+        state,
+        covers=state.covers + offset if state.summary else state.covers,
+        stripped=state.stripped + offset if state.stripped else 0,
+        breaks=tuple(index + offset for index in state.breaks),
+    )
+    report = Report(
+        policy=pivot.policy,
+        reason=pivot.reason,
+        tokens_before=pivot.tokens_before,
+        tokens_after=pivot.tokens_after,
+        messages_before=line.items,
+        messages_after=len(pivot.items),
+        budget=0,
+        steps=(),
+        actions=(),
+        told=pivot.told,
+        recoverable=RECOVERABLE,
+        seconds=0.0,
+    )
+    return Frame(view=(*lead, *shown), state=shifted, report=report)

@@ -1,0 +1,152 @@
+"""Who may reach a local gateway at all, and who may see what it knows: the session API, ``/inspect``, ``/metrics``.
+
+A browser on the same machine can reach a gateway on the loopback for any page that it shows: by a request to
+127.0.0.1, or under a foreign name that resolves to it. So on every route the Host must be a name of the loopback or one
+that is configured, and the Origin, where there is one, the gateway's own or one that is configured. Programs that are
+no browsers send no Origin and notice nothing. A key of the gateway says more than either and passes.
+
+What the gateway knows is shown to a key, or to the machine itself. What passed through another proxy is not from the
+machine itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Scope
+
+from kompakt.gateway.config import Settings
+from kompakt.gateway.errors import Refused
+from kompakt.gateway.storage.storage import Owner
+from kompakt.gateway.tenancy.tenants import (
+    ANONYMOUS,
+    KEY_HEADER,
+    Tenant,
+    credential_of,
+    is_admin,
+    tenant_of,
+    tenant_of_key,
+)
+
+_LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|::1|::ffff:127(?:\.\d{1,3}){3}")
+_NAMES = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
+_LOCAL = re.compile(rf"localhost|{_LOOPBACK.pattern}", re.IGNORECASE)
+_FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
+"""Names under which containers reach their host; nobody can register them, so no page can come from them."""
+_PORT = re.compile(r":\d+$")
+_DEFAULT_PORT = re.compile(r":(?:80|443)$")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+
+class Access(NamedTuple):
+    """What somebody may see."""
+
+    owner: Owner | None
+    """Whose sessions; ``None`` for those of all tenants."""
+    is_keyless: bool = False
+    """Whether tenants have keys and none was shown."""
+
+
+def check_site(scope: Scope, settings: Settings) -> None:
+    """Refuse requests that a web page of somebody else sends to a gateway on the loopback.
+
+    Raises:
+        Refused: the Host is no name of this gateway, or the Origin is another site.
+    """
+    if not (settings.allowed_hosts or is_loopback(settings.host) or is_loopback((scope.get("server") or ("",))[0])):
+        return
+    headers = Headers(scope=scope)
+    if _has_key(headers, settings):
+        return
+    host = headers.get("host", "").lower()
+    if host and not _is_own(host, settings):
+        raise Refused(
+            403,
+            "the Host header is not a name of this gateway; a name in front of it is allowed with --allow-host NAME",
+            code="host_not_allowed",
+        )
+    origin = headers.get("origin", "").lower()
+    if origin in settings.allowed_origins:
+        return
+    site = origin.partition("://")[2]
+    is_foreign = bool(origin) and _DEFAULT_PORT.sub("", site) != _DEFAULT_PORT.sub("", host)
+    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Refused(
+            403,
+            "web pages of other sites may not use this gateway; allow one with --allow-origin ORIGIN",
+            code="origin_not_allowed",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    return _LOCAL.fullmatch(host) is not None
+
+
+def _is_own(host: str, settings: Settings) -> bool:
+    allowed = {*settings.allowed_hosts, *_FROM_CONTAINERS}
+    return bool(_NAMES.fullmatch(host)) or not allowed.isdisjoint(["*", host, _PORT.sub("", host)])
+
+
+def _has_key(headers: Headers, settings: Settings) -> bool:
+    """Tell whether a request shows a key of the gateway, which no web page of somebody else knows."""
+    if not settings.keys and not settings.admin_keys:
+        return False
+    key = headers.get(KEY_HEADER) or _bearer(headers)
+    return bool(key) and (is_admin(key, settings) or tenant_of_key(key, settings) is not None)
+
+
+def access_of(request: Request, settings: Settings) -> Access:
+    """Say what whoever asks may see.
+
+    Raises:
+        Refused: nothing.
+    """
+    key = request.headers.get(KEY_HEADER) or _bearer(request.headers)
+    if key and (settings.keys or settings.admin_keys):
+        if is_admin(key, settings):
+            return Access(None)
+        tenant = tenant_of_key(key, settings)
+        if tenant is not None:
+            return Access(Owner.of(Tenant(tenant, "key")))
+        if KEY_HEADER in request.headers:
+            raise Refused(401, f"the key in {KEY_HEADER} is not known", code="invalid_kompakt_key")
+    if not is_local(request):
+        raise Refused(
+            403,
+            f"this is shown to a key in {KEY_HEADER}, or on the gateway's own machine under the name localhost",
+            code="not_allowed",
+        )
+    return _local(request, settings)
+
+
+def _bearer(headers: Headers) -> str:
+    kind, _, rest = headers.get("authorization", "").partition(" ")
+    return rest.strip() if kind.lower() == "bearer" else ""
+
+
+def _local(request: Request, settings: Settings) -> Access:
+    """Say whose sessions the machine itself sees: all, unless tenants are told apart by more than a credential."""
+    if settings.tenant_header is not None and request.headers.get(settings.tenant_header):
+        return Access(Owner.of(tenant_of(request.headers, {}, settings)))
+    if settings.keys or settings.tenant_header is not None:
+        return Access(Owner.of(Tenant(ANONYMOUS, "none")), is_keyless=True)
+    if credential_of(request.headers, request.query_params):
+        return Access(Owner.of(tenant_of(request.headers, request.query_params, settings)))
+    return Access(None)
+
+
+def is_local(request: Request) -> bool:
+    """Tell whether a request is from this machine and from nobody who only pretends."""
+    headers = request.headers
+    if request.client is None or not _LOOPBACK.fullmatch(request.client.host):
+        return False
+    if any(name in headers for name in _FORWARDED) or not _NAMES.fullmatch(headers.get("host", "")):
+        return False
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.lower() == f"{request.url.scheme}://{headers['host'].lower()}"

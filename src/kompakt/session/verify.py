@@ -1,0 +1,143 @@
+"""Derive a session again from what is kept, and say where that is not what is written down.
+
+Hashes, chains, names, numbers, turns, pairs, blobs, the head, every view that a compaction left. Reading alone: nothing
+is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kompakt.errors import KompaktError, StoreDamaged
+from kompakt.model.groups import groups
+from kompakt.model.references import MIN_DIGITS, linked
+from kompakt.session.projection import projected, resumed
+from kompakt.session.reader import Reader
+from kompakt.session.row_codec import Stored, begins_turn
+from kompakt.store.values import Row
+from kompakt.wire.openai_responses.rules import is_managed
+
+_NUMBER = re.compile("[0-9a-f]+")
+
+
+class _Walk:
+    """What the rows say when they are gone through in order."""
+
+    def __init__(self) -> None:
+        self.chain = b""
+        self.turn = 0
+        self.messages = 0
+        self.seq = 0
+        self.names: set[str] = set()
+
+
+async def verify(reader: Reader) -> list[str]:
+    """List what is not as it should be."""
+    found: list[str] = []
+    walk = _Walk()
+    try:
+        async for page in reader.pages():
+            found += await _content_faults(page, reader)
+            found += [] if is_managed(reader.envelope) else _pair_faults(page)
+            for one in page:
+                found += _row_faults(one, walk)
+        found += _head_faults(walk, reader)
+        found += await _dead_faults(reader)
+        found += await _view_faults(reader)
+    except StoreDamaged as error:
+        found.append(str(error))
+    return found
+
+
+async def _content_faults(page: Sequence[Stored], reader: Reader) -> list[str]:
+    """Compare each item with the hash it had when it was written."""
+    coding, blobs = reader.coding, await reader.blobs([one.row for one in page])
+    return [
+        f"message {one.row.seq} ({one.row.name}): the content is not what was written"
+        for one in page
+        if not coding.packing.is_whole(coding.item(one.row, blobs), one.row.content)
+    ]
+
+
+def _pair_faults(page: Sequence[Stored]) -> list[str]:
+    """Find results that answer no call."""
+    found: list[str] = []
+    for group in groups([one.message for one in page]):
+        if any(message.results for message in group.messages) and not any(m.calls for m in group.messages):
+            row = page[group.indices[0]].row
+            found.append(f"message {row.seq} ({row.name}): a result that answers no call; it is left out when sent")
+    return found
+
+
+def _row_faults(one: Stored, walk: _Walk) -> Iterator[str]:
+    row, message = one.row, one.message
+    where = f"message {row.seq} ({row.name})"
+    if row.seq <= walk.seq:
+        yield f"{where}: stands behind message {walk.seq}"
+    walk.seq = row.seq
+    if row.name in walk.names:
+        yield f"{where}: the name is there twice"
+    walk.names.add(row.name)
+    if row.kind == "message":
+        walk.chain = linked(walk.chain, message)
+        walk.messages += 1
+        if not _is_name(row):
+            yield f"{where}: the name does not follow from the chain"
+    walk.turn += begins_turn(message, row.kind)
+    if row.chain != walk.chain:
+        yield f"{where}: the chain of hashes breaks here"
+        walk.chain = row.chain
+    if row.turn != max(1, walk.turn):
+        yield f"{where}: said to be of turn {row.turn}, is of turn {max(1, walk.turn)}"
+
+
+def _is_name(row: Row) -> bool:
+    """Tell whether a name follows from the chain: it begins it, or is all of it and a number."""
+    whole = f"m{row.chain.hex()}"
+    if len(row.name) <= len(whole):
+        return len(row.name) > MIN_DIGITS and whole.startswith(row.name)
+    return row.name.startswith(whole) and _NUMBER.fullmatch(row.name[len(whole) :]) is not None
+
+
+def _head_faults(walk: _Walk, reader: Reader) -> Iterator[str]:
+    head = reader.head
+    for what, kept, is_so in (
+        ("messages", head.messages, walk.messages),
+        ("turns", head.turn, walk.turn),
+        ("the newest message", head.tip, walk.seq),
+        ("the chain", head.chain.hex(), walk.chain.hex()),
+    ):
+        if kept != is_so:
+            yield f"the head says {what}: {kept}; the rows say {is_so}"
+
+
+async def _dead_faults(reader: Reader) -> list[str]:
+    """Look at what was reverted too: it is still there, and still what was written."""
+    found: list[str] = []
+    for first, last in reader.timeline.dead:
+        rows = await reader.records.rows(reader.head.key, after=first - 1, upto=last, limit=last - first + 1)
+        if [row.seq for row in rows] != list(range(first, last + 1)):
+            found.append(f"messages {first} to {last}, which were reverted, are not all there")
+        blobs, coding = await reader.blobs(rows), reader.coding
+        found += [
+            f"message {row.seq} ({row.name}), which was reverted: the content is not what was written"
+            for row in rows
+            if not coding.packing.is_whole(coding.item(row, blobs), row.content)
+        ]
+    return found
+
+
+async def _view_faults(reader: Reader) -> list[str]:
+    """Read every view that a compaction left, and project the session."""
+    found: list[str] = []
+    for _, record in reader.timeline.compactions:
+        try:
+            frame = await reader.frame(record)
+            rows = await reader.records.rows_at(reader.head.key, [entry.seq for entry in frame.view])
+            if len(rows) != len(frame.view):
+                found.append(f"compaction {record.id} shows messages that are missing")
+        except KompaktError as error:
+            found.append(f"compaction {record.id}: {error}")
+    projected(await resumed(reader))
+    return found

@@ -1,0 +1,320 @@
+"""Sessions in Redis.
+
+A session is a handful of keys, ``kompakt:{KEY}:…``; what reading a range costs is what is read.
+
+    head      hash    the head, packed; the numbers of its newest row and event; where its tenant's keys are
+    rows      hash    packed rows by number         turns    sorted set   numbers of rows by turn
+    names     hash    numbers of rows by reference  events   hash         packed events by number
+    batches   set     ids of what was written       blobs    set          hashes of the blobs it uses
+    fences    hash    newest fence number by lock   lock:…   string       number of the holder's fence; expires
+    notes     set     the keys of its notes
+
+and a tenant has ``kompakt:{TENANT}:sessions`` (a sorted set of keys, all with score 0, so in the order of their bytes),
+``blob:HASH`` and ``uses:HASH`` (the sessions that need the blob), ``note:NAME`` and ``noted`` (a set of the sessions
+that have notes). TENANT is a hash of its name.
+
+A commit is one script over the session's keys and its tenant's, one round trip. In a cluster the two may lie on
+different servers, and no transaction spans them; therefore a cluster is refused, and one server, with replicas if you
+like, is what this is for.
+
+An acknowledged commit survives the client's end at any moment. With ``appendfsync always`` it survives the server's end
+and a loss of power, too. With ``everysec``, Redis's default, the entry is mostly with the operating system before the
+answer is sent, but while the disk is slow it may wait for up to two seconds, and power lost costs the last second. A
+replica that takes over may lack what it was not yet sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from kompakt.errors import Conflict, StoreDamaged, StoreVersion
+from kompakt.store.memory import used
+from kompakt.store.redis.scripts import ACQUIRE, COMMIT, DELETE, FORGET, HEADS, NOTE, RELEASE, RENEW
+from kompakt.store.redis.server import Server, read_url
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
+
+_log = logging.getLogger("kompakt.store")
+
+SCHEMA = 2
+"""How things are kept; written beside them. 2 has notes, which 1 would not delete with their sessions."""
+
+PAGE = 500
+"""How many rows one command asks for: the server does nothing else meanwhile."""
+
+LARGE_PAGE = 50
+"""How many blobs; each may be megabytes."""
+
+PARTS = ("head", "rows", "names", "turns", "events", "batches", "blobs", "fences")
+
+Entry = TypeVar("Entry", Row, Event)
+
+
+async def open_redis(url: str) -> RedisRecords:
+    """Open the store at ``redis://[user:password@]host[:port]/[database][?prefix=…][&persistence=none]``.
+
+    Raises:
+        UsageError: the URL cannot be meant.
+        StoreUnavailable: no answer, or a server that would lose what it acknowledged.
+        StoreVersion: a newer kompakt keeps its sessions there.
+    """
+    address = read_url(url)
+    server = Server(address)
+    records = RedisRecords(server, prefix=address.prefix)
+    try:
+        await server.check()
+        await records.check()
+    except BaseException:
+        await server.close()
+        raise
+    return records
+
+
+class RedisRecords:
+    """Rows and events in Redis; made by ``open_redis``, for one event loop."""
+
+    def __init__(self, server: Server, *, prefix: str) -> None:
+        self._server = server
+        self._run = server.run
+        self._script = server.script
+        self._prefix = f"{prefix}:"
+
+    async def check(self) -> None:
+        """Leave a note how things are kept; refuse a note from the future."""
+        place = f"{self._prefix}schema"
+        schema = await self._run("GET", place)
+        if schema is None:
+            await self._run("SET", place, SCHEMA, "NX")
+        elif not schema.isdigit():
+            raise StoreDamaged(f"{self._server.place}: {place} is not a number")
+        elif int(schema) < SCHEMA:
+            await self._run("SET", place, SCHEMA)
+        elif int(schema) > SCHEMA:
+            raise StoreVersion(
+                f"{self._server.place} has schema {int(schema)} and this kompakt knows {SCHEMA}: install a newer one"
+            )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._server.close()
+
+    async def head(self, key: str) -> Head | None:
+        """Return a session as it is now."""
+        value, name = await self._run("HMGET", self._own(key, "head"), "value", "name")
+        return self._head(key, value, name) if value is not None else None
+
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
+        """List sessions of a tenant in the order of their keys; a damaged head is skipped and logged, or raised."""
+        if limit < 1:
+            return []
+        sessions = f"{self._tenant(tenant)}sessions"
+        while True:
+            found = await self._script(HEADS, [sessions], [f"({after}" if after else "-", limit, self._prefix])
+            heads: list[Head] = []
+            for key, value, name in found:
+                after = key.decode()
+                try:
+                    heads.append(self._head(after, value, name))
+                except StoreDamaged as error:
+                    if strict:
+                        raise
+                    _log.warning("a damaged session is left out of a list: %s", error)
+            if heads or len(found) < limit:
+                return heads
+
+    async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
+        """Write a batch in one script."""
+        key = batch.head.key
+        tenant = self._tenant(batch.head.tenant)
+        args: list[str | bytes | int] = [batch.id, key, tenant]
+        args += [seen.rows, seen.events] if seen else ["", ""]
+        args += [fence.name, fence.number] if fence else ["", ""]
+        args += [_pack(msgspec.structs.replace(batch.head, tenant="")), batch.head.tenant]
+        args += [batch.head.rows, batch.head.events, len(batch.rows)]
+        for row in batch.rows:
+            args += [row.seq, _pack(msgspec.structs.replace(row, words="")), row.name, row.turn]
+        args.append(len(batch.events))
+        for event in batch.events:
+            args += [event.number, _pack(event)]
+        args.append(len(batch.blobs))
+        for pair in batch.blobs.items():
+            args += pair
+        uses = used(batch)
+        args += [len(uses), *uses]
+        answer = await self._script(COMMIT, [*(self._own(key, part) for part in PARTS), f"{tenant}sessions"], args)
+        if answer == b"changed":
+            raise Conflict(f"session {key}: somebody else wrote first; read it again and try again")
+        if answer == b"fenced":
+            raise Conflict(f"session {key}: its lock was taken over; acquire it again and try again")
+        return answer == b"done"
+
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+        """Return rows in order, a page at a time."""
+        return await self._range(key, "rows", Row, after=after, upto=upto, limit=limit)
+
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+        """Return the rows of these numbers."""
+        wanted = sorted(set(seqs))
+        found: list[Row] = []
+        for start in range(0, len(wanted), PAGE):
+            page = wanted[start : start + PAGE]
+            values = await self._run("HMGET", self._own(key, "rows"), *page)
+            found += self._entries(key, Row, page, values)
+        return found
+
+    async def turn_seqs(self, key: str, turn: int) -> list[int]:
+        """Return the numbers of a turn's rows; Redis orders equal scores by their bytes, so they are sorted here."""
+        found = await self._run("ZRANGE", self._own(key, "turns"), turn, turn, "BYSCORE")
+        return sorted(self._number(key, value) for value in found)
+
+    async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
+        """Return which references are taken."""
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return {}
+        found = await self._run("HMGET", self._own(key, "names"), *wanted)
+        pairs = zip(wanted, found, strict=True)
+        return {name: self._number(key, value) for name, value in pairs if value is not None}
+
+    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+        """Return the events behind a number."""
+        return await self._range(key, "events", Event, after=after)
+
+    async def _range(
+        self, key: str, part: str, kind: type[Entry], *, after: int, upto: int | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Read entries by their numbers, up to the newest that the head counts."""
+        counted = await self._run("HGET", self._own(key, "head"), part)
+        newest = self._number(key, counted or b"0")
+        last = newest if upto is None else min(upto, newest)
+        found: list[Entry] = []
+        start = max(after, 0) + 1
+        while start <= last and (limit is None or len(found) < limit):
+            room = PAGE if limit is None else min(PAGE, limit - len(found))
+            page = range(start, min(last, start + room - 1) + 1)
+            found += self._entries(key, kind, page, await self._run("HMGET", self._own(key, part), *page))
+            start = page.stop
+        return found
+
+    async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return the blobs of these hashes, a page at a time."""
+        prefix, wanted = self._tenant(tenant), list(dict.fromkeys(hashes))
+        found: dict[str, bytes] = {}
+        for start in range(0, len(wanted), LARGE_PAGE):
+            page = wanted[start : start + LARGE_PAGE]
+            blobs = await self._run("MGET", *(f"{prefix}blob:{hash}" for hash in page))
+            found |= {hash: blob for hash, blob in zip(page, blobs, strict=True) if blob is not None}
+        return found
+
+    async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
+        """Say that there is no index: Redis has one only with a module."""
+        return None
+
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names that are not taken, in one script."""
+        check_names(notes)
+        if not notes:
+            return
+        prefix = self._tenant(tenant)
+        pairs = [part for name, value in notes.items() for part in (f"{prefix}note:{name}", value)]
+        await self._script(NOTE, [self._own(key, "notes"), f"{prefix}noted"], [key, *pairs])
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names, a page at a time."""
+        prefix, wanted = self._tenant(tenant), list(dict.fromkeys(names))
+        found: dict[str, bytes] = {}
+        for start in range(0, len(wanted), PAGE):
+            page = wanted[start : start + PAGE]
+            values = await self._run("MGET", *(f"{prefix}note:{name}" for name in page))
+            found |= {name: value for name, value in zip(page, values, strict=True) if value is not None}
+        return found
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant, one script a session."""
+        prefix = self._tenant(tenant)
+        for key in await self._run("SMEMBERS", f"{prefix}noted"):
+            await self._script(FORGET, [self._own(key.decode(), "notes"), f"{prefix}noted"], [key, prefix])
+
+    async def delete(self, keys: Iterable[str]) -> int:
+        """Remove sessions, one script each."""
+        gone = 0
+        for key in list(keys):
+            own = [self._own(key, part) for part in (*PARTS, "notes")]
+            gone += await self._script(DELETE, own, [self._own(key), key])
+        return gone
+
+    async def scrub(self) -> None:
+        """Have the server write its files anew."""
+        await self._server.scrub()
+
+    async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
+        """Try to take a lock."""
+        keys = [self._own(key, f"lock:{name}"), self._own(key, "fences")]
+        number = await self._script(ACQUIRE, keys, [name, _milliseconds(lease)])
+        return Fence(name, int(number)) if number is not None else None
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        """Hold a lock for longer."""
+        keys = [self._own(key, f"lock:{fence.name}")]
+        return bool(await self._script(RENEW, keys, [fence.number, _milliseconds(lease)]))
+
+    async def release(self, key: str, fence: Fence) -> None:
+        """Give a lock back."""
+        await self._script(RELEASE, [self._own(key, f"lock:{fence.name}")], [fence.number])
+
+    def _own(self, key: str, part: str = "") -> str:
+        """Name a key of a session."""
+        return f"{self._prefix}{{{key}}}:{part}"
+
+    def _tenant(self, tenant: str) -> str:
+        """Begin the names of a tenant's keys; a hash, so that no tenant can name another's."""
+        raw = tenant.encode("utf-8", "surrogatepass")
+        return f"{self._prefix}{{{hashlib.blake2b(raw, digest_size=16, person=b'kompakt tenant').hexdigest()}}}:"
+
+    def _head(self, key: str, value: bytes | None, name: bytes | None) -> Head:
+        """Unpack a head; its tenant is kept beside it, since it may hold what packed text cannot."""
+        try:
+            head = msgspec.msgpack.decode(value or b"", type=Head)
+            head = msgspec.structs.replace(head, tenant=(name or b"").decode("utf-8", "surrogatepass"))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._damaged(key, "its head") from error
+        if not is_sound(head):
+            raise self._damaged(key, "its head")
+        return head
+
+    def _entries(
+        self, key: str, kind: type[Entry], numbers: Iterable[int], values: Iterable[bytes | None]
+    ) -> Iterator[Entry]:
+        """Unpack those that are there."""
+        decoder = msgspec.msgpack.Decoder(kind)
+        for number, value in zip(numbers, values, strict=True):
+            if value is None:
+                continue
+            try:
+                yield decoder.decode(value)
+            except msgspec.DecodeError as error:
+                raise self._damaged(key, f"{kind.__name__.lower()} {number}") from error
+
+    def _number(self, key: str, value: bytes) -> int:
+        """Read a number."""
+        if not value.isdigit():
+            raise self._damaged(key, "a number")
+        return int(value)
+
+    def _damaged(self, key: str, what: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self._server.place}: session {key}: {what} is not what was written; restore it from a backup"
+        )
+
+
+def _pack(value: Head | Row | Event) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def _milliseconds(lease: float) -> int:
+    """Give a lease as Redis counts: at least one millisecond."""
+    return max(1, round(lease * 1000))

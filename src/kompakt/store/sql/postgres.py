@@ -1,0 +1,339 @@
+"""Sessions in PostgreSQL: for services of many hosts.
+
+Writers of different sessions never wait for one another, save that a session is not deleted while another of its tenant
+writes blobs, which are shared. A call after the server went away opens a new connection by itself.
+
+Locks are advisory locks of the server, all on one connection that a store keeps for them: when its process dies the
+server sees the connection end and its locks are free at once. A process that merely hangs keeps its connection, so a
+lock has a lease as well, in a row, by the server's clock. The row also says whether its holder has the advisory lock
+(``guarded``). Whoever gets the advisory lock may take a guarded row at once, for its holder is gone; whoever does not
+get it, or finds a row whose holder never had it, may take the row when its lease has run out. Either way the number in
+the row grows, and what the former holder still tries to commit is refused. Advisory locks belong to a connection, so a
+proxy that gives each transaction another connection cannot be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kompakt.errors import Conflict, StoreDamaged, StoreError, UsageError
+from kompakt.store.values import Fence, Row
+
+try:
+    import asyncpg
+    import greenlet
+    from sqlalchemy import select, text
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    from kompakt.store.sql.migrations import indexed, migrate
+    from kompakt.store.sql.postgres_notes import NoteReaders
+    from kompakt.store.sql.records import SqlRecords, refused
+    from kompakt.store.sql.tables import HEADS, NAMES, as_bytes, cleaned, index_names
+except ModuleNotFoundError as missing:
+    raise UsageError(
+        f"a store in PostgreSQL needs {missing.name}, which is not installed: pip install 'kompakt[postgres]'"
+    ) from missing
+
+NEEDS = (greenlet,)
+"""Imported here so that its lack is told before anything is opened."""
+
+CONNECTIONS = 10
+"""Transactions of one store at once; one more connection holds its locks, and a few read notes."""
+
+PATIENCE = 30.0
+"""Seconds that a call waits for a connection or for an answer."""
+
+_NOW = "extract(epoch FROM clock_timestamp())"
+# A commit holds a share lock on the lock's row until it ends. Both statements read the clock after they have waited for
+# that: ON CONFLICT computes its SET once it has the row, and the renewal takes the row in ``held`` first.
+_ACQUIRE = text(
+    "INSERT INTO kompakt_locks AS l (key, name, fence, expires, guarded)"
+    f" VALUES (:key, :name, CAST({_NOW} * 1000 AS bigint), {_NOW} + CAST(:lease AS float8), :guarded)"
+    " ON CONFLICT (key, name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),"
+    f" expires = {_NOW} + CAST(:lease AS float8), guarded = excluded.guarded"
+    f" WHERE l.expires <= {_NOW} OR (l.guarded AND CAST(:free AS boolean)) RETURNING fence"
+)
+_RENEW = text(
+    "WITH held AS (SELECT key, name FROM kompakt_locks"
+    f" WHERE key = :key AND name = :name AND fence = :fence AND expires > {_NOW} FOR UPDATE)"
+    f" UPDATE kompakt_locks AS l SET expires = {_NOW} + CAST(:lease AS float8), guarded = :guarded"
+    " FROM held WHERE l.key = held.key AND l.name = held.name"
+)
+_RELEASE = text("UPDATE kompakt_locks SET expires = 0 WHERE key = :key AND name = :name AND fence = :fence")
+_TRY = text("SELECT pg_try_advisory_lock(:first, :second)")
+_UNLOCK = text("SELECT pg_advisory_unlock(:first, :second)")
+_SHARE = text("SELECT pg_advisory_xact_lock_shared(:first, :second)")
+_ALONE = text("SELECT pg_advisory_xact_lock(:first, :second)")
+_WORDS = text(
+    "INSERT INTO kompakt_words (key, seq, text, names)"
+    " VALUES (:key, :seq, :text, to_tsvector('simple', CAST(:names AS text)))"
+)
+_SEARCH = text(
+    "SELECT seq FROM kompakt_words, to_tsquery('simple', CAST(:query AS text)) AS asked"
+    " WHERE names @@ asked AND key = :key ORDER BY ts_rank(names, asked) DESC, seq DESC LIMIT :limit"
+)
+
+_REASONS = {
+    "08": "the connection was lost; nothing of this call was written unless it had ended, and it may be repeated",
+    "28": "the server does not accept this user and password",
+    "3D": "there is no such database; create it first",
+    "42501": "this user may not do that; grant it the right to create and change tables",
+    "25006": "is read-only at the moment; use the primary server",
+    "53100": "the server's disk is full; make room and try again, nothing of this call was written",
+    "53": "the server has no connections or memory left; try again",
+    "57": "the server is stopping or starting; try again",
+    "40": "was changed by others at the same time; try again",
+}
+
+
+class PostgresRecords(SqlRecords):
+    """Records in a PostgreSQL database."""
+
+    _wrong = (SQLAlchemyError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+    def __init__(self, engine: AsyncEngine, single: AsyncEngine, place: str) -> None:
+        super().__init__(engine, place)
+        self._single = single
+        self._locks = _Locks(single)
+        self._readers = NoteReaders(single, PATIENCE)
+
+    @asynccontextmanager
+    async def _connection(self, *, write: bool) -> AsyncGenerator[AsyncConnection]:
+        if write:
+            async with self.engine.begin() as connection:
+                yield connection
+            return
+        async with self.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            yield connection
+
+    def _explained(self, error: BaseException) -> StoreError:
+        return explained(self.place, error)
+
+    async def close(self) -> None:
+        """Let go of connections; may be called twice."""
+        async with self.explaining():
+            await self._locks.close()
+            await self._readers.close()
+        await self._single.dispose()
+        await super().close()
+
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+        words = [indexed("postgresql", key, row.seq, row.words) | {"text": cleaned(row.words)} for row in rows]
+        await connection.execute(_WORDS, words)
+
+    async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
+        """Nothing to do: the index is a column beside the words."""
+
+    async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
+        names = dict.fromkeys(index_names(key, words))
+        if not names:
+            return []
+        query = {"query": " | ".join(names), "key": key, "limit": limit}
+        return list((await connection.execute(_SEARCH, query)).scalars())
+
+    async def _keep_blobs(self, connection: AsyncConnection, tenants: list[bytes], *, alone: bool) -> None:
+        for tenant in tenants:
+            await connection.execute(_ALONE if alone else _SHARE, _numbers(b"blobs", tenant))
+
+    async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
+        of = select(HEADS.c.tenant).where(HEADS.c.key.in_(keys)).order_by(HEADS.c.key).with_for_update()
+        return list((await connection.execute(of)).scalars())
+
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        async with self.explaining():
+            return await self._readers.read(tenant, names)
+
+    async def scrub(self) -> None:
+        """Rewrite each table from what is still in it; sessions wait meanwhile, one table at a time.
+
+        The server's own log keeps what was deleted until it reuses those files, and so do its replicas and backups.
+        """
+        async with self.explaining(), self._single.connect() as connection:
+            for name in NAMES:
+                await connection.execute(text(f"VACUUM FULL {name}"))
+            try:
+                await connection.execute(text("CHECKPOINT"))
+            except DBAPIError as error:
+                if _state(error.orig) != "42501":
+                    raise
+
+    async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
+        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it."""
+        async with self.explaining():
+            return await self._locks.acquire(key, name, lease)
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
+        async with self.explaining():
+            return await self._locks.renew(key, fence, lease)
+
+    async def release(self, key: str, fence: Fence) -> None:
+        """Give a lock back; one that was lost is left alone."""
+        async with self.explaining():
+            await self._locks.release(key, fence)
+
+
+class _Locks:
+    """The locks of one store, on one connection."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._open: AsyncConnection | None = None
+        self._held: dict[tuple[str, str], int] = {}
+        """The number of each lock whose advisory lock this connection has."""
+        self._turn = asyncio.Lock()
+
+    async def acquire(self, key: str, name: str, lease: float) -> Fence | None:
+        async with self._connected() as connection:
+            mine = (key, name) in self._held
+            free = not mine and await self._try(connection, key, name)
+            values = {"key": key, "name": name, "lease": lease, "free": free, "guarded": free or mine}
+            number = (await connection.execute(_ACQUIRE, values)).scalar()
+            if number is None:
+                if free:
+                    await connection.execute(_UNLOCK, _lock(key, name))
+                return None
+            if free or mine:
+                self._held[key, name] = number
+            return Fence(name, number)
+
+    async def renew(self, key: str, fence: Fence, lease: float) -> bool:
+        """Renew the row, and take the advisory lock again when a connection was lost with it and nobody came."""
+        async with self._connected() as connection:
+            place = (key, fence.name)
+            if place not in self._held and await self._try(connection, *place):
+                self._held[place] = fence.number
+            guarded = self._held.get(place) == fence.number
+            values = {"key": key, "name": fence.name, "fence": fence.number, "lease": lease, "guarded": guarded}
+            if (await connection.execute(_RENEW, values)).rowcount == 1:
+                return True
+            await self._let_go(connection, key, fence)
+            return False
+
+    async def release(self, key: str, fence: Fence) -> None:
+        async with self._connected() as connection:
+            await connection.execute(_RELEASE, {"key": key, "name": fence.name, "fence": fence.number})
+            await self._let_go(connection, key, fence)
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._drop()
+
+    async def _let_go(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
+        if self._held.get((key, fence.name)) == fence.number:
+            await connection.execute(_UNLOCK, _lock(key, fence.name))
+            del self._held[key, fence.name]
+
+    async def _try(self, connection: AsyncConnection, key: str, name: str) -> bool:
+        return bool((await connection.execute(_TRY, _lock(key, name))).scalar())
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[AsyncConnection]:
+        """Use the connection; one that fails in any way is dropped, and the server frees what it held."""
+        async with self._turn:
+            try:
+                yield await self._alive()
+            except BaseException:
+                await self._drop()
+                raise
+
+    async def _alive(self) -> AsyncConnection:
+        if self._open is not None:
+            try:
+                await self._open.execute(text("SELECT 1"))
+            except (DBAPIError, OSError):
+                await self._drop()
+        if self._open is None:
+            self._open = await self._engine.connect()
+        return self._open
+
+    async def _drop(self) -> None:
+        self._held.clear()
+        connection, self._open = self._open, None
+        if connection is not None:
+            await connection.invalidate()
+            await connection.close()
+
+
+async def open_postgres(url: str) -> SqlRecords:
+    """Open a store in a database: ``postgresql://user:pw@host:port/db`` or ``postgresql:///db?host=/socket/dir``.
+
+    Raises:
+        StoreUnavailable: the server cannot be reached, or does not let this user in.
+        StoreVersion: a newer kompakt made the tables.
+    """
+    parsed = _parsed(url)
+    place = f"postgresql://{parsed.host or parsed.query.get('host', '')}/{parsed.database or ''}"
+    settings: dict[str, Any] = {"timeout": PATIENCE, "server_settings": {"application_name": "kompakt"}}
+    engine = create_async_engine(
+        parsed, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=PATIENCE, pool_pre_ping=True,
+        hide_parameters=True, connect_args=settings | {"command_timeout": PATIENCE},
+    )  # fmt: skip
+    single = create_async_engine(
+        parsed, poolclass=NullPool, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=settings
+    )
+    records = PostgresRecords(engine, single, place)
+    try:
+        async with records.explaining():
+            await migrate(engine)
+    except BaseException:
+        await records.close()
+        raise
+    return records
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise UsageError("not an address of a database; write postgresql://user:password@host:port/database") from None
+    if parsed.get_backend_name() not in ("postgresql", "postgres"):
+        raise UsageError(f"{parsed.get_backend_name()!r} is not PostgreSQL; an address begins with postgresql://")
+    query = {("ssl" if name == "sslmode" else name): value for name, value in parsed.query.items()}
+    return parsed.set(drivername="postgresql+asyncpg", query=query)
+
+
+def _lock(key: str, name: str) -> dict[str, int]:
+    return _numbers(as_bytes(key), as_bytes(name))
+
+
+def _numbers(*parts: bytes) -> dict[str, int]:
+    """Name an advisory lock: two numbers made from its parts."""
+    hasher = hashlib.blake2b(digest_size=8, person=b"kompakt lock")
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "big") + part)
+    digest = hasher.digest()
+    return {
+        "first": int.from_bytes(digest[:4], "big", signed=True),
+        "second": int.from_bytes(digest[4:], "big", signed=True),
+    }
+
+
+def _state(error: BaseException | None) -> str:
+    return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
+
+
+def explained(place: str, error: BaseException) -> StoreError:
+    """Say what an error of PostgreSQL, or of the way to it, means."""
+    state = _state(error)
+    if state.startswith("XX0") and state != "XX000":
+        return StoreDamaged(f"{place}: the server found its files damaged; restore them from a backup")
+    if state == "42P01":
+        return StoreDamaged(f"{place}: a table of the store is missing; restore it from a backup")
+    if state.startswith("23"):
+        return Conflict(f"{place}: a row, event or reference of this batch is there already; nothing was written")
+    for begin in (state, state[:2]):
+        if begin in _REASONS:
+            return refused(place, _REASONS[begin])
+    if state:
+        return refused(place, f"the server did not do what it was asked (SQLSTATE {state})")
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        return refused(place, f"cannot be reached ({type(error).__name__}); check the address and that it runs")
+    return refused(place, f"did not answer, or hung up ({type(error).__name__}); try again")

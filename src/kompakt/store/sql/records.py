@@ -1,0 +1,383 @@
+"""The records of many sessions in a SQL database; ``sqlite`` and ``postgres`` add what differs between the two.
+
+A batch is one transaction of five to nine statements, none of which looks at more than what the batch itself writes, so
+the thousandth costs what the first did. The head is changed by a comparison: it must still count the rows and events
+that the writer saw. Every error of a driver becomes one of kompakt's; its own text is left out, since drivers quote the
+values of a statement.
+
+Order of locks, where the database has any: batch, lock row, head, blobs of the tenant, notes by name. Deleting takes
+them in the same order, so neither can wait for the other in a circle.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Executable, Table, bindparam, delete, exists, insert, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as insert_unless_there
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable
+from kompakt.store.sql.tables import (
+    BATCHES,
+    BLOBS,
+    EVENTS,
+    HEADS,
+    LARGEST,
+    LOCKS,
+    NOTES,
+    ROWS,
+    USES,
+    WORDS,
+    as_bytes,
+    chunks,
+    cleaned,
+    storable,
+)
+from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
+
+_log = logging.getLogger("kompakt.store")
+
+_Record = TypeVar("_Record", Head, Row, Event)
+
+_HASHES = msgspec.json.Decoder(tuple[str, ...])
+
+_SWAP = (
+    update(HEADS)
+    .where(HEADS.c.key == bindparam("of"), HEADS.c.rows == bindparam("seen_rows"))
+    .where(HEADS.c.events == bindparam("seen_events"))
+)
+
+
+class SqlRecords(ABC):
+    """``Records`` over an engine of SQLAlchemy."""
+
+    _wrong: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
+    """What a driver raises."""
+
+    def __init__(self, engine: AsyncEngine, place: str) -> None:
+        self.engine = engine
+        self.place = place
+        """Where the store is, without user and password: for the texts of errors."""
+
+    # What differs between databases
+
+    @abstractmethod
+    def _connection(self, *, write: bool) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Open a connection: in a transaction when it is going to write."""
+
+    @abstractmethod
+    def _explained(self, error: BaseException) -> StoreError:
+        """Say what an error of the driver means."""
+
+    @abstractmethod
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+        """Write what the index is to know of some rows."""
+
+    @abstractmethod
+    async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
+        """Remove what the index knows of some sessions; the words themselves are still there."""
+
+    @abstractmethod
+    async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
+        """Look words up in the index of a session."""
+
+    @abstractmethod
+    async def _keep_blobs(self, connection: AsyncConnection, tenants: list[bytes], *, alone: bool) -> None:
+        """Until the transaction ends, let nobody remove blobs of tenants; ``alone``: nor use them anew."""
+
+    @abstractmethod
+    async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
+        """Let nobody write to sessions until the transaction ends; return their tenants."""
+
+    @abstractmethod
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        """Read notes by a shorter way than the engine's; ``None`` when it is closed at the moment, or too narrow."""
+
+    @abstractmethod
+    async def scrub(self) -> None:
+        """Make sure that what was deleted is no longer anywhere in the store's own files."""
+
+    @abstractmethod
+    async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
+        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it."""
+
+    @abstractmethod
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
+
+    @abstractmethod
+    async def release(self, key: str, fence: Fence) -> None:
+        """Give a lock back; one that was lost is left alone."""
+
+    # What does not
+
+    @asynccontextmanager
+    async def explaining(self) -> AsyncGenerator[None]:
+        """Turn what goes wrong with the database into an error of kompakt's."""
+        try:
+            yield
+        except self._wrong as error:
+            cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+            raise self._explained(cause) from None
+
+    @asynccontextmanager
+    async def _using(self, *, write: bool = False) -> AsyncGenerator[AsyncConnection]:
+        """Open a connection, with its errors explained."""
+        async with self.explaining(), self._connection(write=write) as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Let go of connections and files; may be called twice."""
+        await self.engine.dispose()
+
+    async def head(self, key: str) -> Head | None:
+        """Return a session as it is now; ``None`` when there is none."""
+        found = await self._all(select(HEADS).where(HEADS.c.key.in_(storable([key]))))
+        return self._head(found[0]) if found else None
+
+    async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
+        """List sessions of a tenant in the order of their keys, those after the key ``after``.
+
+        A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
+        """
+        start = cleaned(after.partition("\0")[0])
+        while True:
+            of = select(HEADS).where(HEADS.c.tenant == as_bytes(tenant), HEADS.c.key > start)
+            page = await self._all(of.order_by(HEADS.c.key).limit(limit))
+            heads = [head for found in page if (head := self._listed(found, start, strict)) is not None]
+            if heads or not page or len(page) < limit:
+                return heads
+            last = max((found["key"] for found in page if isinstance(found["key"], str)), default="")
+            if last <= start:
+                raise StoreDamaged(f"{self.place}: the sessions cannot be listed; restore the store from a backup")
+            start = last
+
+    def _listed(self, found: dict[str, Any], start: str, strict: bool) -> Head | None:
+        """Read a head of a page; ``None`` when it is damaged."""
+        try:
+            head = self._head(found)
+            if head.key <= start:
+                raise self._damaged(found, "the key")
+        except StoreDamaged as error:
+            if strict:
+                raise
+            _log.warning("a damaged session is left out of a list: %s", error)
+            return None
+        return head
+
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+        """Return rows with ``after < seq <= upto`` in order, at most ``limit`` of them, ``words`` left empty."""
+        of = select(ROWS).where(ROWS.c.key == key, ROWS.c.seq > after, ROWS.c.seq <= min(upto, LARGEST))
+        return [self._row(found) for found in await self._all(of.order_by(ROWS.c.seq).limit(limit))]
+
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+        """Return the rows of these numbers that exist, in order."""
+        some = sorted({seq for seq in seqs if 0 < seq <= LARGEST})
+        of = select(ROWS).where(ROWS.c.key == key).order_by(ROWS.c.seq)
+        pages = [await self._all(of.where(ROWS.c.seq.in_(part))) for part in chunks(some)]
+        return [self._row(found) for page in pages for found in page]
+
+    async def turn_seqs(self, key: str, turn: int) -> list[int]:
+        """Return the numbers of a turn's rows, in order; after a revert a turn can be there twice."""
+        of = select(ROWS.c.seq).where(ROWS.c.key == key, ROWS.c.turn == turn).order_by(ROWS.c.seq)
+        return [found["seq"] for found in await self._all(of)]
+
+    async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
+        """Return which of these references are taken, with their rows' numbers."""
+        of = select(ROWS.c.name, ROWS.c.seq).where(ROWS.c.key == key)
+        pages = [await self._all(of.where(ROWS.c.name.in_(part))) for part in chunks(storable(names))]
+        return {found["name"]: found["seq"] for page in pages for found in page}
+
+    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+        """Return the events behind a number, in order."""
+        of = select(EVENTS).where(EVENTS.c.key == key, EVENTS.c.number > after).order_by(EVENTS.c.number)
+        return [self._event(found) for found in await self._all(of)]
+
+    async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return the blobs of these hashes that exist."""
+        of = select(BLOBS.c.hash, BLOBS.c.data).where(BLOBS.c.tenant == as_bytes(tenant))
+        pages = [await self._all(of.where(BLOBS.c.hash.in_(part))) for part in chunks(storable(hashes))]
+        return {found["hash"]: self._blob(found) for page in pages for found in page}
+
+    async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
+        """Return the numbers of rows with any of these words, best first."""
+        async with self._using() as connection:
+            return await self._found(connection, key, " ".join(words), limit)
+
+    async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
+        """Write a batch in one transaction; false when the session has a batch of this id, which then changes nothing.
+
+        Raises:
+            Conflict: the session has other rows or events than ``seen`` says, or the fence was taken over.
+        """
+        head = batch.head
+        async with self._using(write=True) as connection:
+            if not await self._add(connection, BATCHES, [{"key": head.key, "id": batch.id}]):
+                return False
+            if fence is not None:
+                await self._check(connection, head.key, fence)
+            await self._swap(connection, head, seen)
+            rows = [_values(row, "words") | {"key": head.key} for row in batch.rows]
+            events = [_values(event) | {"key": head.key} for event in batch.events]
+            for table, values in ((ROWS, rows), (EVENTS, events)):
+                if values:
+                    await connection.execute(insert(table), values)
+            if worded := [row for row in batch.rows if row.words]:
+                await self._write_words(connection, head.key, worded)
+            await self._write_blobs(connection, batch)
+        return True
+
+    async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
+        """Keep values under names of a tenant, in one transaction; a name that is there keeps its first value."""
+        check_names(notes)
+        if not notes:
+            return
+        shared = {"tenant": as_bytes(tenant), "key": key}
+        values = [shared | {"name": as_bytes(name), "data": notes[name]} for name in sorted(notes)]
+        async with self._using(write=True) as connection:
+            await self._add(connection, NOTES, values)
+
+    async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
+        """Return the values of these names that exist."""
+        asked, of = {as_bytes(name): name for name in names}, as_bytes(tenant)
+        found: dict[str, bytes] = {}
+        for part in chunks(asked):
+            pairs = await self._quick_notes(of, part)
+            if pairs is None:
+                where = select(NOTES.c.name, NOTES.c.data).where(NOTES.c.tenant == of, NOTES.c.name.in_(part))
+                pairs = [(row["name"], row["data"]) for row in await self._all(where)]
+            for name, data in pairs:
+                if not isinstance(data, bytes):
+                    raise StoreDamaged(f"{self.place}: note {asked[name]!r} is not what was written")
+                found[asked[name]] = data
+        return found
+
+    async def forget(self, tenant: str) -> None:
+        """Remove all notes of a tenant."""
+        async with self._using(write=True) as connection:
+            await self._drop_notes(connection, NOTES.c.tenant == as_bytes(tenant))
+
+    async def _drop_notes(self, connection: AsyncConnection, which: ColumnElement[bool]) -> None:
+        """Remove notes in the order of their names, so that two who remove the same never wait in a circle."""
+        names = (NOTES.c.tenant, NOTES.c.name)
+        gone = select(*names).where(which).order_by(*names).with_for_update()
+        await connection.execute(delete(NOTES).where(tuple_(*names).in_(gone)))
+
+    async def delete(self, keys: Iterable[str]) -> int:
+        """Remove sessions for good: rows, events, notes, index, locks, and blobs nobody else needs; return how many."""
+        count = 0
+        for part in chunks(storable(list(keys))):
+            async with self._using(write=True) as connection:
+                await connection.execute(delete(LOCKS).where(LOCKS.c.key.in_(part)))
+                tenants = await self._lock_heads(connection, part)
+                await self._keep_blobs(connection, sorted(set(tenants)), alone=True)
+                await self._forget_words(connection, part)
+                theirs = select(USES.c.tenant, USES.c.hash).where(USES.c.key.in_(part))
+                others = exists().where(USES.c.tenant == BLOBS.c.tenant, USES.c.hash == BLOBS.c.hash)
+                unused = delete(BLOBS).where(tuple_(BLOBS.c.tenant, BLOBS.c.hash).in_(theirs))
+                await connection.execute(unused.where(~others.where(USES.c.key.not_in(part))))
+                for table in (USES, WORDS, ROWS, EVENTS, BATCHES, HEADS):
+                    await connection.execute(delete(table).where(table.c.key.in_(part)))
+                await self._drop_notes(connection, NOTES.c.key.in_(part))
+                count += len(tenants)
+        return count
+
+    async def _all(self, query: Executable) -> list[dict[str, Any]]:
+        async with self._using() as connection:
+            result = await connection.execute(query)
+        names = [f"{name}" for name in result.keys()]  # noqa: SIM118 - a result is no dict
+        return [dict(zip(names, found, strict=True)) for found in result]
+
+    async def _add(self, connection: AsyncConnection, table: Table, values: list[dict[str, Any]]) -> bool:
+        """Write what is not there yet; true when one row was to be written and was."""
+        result = await connection.execute(insert_unless_there(table).on_conflict_do_nothing(), values)
+        return result.rowcount == 1
+
+    async def _check(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
+        held = select(LOCKS.c.fence).where(LOCKS.c.key == key, LOCKS.c.name == fence.name).with_for_update(read=True)
+        if (await connection.execute(held)).scalar() != fence.number:
+            raise Conflict(f"session {key}: somebody else took the lock {fence.name!r} over; nothing was written")
+
+    async def _swap(self, connection: AsyncConnection, head: Head, seen: Head | None) -> None:
+        values = _values(head) | {"tenant": as_bytes(head.tenant)}
+        if seen is None:
+            if not await self._add(connection, HEADS, [values]):
+                raise Conflict(f"session {head.key}: somebody else began it; read it and try again")
+            return
+        compared = {"of": head.key, "seen_rows": seen.rows, "seen_events": seen.events}
+        if (await connection.execute(_SWAP, values | compared)).rowcount != 1:
+            raise Conflict(
+                f"session {head.key} no longer has {seen.rows} rows and {seen.events} events: "
+                "somebody else wrote to it, or removed it; read it and try again"
+            )
+
+    async def _write_blobs(self, connection: AsyncConnection, batch: Batch) -> None:
+        used = set(batch.blobs).union(*(row.blobs for row in batch.rows), *(event.blobs for event in batch.events))
+        if not used:
+            return
+        tenant = as_bytes(batch.head.tenant)
+        await self._keep_blobs(connection, [tenant], alone=False)
+        if batch.blobs:
+            blobs = [{"tenant": tenant, "hash": name, "data": batch.blobs[name]} for name in sorted(batch.blobs)]
+            await self._add(connection, BLOBS, blobs)
+        uses = [{"key": batch.head.key, "hash": name, "tenant": tenant} for name in sorted(used)]
+        await self._add(connection, USES, uses)
+
+    def _head(self, found: dict[str, Any]) -> Head:
+        tenant = found["tenant"]
+        try:
+            text = tenant.decode("utf-8", "surrogatepass") if isinstance(tenant, bytes) else tenant
+        except UnicodeDecodeError:
+            raise self._damaged(found, "the tenant") from None
+        head = self._checked(found | {"tenant": text}, Head, "the head")
+        if not is_sound(head):
+            raise self._damaged(found, "the head")
+        return head
+
+    def _row(self, found: dict[str, Any]) -> Row:
+        return self._checked(self._unpacked(found), Row, f"row {found['seq']}")
+
+    def _event(self, found: dict[str, Any]) -> Event:
+        return self._checked(self._unpacked(found), Event, f"event {found['number']}")
+
+    def _blob(self, found: dict[str, Any]) -> bytes:
+        if not isinstance(found["data"], bytes):
+            raise StoreDamaged(f"{self.place}: blob {found['hash']} is not what was written")
+        return found["data"]
+
+    def _unpacked(self, found: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return found | {"blobs": _HASHES.decode(found["blobs"])}
+        except (msgspec.DecodeError, TypeError):
+            raise self._damaged(found, "the list of blobs") from None
+
+    def _checked(self, values: dict[str, Any], kind: type[_Record], what: str) -> _Record:
+        try:
+            return msgspec.convert(values, kind, builtin_types=(bytes,))
+        except msgspec.ValidationError:
+            raise self._damaged(values, what) from None
+
+    def _damaged(self, found: dict[str, Any], what: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self.place}: session {found['key']}: {what} is not what was written; restore it from a backup"
+        )
+
+
+def refused(place: str, why: str) -> StoreUnavailable:
+    """Say that a store cannot be used, where, and why."""
+    return StoreUnavailable(f"{place}: {why}")
+
+
+def _values(record: Head | Row | Event, *left_out: str) -> dict[str, Any]:
+    """Return the columns of a record."""
+    values = {name: getattr(record, name) for name in record.__struct_fields__ if name not in left_out}
+    if not isinstance(record, Head):
+        values["blobs"] = msgspec.json.encode(record.blobs).decode()
+    return values

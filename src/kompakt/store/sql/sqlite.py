@@ -1,0 +1,399 @@
+"""Sessions in one SQLite file: nothing to install, many processes at once, safe against a kill at any moment.
+
+The file is in WAL mode with every commit synced, so readers never wait and what was acknowledged stays. There is one
+writer at a time: tasks of a process queue for a lock of their own, in order, and only the first of them asks SQLite,
+with ``BEGIN IMMEDIATE``, so a transaction never has to be upgraded half-way. Other processes are waited for up to
+``patience`` seconds. What is deleted is overwritten with zeros.
+
+A commit costs one sync of the disk; a connection is a thread, and four of them serve any number of tasks. Notes are
+read without any of them; see ``sqlite_notes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
+from kompakt.store.sql.sqlite_notes import NoteReader
+from kompakt.store.values import Fence, Row
+
+try:
+    import aiosqlite
+    import greenlet
+    from sqlalchemy import Connection, event, insert, select, text
+    from sqlalchemy.engine import URL
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+    from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+    from kompakt.store.sql.migrations import INDEX_ROWS, WRITE, indexed, migrate
+    from kompakt.store.sql.records import SqlRecords, refused
+    from kompakt.store.sql.tables import HEADS, WORDS, chunks, cleaned, index_names
+except ModuleNotFoundError as missing:
+    raise UsageError(
+        f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; reinstall kompakt: "
+        "pip install --force-reinstall kompakt"
+    ) from missing
+
+NEEDS = (greenlet,)
+"""Imported here so that its lack is told before anything is opened."""
+
+BARE = "kompakt_bare"
+"""The option of a connection that begins no transaction: each statement is its own."""
+
+CONNECTIONS = 4
+
+_FULL, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _CANTOPEN, _NOTADB, _CONSTRAINT = 13, 5, 6, 8, 10, 11, 14, 26, 19
+
+_REASONS = {
+    _FULL: "the disk is full; make room and try again, nothing of this call was written",
+    _BUSY: "other processes kept it busy for too long; try again",
+    _LOCKED: "other processes kept it busy for too long; try again",
+    _READONLY: "may not be written to; check the permissions of the file and of its directory",
+    _IOERR: "the disk reported an error on reading or writing; check it, and the room left on it",
+    _CANTOPEN: "cannot be opened; check that the directory exists and may be written to",
+}
+
+_ACQUIRE = text(
+    "INSERT INTO kompakt_locks (key, name, fence, expires, guarded) VALUES (:key, :name, :first, :until, 0)"
+    " ON CONFLICT (key, name) DO UPDATE SET fence = max(fence + 1, excluded.fence), expires = excluded.expires"
+    " RETURNING fence"
+)
+_RENEW = text("UPDATE kompakt_locks SET expires = :until WHERE key = :key AND name = :name AND fence = :fence")
+_HELD = text("SELECT fence, expires FROM kompakt_locks WHERE key = :key AND name = :name AND expires > 0")
+_MAX_LEASES = 10_000
+"""Leases of others that a store remembers; a forgotten one is observed anew."""
+_SEARCH = text(
+    "SELECT w.seq FROM kompakt_index JOIN kompakt_words AS w ON w.id = kompakt_index.rowid"
+    " WHERE kompakt_index MATCH :query AND w.key = :key ORDER BY rank, w.seq DESC LIMIT :limit"
+)
+_UNINDEX = text("INSERT INTO kompakt_index (kompakt_index, rowid, names) VALUES ('delete', :id, :names)")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+class _Cursor(aiosqlite.Cursor):
+    """A cursor that crosses to the connection's thread once a statement, where the driver's own crosses four times."""
+
+    _rows: list[Any]
+    _running = False
+    """True for good when a statement was cancelled: then only its thread knows when it ended."""
+
+    async def __aenter__(self) -> _Cursor:
+        return self
+
+    async def _execute(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Hand over a call that does not show its arguments: the driver writes what it is handed to its log."""
+        return await super()._execute(lambda: fn(*args, **kwargs))
+
+    async def execute(self, sql: str, parameters: Any = ()) -> _Cursor:
+        self._running = True
+        await self._execute(self._execute_all, sql, parameters)
+        self._running = False
+        return self
+
+    def _execute_all(self, sql: str, parameters: Any) -> None:
+        try:
+            self._rows = self._cursor.execute(sql, parameters).fetchall()
+        except sqlite3.Error:
+            self._running = False
+            raise
+
+    async def fetchall(self) -> list[Any]:
+        return self._rows
+
+    async def executemany(self, sql: str, parameters: Any) -> _Cursor:
+        self._running = True
+        await super().executemany(sql, parameters)
+        self._running = False
+        return self
+
+    async def close(self) -> None:
+        if not self._running:
+            self._cursor.close()
+
+
+class _Connection(aiosqlite.Connection):
+    """A connection to a file, with what SQLite keeps per connection set; only we begin transactions.
+
+    It is rolled back before it is closed: SQLite keeps a closed connection, with its transaction, for as long as
+    anybody refers to one of its statements, and the error of a cancelled call does.
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        def connect() -> sqlite3.Connection:
+            opened = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+            for setting in ("synchronous=FULL", "secure_delete=ON", "temp_store=MEMORY"):
+                opened.execute(f"PRAGMA {setting}")
+            opened.text_factory = _text  # one damaged text must not fail the whole query
+            return opened
+
+        super().__init__(connect, iter_chunk_size=64)
+        self._thread.daemon = True
+
+    def cursor(self) -> Any:
+        return _Cursor(self, self._conn.cursor())
+
+    async def close(self) -> None:
+        self._end_transaction()
+        await super().close()
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        self._end_transaction()
+        return super().stop()
+
+    async def ended(self) -> None:
+        """Wait for the thread of a connection that could not be made: it still wants to report to this loop."""
+        await asyncio.to_thread(self._thread.join)
+
+    def _end_transaction(self) -> None:
+        if self._running and self._connection is not None:
+            self._tx.put_nowait((None, self._connection.rollback))
+
+
+class SqliteRecords(SqlRecords):
+    """Records in a SQLite file."""
+
+    _wrong = (*SqlRecords._wrong, UnicodeDecodeError)
+    """The driver raises the last one when an error quotes a damaged schema."""
+
+    def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
+        super().__init__(engine, f"sqlite:///{path}")
+        self._patience = patience
+        self._reader = NoteReader(path)
+        self._turn = asyncio.Lock()
+        self._leases = _Leases()
+
+    @asynccontextmanager
+    async def _connection(self, *, write: bool) -> AsyncGenerator[AsyncConnection]:
+        if not write:
+            async with self.engine.execution_options(**{BARE: True}).connect() as connection:
+                yield connection
+            return
+        async with self._turn, self.engine.execution_options(**{WRITE: True}).begin() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Let go of connections; may be called twice."""
+        self._reader.close()
+        await super().close()
+
+    async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
+        return await self._reader.read(tenant, names)
+
+    def _explained(self, error: BaseException) -> StoreError:
+        return explained(self.place, error)
+
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+        words = [{"key": key, "seq": row.seq, "text": cleaned(row.words)} for row in rows]
+        await connection.execute(insert(WORDS), words)
+        await connection.execute(INDEX_ROWS["sqlite"], [indexed("sqlite", key, row.seq, row.words) for row in rows])
+
+    async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
+        for key in keys:
+            found = await connection.execute(text("SELECT id, text FROM kompakt_words WHERE key = :key"), {"key": key})
+            for page in chunks(found.all()):
+                gone = [{"id": row.id, "names": " ".join(index_names(key, row.text))} for row in page]
+                await connection.execute(_UNINDEX, gone)
+
+    async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
+        names = dict.fromkeys(index_names(key, words))
+        if not names:
+            return []
+        query = {"query": " OR ".join(names), "key": key, "limit": limit}
+        return list((await connection.execute(_SEARCH, query)).scalars())
+
+    async def _keep_blobs(self, connection: AsyncConnection, tenants: list[bytes], *, alone: bool) -> None:
+        """Nothing to do: there is one writer."""
+
+    async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
+        return list((await connection.execute(select(HEADS.c.tenant).where(HEADS.c.key.in_(keys)))).scalars())
+
+    async def scrub(self) -> None:
+        """Rewrite the file from what is still in it, and empty the log beside it."""
+        async with self._turn, self._using() as connection:
+            await connection.execute(text("INSERT INTO kompakt_index (kompakt_index) VALUES ('optimize')"))
+            await connection.execute(text("VACUUM"))
+            until = time.monotonic() + self._patience
+            while (await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))).one()[0]:
+                if time.monotonic() > until:
+                    raise refused(self.place, "is being read, so its log cannot be emptied; scrub it again later")
+                await asyncio.sleep(0.05)
+
+    async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
+        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it.
+
+        All who take a lock of one name ask for the same lease. The number of the lock begins with the time in
+        milliseconds, so it grows even after the row was deleted with its session.
+        """
+        async with self._using() as connection:
+            if await self._holder(connection, key, name, lease) is not None:
+                return None
+        async with self._using(write=True) as connection:
+            if await self._holder(connection, key, name, lease) is not None:
+                return None
+            now = time.time()  # read inside the transaction: the wait for other writers must not eat the lease
+            values = {"key": key, "name": name, "until": now + lease, "first": int(now * 1000)}
+            number: int = (await connection.execute(_ACQUIRE, values)).scalar_one()
+            self._leases.note(key, name, number, now + lease, lease)
+        return Fence(name, number)
+
+    async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
+        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
+        async with self._using(write=True) as connection:
+            if await self._holder(connection, key, fence.name, lease) != fence.number:
+                return False
+            until = time.time() + lease
+            await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": until})
+            self._leases.note(key, fence.name, fence.number, until, lease)
+        return True
+
+    async def release(self, key: str, fence: Fence) -> None:
+        """Give a lock back; one that was lost is left alone."""
+        async with self._using(write=True) as connection:
+            await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": 0.0})
+
+    async def _holder(self, connection: AsyncConnection, key: str, name: str, lease: float) -> int | None:
+        """Return the number under which a lock is held now."""
+        row = (await connection.execute(_HELD, {"key": key, "name": name})).first()
+        if row is None or self._leases.has_ended(key, name, row.fence, row.expires, lease):
+            return None
+        return row.fence
+
+
+class _Leases:
+    """Tells when leases end by a clock that nobody sets.
+
+    A row states its end by the host's clock, which may be set back or forward. So the host's clock is read only once
+    for each state of a row: when a store writes it or first sees it. From then on the monotonic clock counts, and no
+    longer than the length of a lease. A holder that lives renews its row, which is another state.
+    """
+
+    __slots__ = ("_ends",)
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, str], tuple[int, float, float]] = {}
+        """Fence and stated end of each lock, and when it ends by the monotonic clock."""
+
+    def note(self, key: str, name: str, fence: int, stated: float, left: float) -> None:
+        """Note a state of a lock and the seconds that are left of it."""
+        if len(self._ends) >= _MAX_LEASES:
+            self._ends.pop(next(iter(self._ends)))
+        self._ends[key, name] = fence, stated, time.monotonic() + left
+
+    def has_ended(self, key: str, name: str, fence: int, stated: float, lease: float) -> bool:
+        """Tell whether a lock in this state is free."""
+        known = self._ends.get((key, name))
+        if known is None or known[:2] != (fence, stated):
+            self.note(key, name, fence, stated, min(max(stated - time.time(), 0.0), lease))
+        return time.monotonic() >= self._ends[key, name][2]
+
+
+async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> SqlRecords:
+    """Open a store in a SQLite file, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; made when not there.
+
+    ``patience`` is how long, in seconds, other processes that write are waited for.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened or made.
+        StoreDamaged: it is not a database.
+        StoreVersion: a newer kompakt made it.
+    """
+    path = _path(path_or_url)
+    place = f"sqlite:///{path}"
+    if path.is_dir():
+        raise refused(place, "is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise refused(place, f"there is no directory {str(path.parent)!r}; make it first")
+    _create_private(path)
+
+    async def connect() -> aiosqlite.Connection:
+        connection = _Connection(path, patience)
+        try:
+            return await connection
+        except BaseException:
+            await connection.ended()
+            raise
+
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(path)), async_creator=connect,
+        poolclass=AsyncAdaptedQueuePool, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=patience,
+        hide_parameters=True,
+    )  # fmt: skip
+    event.listen(engine.sync_engine, "begin", _begin)
+    records = SqliteRecords(engine, path, patience)
+    try:
+        await _ready(records)
+    except BaseException:
+        await records.close()
+        raise
+    return records
+
+
+def _create_private(path: Path) -> None:
+    """Create the file for its owner alone; SQLite gives the files beside it (``-wal``, ``-shm``) the same mode."""
+    with suppress(OSError):  # it exists and keeps its mode, or SQLite says why it cannot be created
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+async def _ready(records: SqliteRecords) -> None:
+    """Set the mode that stays with the file, and bring its tables up to date."""
+    async with records.explaining():
+        async with records.engine.execution_options(**{BARE: True}).connect() as connection:
+            if (await connection.execute(text("PRAGMA journal_mode"))).scalar() != "wal":
+                await _log_ahead(connection)
+        await migrate(records.engine)
+
+
+async def _log_ahead(connection: AsyncConnection) -> None:
+    """Switch to WAL; the one change that SQLite does not wait for others to allow."""
+    for _ in range(100):
+        try:
+            if (await connection.execute(text("PRAGMA journal_mode=WAL"))).scalar() == "wal":
+                return
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in (_BUSY, _LOCKED):
+                raise
+        await asyncio.sleep(0.05)
+    raise StoreUnavailable("the file cannot be switched to write-ahead logging; is it on a network disk?")
+
+
+def _path(path_or_url: str | Path) -> Path:
+    given = str(path_or_url)
+    if given.startswith("sqlite:"):
+        if not given.startswith("sqlite:///"):
+            raise UsageError(f"{given!r}: a SQLite store is sqlite:///relative.db or sqlite:////absolute.db")
+        given = given.removeprefix("sqlite:///")
+    if given in ("", ":memory:"):
+        raise UsageError("a SQLite store needs a file; for one that is never written down use memory:")
+    return Path(given)
+
+
+def _begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if not options.get(BARE):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITE) else "BEGIN")
+
+
+def explained(place: str, error: BaseException) -> StoreError:
+    """Say what an error of SQLite means."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (_CORRUPT, _NOTADB) or isinstance(error, UnicodeDecodeError):
+        what = "is not a SQLite database" if code == _NOTADB else "is damaged"
+        return StoreDamaged(f"{place}: the file {what}; restore it from a backup or name another")
+    if code == _CONSTRAINT:
+        return Conflict(f"{place}: a row, event or reference of this batch is there already; nothing was written")
+    if code in _REASONS:
+        return refused(place, _REASONS[code])
+    if "no such" in str(error):
+        return StoreDamaged(f"{place}: a table of the store is missing, or SQLite was built without FTS5")
+    return refused(place, f"SQLite did not do what it was asked ({type(error).__name__})")

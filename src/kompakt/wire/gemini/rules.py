@@ -1,0 +1,501 @@
+"""What Gemini refuses, and how such a history is mended.
+
+Problems are found on the wire form; mending goes through the parsed messages, so what stands right is not touched.
+Roles alternate (GE-7), and a prompt is never merged into the function responses before it: it would no longer mark
+where the current turn begins (GE-6). So where the one follows the other, a line of the model's is put between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from kompakt.model.messages import (
+    History,
+    Json,
+    JsonObject,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from kompakt.model.pairs import Place, pair
+from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, RESUME_LINE
+from kompakt.wire.fields import as_object
+from kompakt.wire.gemini.contents import (
+    CODE,
+    CONTRACT,
+    KEYS,
+    ROLES,
+    SIGNATURES,
+    build_part,
+    hosted_key,
+    kind_of,
+    output_of,
+    signature_of,
+)
+from kompakt.wire.pair_repair import Codes, Mender, mend_pairs
+from kompakt.wire.problems import Change, Problem
+from kompakt.wire.two_sided import SideCodes, by_side, mend_hosted, paths, raw_of
+
+SENTINEL = "skip_thought_signature_validator"
+"""The documented stand-in for a signature that is not there (GE-4); both of Google's APIs take it."""
+
+_HOSTED_CALLS = (CODE, "toolCall")
+_HOSTED_RESULTS = ("codeExecutionResult", "toolResponse")
+
+_EXTRAS = frozenset(
+    [
+        *SIGNATURES,
+        "thought",
+        "videoMetadata",
+        "video_metadata",
+        "mediaResolution",
+        "media_resolution",
+        "partMetadata",
+        "part_metadata",
+    ]
+)
+"""What may stand beside the data of a part."""
+
+_FIELDS = {
+    "functionCall": frozenset(["id", "name", "args", "partialArgs", "partial_args", "willContinue", "will_continue"]),
+    "functionResponse": frozenset(["id", "name", "response", "parts", "willContinue", "will_continue", "scheduling"]),
+}
+
+
+def needs_signatures(model: str | None) -> bool:
+    """Tell whether a model asks for signed calls: Gemini 3, its image models excepted (GE-4)."""
+    name = (model or "").rpartition("/")[2]
+    return name.startswith("gemini-3") and "image" not in name
+
+
+# --- problems ----------------------------------------------------------------------------------------------------
+
+
+_SIDES = SideCodes(call="GE-1", result="GE-2", open_call="GE-3", stray_result="GE-2")
+_SPEAKERS: dict[Role, str] = {"assistant": "model", "user": "user", "system": "user"}
+
+
+class _Turn(NamedTuple):
+    """A content as the rules see it; ``side`` is empty when the role is none that Gemini has."""
+
+    side: str
+    kinds: list[tuple[str, JsonObject]]
+    """Each part's kind with the part's data; no data for a text or something unknown."""
+    calls: list[JsonObject]
+    responses: list[JsonObject]
+
+
+def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]:
+    """List every place where Gemini would refuse these contents, rule by rule."""
+    if not items:
+        return [Problem("GE-7", "contents", "there is no content; a request needs at least one", False)]
+    turns = [_read_turn(raw) for raw in items]
+    found = [problem for i, raw in enumerate(items) for problem in _content_problems(raw, i, turns[i], len(items))]
+    found += _order_problems(turns)
+    for i, turn in enumerate(turns):
+        if turn.calls or turn.responses:
+            found += _pair_problems(turns, i)
+        found += _hosted_problems(turn, i)
+    model = (body or {}).get("model")
+    if type(model) is str and needs_signatures(model):
+        found += _signature_problems(items, turns)
+    if strict:
+        found += [problem for i, raw in enumerate(items) for problem in _replay_problems(raw, i)]
+    return found
+
+
+def _read_turn(raw: JsonObject) -> _Turn:
+    role = ROLES.get(raw.get("role") or "user")
+    if role is None:
+        return _Turn("", [], [], [])
+    kinds: list[tuple[str, JsonObject]] = []
+    for part in raw.get("parts") or ():
+        kind, key = kind_of(part)
+        value = part.get(key)
+        kinds.append((kind, value if type(value) is dict else {}))
+    calls = [value for kind, value in kinds if kind == "functionCall"]
+    responses = [value for kind, value in kinds if kind == "functionResponse"]
+    return _Turn("model" if role == "assistant" else "user", kinds, calls, responses)
+
+
+def _content_problems(raw: JsonObject, i: int, turn: _Turn, count: int) -> Iterator[Problem]:
+    path = f"contents[{i}]"
+    role = raw.get("role")
+    if not turn.side:
+        yield Problem("GE-7", f"{path}.role", f"there is no role {role!r}; only user and model", False)
+        return
+    if role not in ("user", "model") and (role or count > 1):
+        yield Problem("GE-7", f"{path}.role", f"the role must be user or model, not {role!r}")
+    parts = raw.get("parts")
+    if not parts:
+        yield Problem("GE-7", f"{path}.parts", "a content needs at least one part")
+        return
+    for j, ((kind, value), part) in enumerate(zip(turn.kinds, parts, strict=True)):
+        where = f"{path}.parts[{j}]"
+        if part == {} or (kind == "text" and part["text"] == "" and not signature_of(part)):
+            yield Problem("GE-7", where, "this part is empty")
+        elif kind == "functionCall":
+            yield from _call_problems(value, where, turn.side, signed=bool(signature_of(part)))
+        elif kind == "functionResponse":
+            if turn.side == "model":
+                yield Problem("GE-2", where, "a function response stands in the model's content; it is the user's")
+            if type(value.get("response")) is not dict:
+                yield Problem("GE-8", f"{where}.{kind}.response", "what a function answered must be an object")
+        elif kind in _HOSTED_CALLS + _HOSTED_RESULTS and turn.side == "user":
+            yield Problem("GE-1", where, f"{kind} stands in a user content; it is the model's")
+
+
+def _call_problems(call: JsonObject, where: str, side: str, *, signed: bool) -> Iterator[Problem]:
+    if side == "user":
+        yield Problem("GE-1", where, "a function call stands in a user content; it is the model's")
+    if not call.get("name"):
+        yield Problem("GE-8", f"{where}.functionCall.name", "the function that is called has no name", False)
+    if call.get("args") is not None and type(call["args"]) is not dict:
+        message = "the arguments must be an object" + (", and a signed part is not to be changed" if signed else "")
+        yield Problem("GE-8", f"{where}.functionCall.args", message, not signed)
+
+
+def _order_problems(turns: Sequence[_Turn]) -> Iterator[Problem]:
+    if turns[0].side == "model":
+        code = "GE-1" if turns[0].calls else "GE-7"
+        yield Problem(code, "contents[0].role", "the history begins with the model; a user content must come first")
+    for i, (earlier, later) in enumerate(pairwise(turns), start=1):
+        if earlier.side == later.side != "":
+            code = "GE-1" if later.calls else "GE-7"
+            yield Problem(code, f"contents[{i}].role", f"two {later.side} contents in a row; the roles must alternate")
+    if turns[-1].side == "model":
+        yield Problem("GE-7", f"contents[{len(turns) - 1}].role", "the history ends with the model, not with the user")
+
+
+def _pair_problems(turns: Sequence[_Turn], i: int) -> Iterator[Problem]:
+    turn = turns[i]
+    if turn.side == "model" and turn.calls:
+        follows = turns[i + 1].responses if i + 1 < len(turns) and turns[i + 1].side == "user" else []
+        if len(follows) != len(turn.calls):
+            message = f"{len(turn.calls)} function calls, but {len(follows)} responses in the content behind them"
+            yield Problem("GE-3", f"contents[{i}]", message)
+        elif [_label(call) for call in turn.calls] != [_label(response) for response in follows]:
+            message = "the responses must have the names and ids of the calls before them, in the same order"
+            yield Problem("GE-8", f"contents[{i + 1}]", message)
+    if turn.side != "user" or not turn.responses:
+        return
+    if i == 0 or turns[i - 1].side != "model" or not turns[i - 1].calls:
+        yield Problem("GE-2", f"contents[{i}]", "no function call stands right before this function response")
+    if any(kind != "functionResponse" for kind, _ in turn.kinds[: len(turn.responses)]):
+        yield Problem("GE-8", f"contents[{i}]", "function responses must stand before all other parts")
+
+
+def _label(value: JsonObject) -> tuple[str, str]:
+    return value.get("id") or "", value.get("name") or ""
+
+
+def _hosted_problems(turn: _Turn, i: int) -> Iterator[Problem]:
+    """Find calls that Gemini ran itself and that lost their result, or the other way round."""
+    waiting: dict[str, list[int]] = {}
+    for j, (kind, value) in enumerate(turn.kinds):
+        if kind in _HOSTED_CALLS:
+            waiting.setdefault(hosted_key(kind, value), []).append(j)
+        elif kind in _HOSTED_RESULTS:
+            calls = waiting.get(hosted_key(kind, value))
+            if calls:
+                calls.pop(0)
+            else:
+                yield Problem("GE-2", f"contents[{i}].parts[{j}]", f"{kind} without the call it belongs to")
+    for j in sorted(j for calls in waiting.values() for j in calls):
+        yield Problem("GE-3", f"contents[{i}].parts[{j}]", f"{turn.kinds[j][0]} without its result")
+
+
+def _signature_problems(items: Sequence[Json], turns: Sequence[_Turn]) -> Iterator[Problem]:
+    prompts = (i for i, turn in enumerate(turns) if turn.side == "user" and len(turn.kinds) > len(turn.responses))
+    for i in range(max(prompts, default=-1) + 1, len(turns)):
+        if turns[i].side != "model" or not turns[i].calls:
+            continue
+        j = next(j for j, (kind, _) in enumerate(turns[i].kinds) if kind == "functionCall")
+        if not signature_of(items[i]["parts"][j]):
+            message = "the first function call of a step of the current turn must carry its thoughtSignature"
+            yield Problem("GE-4", f"contents[{i}].parts[{j}]", message)
+
+
+def _replay_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
+    """Find what a replayed history should not carry, although Gemini lets most of it pass."""
+    if (raw.get("role") or "user") not in ROLES:
+        return
+    for key in raw:
+        if key not in ("role", "parts"):
+            yield Problem("GE-9", f"contents[{i}].{key}", "a content has no such field")
+    for j, part in enumerate(raw.get("parts") or ()):
+        path = f"contents[{i}].parts[{j}]"
+        if part.get("thought") is True and kind_of(part)[0] == "text":
+            yield Problem("GE-9", path, "a thought of the model is sent back")
+        elif _known_fields(part) != part:
+            signed = bool(signature_of(part))
+            yield Problem("GE-9", path, "this part has fields that Gemini does not know", not signed)
+
+
+def _known_fields(part: JsonObject) -> JsonObject:
+    """Return a part without the fields that its kind does not have; a part of unknown kind as it is."""
+    kind, key = kind_of(part)
+    if not kind:
+        return part
+    known = {name: value for name, value in part.items() if name in KEYS or name in _EXTRAS}
+    if kind in _FIELDS:
+        known[key] = {name: value for name, value in part[key].items() if name in _FIELDS[kind]}
+    return known
+
+
+# --- repair ------------------------------------------------------------------------------------------------------
+
+
+def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
+    """Mend a history so that Gemini takes it; say what was done."""
+    changes: list[Change] = []
+    path = paths(history, messages="contents", parts="parts")
+    messages: list[Message] = []
+    for i, message in enumerate(history):
+        messages += _mend_content(message, i, history, changes, strict)
+    messages = [
+        mend_hosted(message, path, changes, codes=_SIDES) for message in _merged(messages, path, changes, {"assistant"})
+    ]
+    mender = msgspec.structs.replace(MENDER, path=lambda place, message: path(message.parts[place.part]))
+    messages, paired = mend_pairs([message for message in messages if message.parts], mender)
+    changes += paired
+    messages = _merged(_aligned(messages, path, changes), path, changes, {"assistant", "user"})
+    messages = _parted(messages, path, changes)
+    if history.messages:
+        messages = _framed(messages, changes)
+    if needs_signatures(history.model):
+        messages = _signed(messages, path, changes)
+    return messages, changes
+
+
+def _is_foreign(message: Message) -> bool:
+    """Tell a content whose role nobody knows: it is passed on as it is and belongs to no side."""
+    return type(message.raw) is dict and (message.raw.get("role") or "user") not in ROLES
+
+
+def _mend_content(message: Message, i: int, history: History, changes: list[Change], strict: bool) -> Iterator[Message]:
+    """Put right what one content shows by itself; yield it, what it has to be split into, or nothing."""
+    if _is_foreign(message):
+        yield message
+        return
+    path = f"contents[{i}]"
+    message = _mend_fields(message, path, changes, alone=len(history) == 1, strict=strict)
+    parts = [_mend_data(part, f"{path}.parts[{j}]", changes) for j, part in enumerate(message.parts)]
+    if strict:
+        parts = [_scrubbed(part, f"{path}.parts[{j}]", changes) for j, part in enumerate(parts)]
+    kept = [part for j, part in enumerate(parts) if not _drops(part, f"{path}.parts[{j}]", changes, strict)]
+    if any(one is not other for one, other in zip(parts, message.parts, strict=True)) or len(kept) < len(parts):
+        message = message.with_parts(kept)
+    if not kept:
+        changes.append(Change("GE-7", "dropped", path, "a content without parts"))
+        return
+    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+
+
+def _mend_fields(message: Message, path: str, changes: list[Change], *, alone: bool, strict: bool) -> Message:
+    if message.role == "system":
+        message = msgspec.structs.replace(message, role="user")
+    if type(message.raw) is not dict:
+        return message
+    raw: JsonObject = message.raw
+    role = raw.get("role")
+    if role not in ("user", "model") and (role or not alone):
+        name = "model" if message.role == "assistant" else "user"
+        changes.append(Change("GE-7", "replaced", f"{path}.role", f"the role is now {name!r}"))
+        raw = {**raw, "role": name}
+    unknown = [key for key in raw if key not in ("role", "parts")] if strict else []
+    if unknown:
+        changes.append(Change("GE-9", "stripped", path, f"fields that a content does not have: {', '.join(unknown)}"))
+        raw = {key: value for key, value in raw.items() if key not in unknown}
+    return message if raw is message.raw else msgspec.structs.replace(message, raw=raw)
+
+
+def _drops(part: Part, path: str, changes: list[Change], strict: bool) -> bool:
+    """Tell whether a part says nothing, or nothing that is to be sent back; and say so."""
+    if isinstance(part, Text | Reasoning) and not part.text and not (part.raw and signature_of(part.raw)):
+        changes.append(Change("GE-7", "dropped", path, "an empty text"))
+    elif type(part) is Opaque and part.raw == {}:
+        changes.append(Change("GE-7", "dropped", path, "an empty part"))
+    elif type(part) is Reasoning and strict:
+        changes.append(Change("GE-9", "stripped", path, "a thought of the model"))
+    else:
+        return False
+    return True
+
+
+def _mend_data(part: Part, path: str, changes: list[Change]) -> Part:
+    """Make arguments and responses objects, except in a signed part."""
+    if type(part) is ToolCall and part.raw is not None and not part.hosted:
+        if part.input is None or type(part.input) is dict or signature_of(part.raw):
+            return part
+        changes.append(Change("GE-8", "replaced", path, "the arguments are now an object"))
+        return msgspec.structs.replace(part, input=as_object(part.input), edited=True)
+    if type(part) is ToolResult and part.raw is not None and not part.hosted:
+        _, key = kind_of(part.raw)
+        response = part.raw[key].get("response")
+        if type(response) is dict:
+            return part
+        changes.append(Change("GE-8", "replaced", path, "the response is now an object"))
+        given = {} if response is None else {"output": output_of(response)}
+        return msgspec.structs.replace(part, raw={**part.raw, key: {**part.raw[key], "response": given}})
+    return part
+
+
+def _scrubbed(part: Part, path: str, changes: list[Change]) -> Part:
+    """Strip fields that Gemini does not know, except from a signed part."""
+    raw = raw_of(part)
+    if type(raw) is not dict or type(part) in (Reasoning, Opaque) or signature_of(raw):
+        return part
+    known = _known_fields(raw)
+    if known == raw:
+        return part
+    changes.append(Change("GE-9", "stripped", path, "fields that Gemini does not know"))
+    return msgspec.structs.replace(part, raw=known)
+
+
+def _aligned(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
+    """Give responses the order, the names and the ids of their calls (GE-8)."""
+    out = list(messages)
+    answers = pair(messages).answers
+    for i, message in enumerate(messages):
+        places = [answers[Place(i, j)] for j in range(len(message.parts)) if Place(i, j) in answers]
+        places = [place for place in places if place.message == i + 1]
+        if not places:
+            continue
+        calls = [part for part in message.calls if not part.hosted]
+        held = messages[i + 1].parts
+        results = [_as_called(held[place.part], call) for place, call in zip(places, calls, strict=True)]
+        parts = (*results, *[part for part in held if type(part) is not ToolResult])
+        if any(one is not other for one, other in zip(parts, held, strict=True)):
+            changes.append(Change("GE-8", "replaced", path(held[0]), "the responses now match their calls one by one"))
+            out[i + 1] = messages[i + 1].with_parts(parts)
+    return out
+
+
+def _as_called(result: Part, call: ToolCall) -> Part:
+    """Return a response with the name and the id of its call, or without an id where the call has none."""
+    if type(result) is not ToolResult or result.raw is None or call.raw is None:
+        return result
+    value: JsonObject = result.raw[kind_of(result.raw)[1]]
+    called: JsonObject = call.raw[kind_of(call.raw)[1]]
+    if _label(value) == _label(called):
+        return result
+    bare = {key: held for key, held in value.items() if key not in ("id", "name")}
+    named = {key: called[key] for key in ("id", "name") if called.get(key)}
+    raw = {**result.raw, kind_of(result.raw)[1]: {**named, **bare}}
+    return msgspec.structs.replace(result, raw=raw, name=call.name, call_id=call.id)
+
+
+def _merged(
+    messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change], roles: set[Role]
+) -> list[Message]:
+    """Join neighbours of one role, part by part; a prompt is never joined to the responses before it (GE-6)."""
+    out: list[Message] = []
+    for message in messages:
+        if not out or message.role not in roles or not _joins(out[-1], message):
+            out.append(message)
+            continue
+        code = "GE-1" if message.calls else "GE-7"
+        changes.append(Change(code, "merged", path(message.parts[0]), "this content joined the one before it"))
+        out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
+    return out
+
+
+def _parted(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
+    """Put a line of the model's between responses and the prompt behind them."""
+    out: list[Message] = []
+    for message in messages:
+        if out and out[-1].results and message.role == "user" == out[-1].role and not _is_foreign(message):
+            changes.append(Change("GE-7", "added", path(message.parts[0]), "a line of the model's before this prompt"))
+            out.append(Message("assistant", (Text(BRIDGE),)))
+        out.append(message)
+    return out
+
+
+def _joins(earlier: Message, later: Message) -> bool:
+    if earlier.role != later.role or _is_foreign(earlier) or _is_foreign(later):
+        return False
+    return later.role == "assistant" or not earlier.results
+
+
+def _framed(messages: Sequence[Message], changes: list[Change]) -> list[Message]:
+    """Let the user speak first and last."""
+    out = list(messages)
+    if out and out[0].role == "assistant":
+        code = "GE-1" if out[0].calls else "GE-7"
+        changes.append(Change(code, "added", "contents", "a user content at the beginning"))
+        out.insert(0, Message("user", (Text(RESUME_LINE),)))
+    if not out or out[-1].role == "assistant":
+        changes.append(Change("GE-7", "added", "contents", "a user content at the end"))
+        out.append(Message("user", (Text(CONTINUE_LINE),)))
+    return out
+
+
+def _signed(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
+    """Put the sentinel where the current turn misses a signature."""
+    out = list(messages)
+    prompts = (i for i, message in enumerate(out) if _is_prompt(message))
+    for i in range(max(prompts, default=-1) + 1, len(out)):
+        first = next((part for part in out[i].calls if not part.hosted), None)
+        if first is None or (first.raw is not None and not first.edited and signature_of(first.raw)):
+            continue
+        wire = build_part(first) or {}
+        key = SIGNATURES["function_call" in wire]
+        signed = msgspec.structs.replace(first, raw={**wire, key: SENTINEL}, edited=False)
+        changes.append(Change("GE-4", "added", path(first), "the stand-in for a signature that is not there"))
+        out[i] = out[i].with_parts(signed if part is first else part for part in out[i].parts)
+    return out
+
+
+def _is_prompt(message: Message) -> bool:
+    ordinary = any(type(part) is not ToolResult for part in message.parts)
+    return message.role == "user" and ordinary and not _is_foreign(message)
+
+
+def _answer(call: ToolCall, text: str) -> ToolResult:
+    """Close a call with an error, under the spelling and with the id that the call has."""
+    _, key = kind_of(call.raw or {})
+    called: JsonObject = call.raw[key] if key else {"id": "" if call.id == call.name else call.id, "name": call.name}
+    named = {name: called[name] for name in ("id", "name") if called.get(name)}
+    response = {**named, "response": {"error": text}}
+    wire = {"function_response" if key == "function_call" else "functionResponse": response}
+    return ToolResult(call.id, text, call.name, is_error=True, raw=wire)
+
+
+def _carry(results: Sequence[ToolResult]) -> Message:
+    return Message("user", tuple(results))
+
+
+def _path(place: Place, message: Message) -> str:
+    return f"contents[{place.message}].parts[{place.part}]"
+
+
+def _expects_result(call: ToolCall) -> bool:
+    """Tell whether the client runs the call; code that Gemini executes is answered by Gemini."""
+    return not call.hosted
+
+
+MENDER = Mender(
+    contract=CONTRACT,
+    codes=Codes(
+        open_call="GE-3",
+        orphan_result="GE-2",
+        duplicate_result="GE-3",
+        misplaced_result="GE-2",
+        bad_id="GE-8",
+        reused_id="GE-8",
+    ),
+    answer=_answer,
+    carry=_carry,
+    path=_path,
+    expects_result=_expects_result,
+)
