@@ -181,7 +181,7 @@ def test_those_of_a_step_that_finished_keep_their_results() -> None:
 CHILD = """
 import asyncio, sys
 from kompakt.agent.agent import Agent
-from kompakt.session import locking
+from kompakt.session import lock as locking
 from tests.agent.clients_serving import client_of
 locking.hold.__wrapped__.__kwdefaults__["lease"] = 0.5
 _, url, path, log, format, task = sys.argv

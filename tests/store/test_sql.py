@@ -36,7 +36,7 @@ WRITER = """
 import asyncio, sys
 from tests.contract.making import batch, begun, row
 from kompakt.errors import Conflict
-from kompakt.store.opening import open_records
+from kompakt.store.open import open_records
 
 async def write(records, task, process):
     for turn in range(4):
@@ -61,7 +61,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 ENDLESS = """
 import asyncio, sys, uuid
 from tests.contract.making import batch, begun, row
-from kompakt.store.opening import open_records
+from kompakt.store.open import open_records
 
 async def main(url):
     records = await open_records(url)
@@ -78,7 +78,7 @@ asyncio.run(main(sys.argv[1]))
 HOLDER = """
 import asyncio, sys
 from tests.contract.making import begun
-from kompakt.store.opening import open_records
+from kompakt.store.open import open_records
 
 async def main(url):
     records = await open_records(url)
