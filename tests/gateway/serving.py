@@ -23,7 +23,7 @@ import uvicorn
 from tests.gateway.upstreams import wait_for
 
 from kompakt.gateway.app import application
-from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.config import GatewayConfig, Upstream
 
 ROOT = Path(__file__).parent.parent.parent
 WINDOW = 16_000
@@ -37,7 +37,7 @@ def hashed(keys: dict[str, str]) -> dict[str, str]:
     return {hashlib.sha256(key.encode()).hexdigest(): tenant for key, tenant in keys.items()}
 
 
-def settings_for(upstream: str, store: str, **changes: Any) -> Settings:
+def settings_for(upstream: str, store: str, **changes: Any) -> GatewayConfig:
     """Make settings with one upstream for all protocols."""
     given: dict[str, Any] = {
         "store": store,
@@ -45,7 +45,7 @@ def settings_for(upstream: str, store: str, **changes: Any) -> Settings:
         "context_window": WINDOW,
         "secret": SECRET,
     }
-    return Settings(**(given | changes))
+    return GatewayConfig(**(given | changes))
 
 
 class Gate:

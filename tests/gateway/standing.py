@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from kompakt.gateway import server as serving
 from kompakt.gateway.app import Gateway, Handler, application
-from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
 
@@ -78,7 +78,7 @@ class Served:
             return found
 
 
-def settings(**changes: Any) -> Settings:
+def settings(**changes: Any) -> GatewayConfig:
     """Make settings for tests."""
     given: dict[str, Any] = {
         "port": 0,
@@ -87,12 +87,12 @@ def settings(**changes: Any) -> Settings:
         "secret": "a secret of the tests",
         "drain": 1.0,
     }
-    return Settings(**(given | changes))
+    return GatewayConfig(**(given | changes))
 
 
 @contextmanager
 def served(
-    made: Settings,
+    made: GatewayConfig,
     handler: Handler | None = echo,
     *,
     make: Callable[[Gateway], Handler] | None = None,

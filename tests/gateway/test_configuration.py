@@ -1,4 +1,4 @@
-"""Settings: one name each, flags before variables before the file, wrong ones refused with the way out."""
+"""GatewayConfig: one name each, flags before variables before the file, wrong ones refused with the way out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.standing import served, settings
 
 from kompakt.errors import UsageError
-from kompakt.gateway.config import OFFICIAL, Settings, Upstream, load
+from kompakt.gateway.config import OFFICIAL, GatewayConfig, Upstream, load
 from kompakt.gateway.reload import Reloading
 from kompakt.gateway.tenancy.keys import hash_of
 
@@ -147,7 +147,7 @@ class TestUpstreams:
     def test_a_name_is_listed_as_itself(self) -> None:
         """Two names for one upstream would be two ways to say one thing."""
         with pytest.raises(UsageError, match="use one name"):
-            Settings(upstreams={"a": Upstream("b", "http://h")})
+            GatewayConfig(upstreams={"a": Upstream("b", "http://h")})
 
 
 class TestReloading:
@@ -156,7 +156,7 @@ class TestReloading:
         path = written(tmp_path, "[serve]\nport = 0\n")
         base = {"store": "memory:", "upstreams": ["openai=http://h"]}
 
-        def read() -> Settings:
+        def read() -> GatewayConfig:
             return load(base, path=path, environ={})
 
         with served(read()) as gate:

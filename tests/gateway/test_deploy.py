@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kompakt.gateway.config import Settings, load
+from kompakt.gateway.config import GatewayConfig, load
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy"
 INSTRUCTIONS = {
@@ -65,7 +65,7 @@ class TestContainer:
         """On the port that the gateway has when none is named."""
         found = dict(instructions())
         assert json.loads(found["ENTRYPOINT"]) == ["kompakt", "serve"]
-        assert found["USER"] == "kompakt" and found["EXPOSE"] == str(Settings().port)
+        assert found["USER"] == "kompakt" and found["EXPOSE"] == str(GatewayConfig().port)
         assert found["STOPSIGNAL"] == "SIGTERM"
 
 
@@ -75,7 +75,7 @@ class TestUnit:
         service = unit()["Service"]
         assert service["ExecStart"].endswith("/kompakt serve")
         assert service["ExecReload"].endswith("-HUP $MAINPID")
-        assert float(service["TimeoutStopSec"]) > Settings().drain
+        assert float(service["TimeoutStopSec"]) > GatewayConfig().drain
         assert unit()["Install"]["WantedBy"] == "multi-user.target"
 
 
@@ -99,4 +99,4 @@ class TestCompose:
 def test_variables_are_those_of_settings(name: str) -> None:
     """A name that changed would be ignored without a word."""
     found = set(VARIABLE.findall((FOLDER / name).read_text())) - {""}
-    assert found and {one.lower() for one in found} <= set(Settings.__struct_fields__)
+    assert found and {one.lower() for one in found} <= set(GatewayConfig.__struct_fields__)

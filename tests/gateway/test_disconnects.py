@@ -154,7 +154,7 @@ def test_what_was_opened_is_closed_however_the_request_ends(silent: Silent) -> N
     silent.begins = HEADERS_ONLY
 
     async def failing(request: Request, tenant: Tenant, route: Route) -> Response:
-        await forwarding.ask(gate.gateway.client, request, route, gate.gateway.settings, b"{}")
+        await forwarding.send(gate.gateway.client, request, route, gate.gateway.settings, b"{}")
         raise RuntimeError("after asking")
 
     with served(settings(upstreams={"openai": Upstream("openai", silent.url)}), failing) as gate:

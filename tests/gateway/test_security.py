@@ -14,7 +14,7 @@ from tests.gateway.payloads import CREDENTIAL, FORMATS, HEADERS, PATHS, answerin
 from tests.gateway.serving import KEYS, SECRET, Gate, gateway, hashed
 from tests.gateway.upstreams import Reply, Upstream, wait_for
 
-from kompakt.gateway.errors import shape
+from kompakt.gateway.errors import error_body
 
 KEY_A, KEY_B = KEYS
 HASHED = hashed(KEYS)
@@ -213,7 +213,7 @@ def test_numbers_and_nesting_beyond_the_limits_are_refused_in_the_shape_of_the_p
                     answer = client.post(**sending, content=json.dumps(body).replace('"VALUE"', value))
                     assert answer.status_code == 400, (body.keys(), value[:10], answer.text)
                     assert answer.headers["x-kompakt-refusal"] == "invalid_json"
-                    assert answer.json() == shape(format, 400, answer_text(answer), code="invalid_json")
+                    assert answer.json() == error_body(format, 400, answer_text(answer), code="invalid_json")
                     assert "4,300 digits" in answer_text(answer)
             assert len(behind.raw) == sent
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kompakt.gateway.config import Settings, Upstream
+from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.server import base_url, is_loopback, pasted, without_password
 
 ROOT = Path(__file__).parent.parent.parent
@@ -264,13 +264,13 @@ class TestStarting:
     )
     def test_each_client_finds_its_variable(self, upstreams: dict[str, str], expected: list[str]) -> None:
         """A single upstream gets the requests of every protocol that it may speak."""
-        made = Settings(store="memory:", upstreams={name: Upstream(name, url) for name, url in upstreams.items()})
+        made = GatewayConfig(store="memory:", upstreams={name: Upstream(name, url) for name, url in upstreams.items()})
         lines = [line for line in pasted(made, "http://g") if not line.startswith("#")]
         assert [line.partition(" ")[0] for line in lines] == expected
         assert all("  # " in line for line in lines)
 
     def test_addresses(self) -> None:
         """Passwords of stores are not shown."""
-        assert base_url(Settings(store="memory:", host="::1"), 1) == "http://[::1]:1"
+        assert base_url(GatewayConfig(store="memory:", host="::1"), 1) == "http://[::1]:1"
         assert without_password("postgresql://me:secret@h/db?sslmode=x") == "postgresql://…@h/db"
         assert is_loopback("127.0.0.1") and is_loopback("::1") and not is_loopback("0.0.0.0")

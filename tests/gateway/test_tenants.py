@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 from tests.gateway.standing import KEYS, served, settings
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.config import Settings
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.tenancy.keys import hash_of, make_key
 from kompakt.gateway.tenancy.registry import Registry, secret_in
@@ -24,7 +24,7 @@ HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
 KEY = next(iter(KEYS))
 
 
-def who(made: Settings, *, query: dict[str, str] | None = None, **headers: str) -> Tenant:
+def who(made: GatewayConfig, *, query: dict[str, str] | None = None, **headers: str) -> Tenant:
     return tenant_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), query or {}, made)
 
 
@@ -38,7 +38,7 @@ class TestWays:
     @pytest.mark.parametrize("headers", [{}, {"x_kompakt_key": "wrong"}, {"authorization": f"Bearer {KEY}"}])
     def test_without_a_known_key_nothing_goes_where_keys_are_configured(self, headers: dict[str, str]) -> None:
         """Neither without one, nor with a wrong one, nor with one in a header that goes upstream."""
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(GatewayError) as caught:
             who(settings(keys=HASHED), **headers)
         assert caught.value.status == 401
         assert KEY not in str(caught.value)
@@ -48,7 +48,7 @@ class TestWays:
         made = settings(tenant_header="X-Tenant")
         assert who(made, x_tenant="acme") == ("acme", "header")
         for value, status in (("", 401), ("a b", 400), ("credential-0", 400), ("anonymous", 400), ("x" * 200, 400)):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(GatewayError) as caught:
                 who(made, x_tenant=value)
             assert caught.value.status == status
 
@@ -56,7 +56,7 @@ class TestWays:
         """Who presents a key means it."""
         made = settings(keys=HASHED, tenant_header="x-tenant")
         assert who(made, x_tenant="acme") == ("acme", "header")
-        with pytest.raises(Refused):
+        with pytest.raises(GatewayError):
             who(made, x_tenant="acme", x_kompakt_key="wrong")
 
     def test_the_credential_is_the_same_in_every_header(self) -> None:
@@ -107,7 +107,7 @@ class TestKeys:
         """It sees; it sends nothing."""
         made = settings(keys=HASHED, admin_keys=(hash_of("boss"),))
         assert is_admin("boss", made) and not is_admin(KEY, made)
-        with pytest.raises(Refused):
+        with pytest.raises(GatewayError):
             who(made, x_kompakt_key="boss")
 
     def test_headers_between_client_and_gateway_stay_there(self) -> None:

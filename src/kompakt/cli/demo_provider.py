@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from kompakt import api
 from kompakt.gateway.app import Gateway, application
-from kompakt.gateway.config import Settings, Upstream
-from kompakt.gateway.errors import shape
+from kompakt.gateway.config import GatewayConfig, Upstream
+from kompakt.gateway.errors import error_body
 from kompakt.gateway.server import Server, config_of, listen
 
 MODEL = "scripted"
@@ -59,7 +59,7 @@ class Scripted:
         if tokens > self.window:
             self.refused += 1
             message = f"This model's maximum context length is {self.window} tokens, but you sent {tokens} tokens."
-            return JSONResponse(shape("openai-chat", 400, message, code="context_length_exceeded"), 400)
+            return JSONResponse(error_body("openai-chat", 400, message, code="context_length_exceeded"), 400)
         self._remember([json.dumps(message) for message in body["messages"]])
         self.tokens.append(tokens)
         self.step += 1
@@ -119,7 +119,7 @@ async def play(*, window: int = 16_000, steps: int = 60) -> Played:
     """Start a gateway on a store of its own, hold a session through it, and ask it for something from the beginning."""
     model = Scripted(window=window, steps=steps)
     with tempfile.TemporaryDirectory(prefix="kompakt-demo-") as folder:
-        settings = Settings(
+        settings = GatewayConfig(
             port=0,
             store=f"sqlite:///{Path(folder) / 'gateway.db'}",
             upstreams={"openai": Upstream("openai", "http://scripted.invalid")},
@@ -135,7 +135,7 @@ async def play(*, window: int = 16_000, steps: int = 60) -> Played:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+    settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncGenerator[tuple[str, Gateway]]:
     """Serve a gateway in this event loop; yields where it is."""
     app = application(settings, transport=transport)

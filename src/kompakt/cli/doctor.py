@@ -21,7 +21,7 @@ from kompakt.model.tokens import Counter
 from kompakt.version import __version__
 
 if TYPE_CHECKING:
-    from kompakt.gateway.config import Settings, Upstream
+    from kompakt.gateway.config import GatewayConfig, Upstream
 
 CORE = ("msgspec", "rs-bpe", "rich", "typer", "sqlalchemy", "aiosqlite")
 """Packages that kompakt cannot work without."""
@@ -214,7 +214,7 @@ def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]
         yield Diagnosis(f"upstream {upstream.name}", state, said)
 
 
-def _store(settings: Settings, *, offline: bool) -> Diagnosis:
+def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     from kompakt.gateway.config import default_store
 
     url = settings.store

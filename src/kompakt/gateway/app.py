@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.admin.sessions import Api
-from kompakt.gateway.config import FIXED, Settings, default_store
+from kompakt.gateway.config import FIXED, GatewayConfig, default_store
 from kompakt.gateway.http.access_log import Telling, told_of
 from kompakt.gateway.http.body import read_body
 from kompakt.gateway.http.disconnects import Presence
@@ -79,7 +79,7 @@ class Gateway:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GatewayConfig,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         key: bytes | None = None,
@@ -167,7 +167,7 @@ class Gateway:
             self.metrics.store_failures.inc()
             _log.warning("what was recorded last is not in the store: %s", type(error).__name__)
 
-    def reconfigure(self, settings: Settings) -> list[str]:
+    def reconfigure(self, settings: GatewayConfig) -> list[str]:
         """Go on with other settings; return the names of those that need another start and stay as they are."""
         kept = {name: getattr(self.settings, name) for name in FIXED}
         changed = [name for name in FIXED if name != "secret" and getattr(settings, name) != kept[name]]
@@ -192,7 +192,7 @@ class Gateway:
         told.tenant = tenant.id
         with self.places.taken(tenant.id, settings):
             try:
-                async with forwarding.closing_all(scope):
+                async with forwarding.closing_responses(scope):
                     response = await presence.during(self._respond(request, tenant, route))
                     await response(scope, presence, send)
             except ClientDisconnect:
@@ -209,7 +209,7 @@ class Gateway:
 
 
 def application(
-    settings: Settings,
+    settings: GatewayConfig,
     *,
     transport: httpx.AsyncBaseTransport | None = None,
     key: bytes | None = None,
@@ -256,7 +256,7 @@ def proxied(gateway: Gateway) -> Handler:
     return Proxy(gateway.settings, gateway.keeping, gateway.client, gateway.metrics)
 
 
-async def _opened(settings: Settings, key: bytes | None) -> Store:
+async def _opened(settings: GatewayConfig, key: bytes | None) -> Store:
     if settings.store == default_store():
         Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -270,12 +270,12 @@ async def _opened(settings: Settings, key: bytes | None) -> Store:
         raise type(error)(f"{error}; {_ELSEWHERE}") from None
 
 
-def _timeout(settings: Settings) -> httpx.Timeout:
+def _timeout(settings: GatewayConfig) -> httpx.Timeout:
     quiet, connect = settings.upstream_timeout, settings.connect_timeout
     return httpx.Timeout(connect=connect, read=quiet, write=quiet, pool=connect)
 
 
-def _client(settings: Settings, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def _client(settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     """Make the client for all upstreams: no environment, no redirects, no cookies, connections kept for all tenants."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrency)
     return httpx.AsyncClient(

@@ -1,7 +1,7 @@
 """How the gateway is set up: flags, then ``KOMPAKT_…`` variables, then ``kompakt.toml``; validated once.
 
 Every setting has one name: ``--max-body``, ``KOMPAKT_MAX_BODY`` and ``max_body`` under ``[serve]`` mean the same. A
-``Settings`` that exists is consistent; whoever holds one asks nothing again.
+``GatewayConfig`` that exists is consistent; whoever holds one asks nothing again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _official() -> dict[str, Upstream]:
     return {name: Upstream(name, url) for name, url in OFFICIAL.items()}
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the gateway is set up."""
 
     host: str = "127.0.0.1"
@@ -216,8 +216,8 @@ def _check_hash(where: str, digest: str) -> None:
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
-_TYPES: dict[str, Any] = get_type_hints(Settings, include_extras=True)
-_READABLE = [name for name in Settings.__struct_fields__ if name != "own_policies"]
+_TYPES: dict[str, Any] = get_type_hints(GatewayConfig, include_extras=True)
+_READABLE = [name for name in GatewayConfig.__struct_fields__ if name != "own_policies"]
 _FLAGS = {
     "upstreams": "--upstream",
     "windows": "--window",
@@ -237,7 +237,7 @@ def load(
     *,
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Settings:
+) -> GatewayConfig:
     """Put the settings together; what a flag says wins over a variable, a variable over the file.
 
     Raises:
@@ -247,7 +247,7 @@ def load(
     own = {} if path is None else load_policies(path)
     for source in (_of_file(path), _of_environment(os.environ if environ is None else environ), _of_flags(flags or {})):
         given.update(source)
-    return Settings(**given, own_policies=own)
+    return GatewayConfig(**given, own_policies=own)
 
 
 def _of_file(path: Path | None) -> Iterator[tuple[str, Any]]:

@@ -46,7 +46,7 @@ _GEMINI = {
 _OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class Refused(Exception):
+class GatewayError(Exception):
     """A request that the gateway itself does not take."""
 
     def __init__(self, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
@@ -58,19 +58,19 @@ class Refused(Exception):
 
     def response(self, format: str | None) -> Response:
         """Say so to a client that speaks this format."""
-        return refusal(format, self.status, self.message, code=self.code, headers=self.headers)
+        return error_response(format, self.status, self.message, code=self.code, headers=self.headers)
 
 
-def refusal(
+def error_response(
     format: str | None, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Make the answer to a request that is not taken."""
-    body = msgspec.json.encode(shape(format, status, plain(message), code=code))
+    body = msgspec.json.encode(error_body(format, status, without_controls(message), code=code))
     own = {**(headers or {}), OUTCOME_HEADER: "refused", "x-kompakt-refusal": code}
     return Response(body, status, headers=own, media_type="application/json")
 
 
-def shape(format: str | None, status: int, message: str, *, code: str) -> dict[str, object]:
+def error_body(format: str | None, status: int, message: str, *, code: str) -> dict[str, object]:
     """Write an error as a provider would."""
     if format == "anthropic":
         kind = _ANTHROPIC.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
@@ -82,6 +82,6 @@ def shape(format: str | None, status: int, message: str, *, code: str) -> dict[s
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def plain(text: str) -> str:
+def without_controls(text: str) -> str:
     """Write a text without what a terminal or a log would obey."""
     return _CONTROL.sub(" ", text)[:MAX_MESSAGE]

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import InputError, UsageError
 from kompakt.gateway import upstream as forwarding
-from kompakt.gateway.config import Settings
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import told_of
 from kompakt.gateway.http.body import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
@@ -40,7 +40,7 @@ from kompakt.gateway.request.media import media_bytes
 from kompakt.gateway.routes import Route
 from kompakt.gateway.storage.storage import Keeping, Owner, Standing
 from kompakt.gateway.tenancy.tenants import Tenant
-from kompakt.gateway.upstream import Upstream
+from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.budget import Budget
 from kompakt.wire.overflow import Overflow, failure_in, overflow
 
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct):
 class Proxy:
     """Serves requests that are for a provider."""
 
-    def __init__(self, settings: Settings, keeping: Keeping, client: httpx.AsyncClient, metrics: Metrics) -> None:
+    def __init__(self, settings: GatewayConfig, keeping: Keeping, client: httpx.AsyncClient, metrics: Metrics) -> None:
         self._settings = settings
         self._keeping = keeping
         self._client = client
@@ -129,15 +129,15 @@ class Proxy:
         self._account(job, plan)
         return await self._answer(job, plan, upstream)
 
-    async def _ask(self, request: Request, route: Route, body: bytes | None) -> Upstream:
-        return await forwarding.ask(self._client, request, route, self._settings, body)
+    async def _ask(self, request: Request, route: Route, body: bytes | None) -> UpstreamResponse:
+        return await forwarding.send(self._client, request, route, self._settings, body)
 
     async def _untouched(self, request: Request, route: Route, body: bytes | None, reason: Untouched) -> Response:
         """Pass a request on as it came, and say why."""
         told = told_of(request)
         told.outcome, told.untouched = "untouched", reason
         headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
-        return forwarding.answer(await forwarding.begun(await self._ask(request, route, body)), headers)
+        return forwarding.client_response(await forwarding.peek(await self._ask(request, route, body)), headers)
 
     async def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
         """Read a request; return the reason when it holds no history that the gateway can compact."""
@@ -147,10 +147,10 @@ class Proxy:
         try:
             trail = await self._trails.read_off_loop(body, route.format, root, named=route.model)
         except NoJson as error:
-            raise Refused(400, str(error), code="invalid_json") from None
+            raise GatewayError(400, str(error), code="invalid_json") from None
         except TooManyMessages as error:
             message = f"{error}; the gateway's --max-messages allows no more"
-            raise Refused(413, message, code="too_many_messages") from None
+            raise GatewayError(413, message, code="too_many_messages") from None
         except InputError:
             return "unreadable-message"  # the provider says best what is wrong with it
         if trail is None:
@@ -198,7 +198,7 @@ class Proxy:
         try:
             return self._settings.policy_named(name)
         except UsageError as error:
-            raise Refused(400, str(error), code="unknown_policy") from None
+            raise GatewayError(400, str(error), code="unknown_policy") from None
 
     # --- before ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Proxy:
         """Find what a request stands on."""
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
-            raise Refused(400, "x-kompakt-session is not the name of a session", code="invalid_session")
+            raise GatewayError(400, "x-kompakt-session is not the name of a session", code="invalid_session")
         standing = await self._keeping.stand(job.owner, job.trail, named=named or None)
         return await self._keeping.without_undone(job.owner, job.trail, standing)
 
@@ -250,7 +250,7 @@ class Proxy:
         """Compact further while the request holds more bytes of media than the settings allow.
 
         Raises:
-            Refused: there is nothing more to leave out.
+            GatewayError: there is nothing more to leave out.
         """
         most = self._settings.max_media
         if most is None or len(plan.body) <= most:
@@ -262,7 +262,7 @@ class Proxy:
                     f"the request holds {found:,} bytes of images, audio and documents; the gateway's --max-media "
                     f"allows {most:,}; send fewer or smaller ones, or send them by address"
                 )
-                raise Refused(413, message, code="media_too_large")
+                raise GatewayError(413, message, code="media_too_large")
             plan = made
         return plan
 
@@ -348,12 +348,12 @@ class Proxy:
 
     # --- to the provider ------------------------------------------------------------------------------------------
 
-    async def _sent(self, job: Job, plan: Plan) -> tuple[Upstream, Plan]:
+    async def _sent(self, job: Job, plan: Plan) -> tuple[UpstreamResponse, Plan]:
         """Send; after an overflow send less, as long as there is less to send."""
         tries = 0
         while True:
             tries += 1
-            upstream = await forwarding.begun(
+            upstream = await forwarding.peek(
                 await self._ask(job.request, job.route, plan.body), announced=job.route.name == "responses"
             )
             found = self._overflow(job, upstream)
@@ -365,7 +365,7 @@ class Proxy:
             self._metrics.overflows_recovered.inc()
             plan = smaller
 
-    def _overflow(self, job: Job, upstream: Upstream) -> Overflow | None:
+    def _overflow(self, job: Job, upstream: UpstreamResponse) -> Overflow | None:
         """Tell whether the provider says that the request was too long; what the model says is never read for it."""
         if job.route.name == "count_tokens":
             return None
@@ -400,14 +400,14 @@ class Proxy:
 
     # --- back to the client ---------------------------------------------------------------------------------------
 
-    async def _answer(self, job: Job, plan: Plan, upstream: Upstream) -> Response:
+    async def _answer(self, job: Job, plan: Plan, upstream: UpstreamResponse) -> Response:
         """Pass an answer on; where the model may recall, or the size is told otherwise, read it first."""
         raised = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
         if upstream.status >= 400 or (job.aside is None and not raised):
-            return forwarding.answer(upstream, self._headers(job, plan))
+            return forwarding.client_response(upstream, self._headers(job, plan))
         assert job.route.format is not None
 
-        async def ask() -> Upstream:
+        async def ask() -> UpstreamResponse:
             nonlocal plan
             again, plan = await self._sent(job, self._planned(job, plan.standing))
             return again

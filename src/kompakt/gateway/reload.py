@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway
-from kompakt.gateway.config import Settings
+from kompakt.gateway.config import GatewayConfig
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -23,7 +23,7 @@ PERIOD = 2.0
 class Reloading:
     """Keeps a gateway's settings those of its file."""
 
-    def __init__(self, gateway: Gateway, load: Callable[[], Settings], find: Callable[[], Path | None]) -> None:
+    def __init__(self, gateway: Gateway, load: Callable[[], GatewayConfig], find: Callable[[], Path | None]) -> None:
         self.gateway = gateway
         self._load = load
         self._find = find

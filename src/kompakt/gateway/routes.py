@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from kompakt.gateway.config import Settings, Upstream
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig, Upstream
+from kompakt.gateway.errors import GatewayError
 
 Name: TypeAlias = Literal["chat", "responses", "messages", "count_tokens", "generate", "stream", "models", "other"]
 """What an endpoint does; also a label of the metrics."""
@@ -80,41 +80,41 @@ def endpoint_of(path: str) -> Endpoint:
     return Endpoint("models" if path.startswith("/v1/models") else "other", None)
 
 
-def error_format(path: str, settings: Settings) -> str | None:
+def error_format(path: str, settings: GatewayConfig) -> str | None:
     """Say in whose shape an error about this path is written, whatever the path is."""
     return endpoint_of(_split(path, settings)[1]).format
 
 
-def route_of(path: str, headers: Mapping[str, str], settings: Settings) -> Route:
+def route_of(path: str, headers: Mapping[str, str], settings: GatewayConfig) -> Route:
     """Say where a request goes.
 
     Raises:
-        Refused: the path leads out of an upstream's folder, or no upstream is configured for it.
+        GatewayError: the path leads out of an upstream's folder, or no upstream is configured for it.
     """
     if path == "/kompakt" or path.startswith("/kompakt/"):
-        raise Refused(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
+        raise GatewayError(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
     if not _PATH.fullmatch(path) or _leaves(path):
-        raise Refused(400, "the path is not one that is passed on", code="invalid_path")
+        raise GatewayError(400, "the path is not one that is passed on", code="invalid_path")
     named, rest = _split(path, settings)
     endpoint = endpoint_of(rest)
     protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)
     upstream = named or settings.upstreams.get(protocol) or _only(settings)
     if upstream is None:
-        raise Refused(
+        raise GatewayError(
             404, f"no upstream is configured for {protocol}; start with --upstream {protocol}=URL", code="no_upstream"
         )
     model = unquote(endpoint.model) if endpoint.model else None
     return Route(endpoint.name, endpoint.format, upstream, rest, model, protocol)
 
 
-def _split(path: str, settings: Settings) -> tuple[Upstream | None, str]:
+def _split(path: str, settings: GatewayConfig) -> tuple[Upstream | None, str]:
     """Take the name of an upstream off a path."""
     name, slash, rest = path[1:].partition("/")
     upstream = settings.upstreams.get(name)
     return (None, path) if upstream is None or not slash else (upstream, slash + rest)
 
 
-def _only(settings: Settings) -> Upstream | None:
+def _only(settings: GatewayConfig) -> Upstream | None:
     return next(iter(settings.upstreams.values())) if len(settings.upstreams) == 1 else None
 
 

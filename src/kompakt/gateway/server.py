@@ -24,7 +24,7 @@ import uvicorn
 
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, application
-from kompakt.gateway.config import OFFICIAL, Settings
+from kompakt.gateway.config import OFFICIAL, GatewayConfig
 from kompakt.gateway.http import log_format as journal
 from kompakt.gateway.http.slow_clients import protocol
 from kompakt.gateway.reload import Reloading
@@ -49,10 +49,10 @@ _CLIENTS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def serve(
-    settings: Settings,
+    settings: GatewayConfig,
     *,
     key: bytes | None = None,
-    load: Callable[[], Settings] | None = None,
+    load: Callable[[], GatewayConfig] | None = None,
     find: Callable[[], Path | None] = lambda: None,
 ) -> None:
     """Serve until told to end; ``load`` reads the settings again, ``find`` the file that they are in.
@@ -68,11 +68,11 @@ def serve(
 
 
 async def _served(
-    settings: Settings,
+    settings: GatewayConfig,
     listening: socket.socket,
     *,
     key: bytes | None,
-    load: Callable[[], Settings],
+    load: Callable[[], GatewayConfig],
     find: Callable[[], Path | None],
 ) -> None:
     app = application(settings, key=key)
@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def config_of(app: Any, settings: Settings) -> uvicorn.Config:
+def config_of(app: Any, settings: GatewayConfig) -> uvicorn.Config:
     """Say how connections are served."""
     return uvicorn.Config(
         app,
@@ -143,7 +143,7 @@ def _signals(server: Server, gateway: Gateway, reloading: Reloading) -> Generato
             loop.remove_signal_handler(number)
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: GatewayConfig) -> socket.socket:
     """Take the address.
 
     Raises:
@@ -170,7 +170,7 @@ def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # --- what is said at the start ------------------------------------------------------------------------------------
 
 
-def _say(settings: Settings, listening: socket.socket) -> None:
+def _say(settings: GatewayConfig, listening: socket.socket) -> None:
     """Say on standard error where the gateway is and what to paste into a client."""
     base = base_url(settings, listening.getsockname()[1])
     lines = [f"kompakt gateway on {base}, store {without_password(settings.store)}; point a client at it:"]
@@ -185,13 +185,13 @@ def _say(settings: Settings, listening: socket.socket) -> None:
     sys.stderr.flush()
 
 
-def base_url(settings: Settings, port: int) -> str:
+def base_url(settings: GatewayConfig, port: int) -> str:
     """Return the address under which a client on this machine finds the gateway."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def pasted(settings: Settings, base: str) -> Iterator[str]:
+def pasted(settings: GatewayConfig, base: str) -> Iterator[str]:
     """List the lines to paste into a shell, with the clients that read them.
 
     An upstream with a name of its own may speak any protocol, and a single one gets every request.

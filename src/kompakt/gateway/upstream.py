@@ -3,8 +3,8 @@
 An answer is passed on in the pieces in which it arrives, still compressed if it was. Only what is between client and
 gateway is removed from a request, and the client's credential stays in its own header.
 
-A provider can fail at any point. Whatever httpx raises becomes ``Refused`` here, so a client gets 502 or 504 in its own
-protocol as long as nothing was sent to it, and a closed connection after that.
+A provider can fail at any point. This module turns every exception of httpx into ``GatewayError``: the client gets 502
+or 504 in its own protocol if nothing was sent to it yet, and a closed connection otherwise.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Scope
 
-from kompakt.gateway.config import Settings
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http import encodings
 from kompakt.gateway.http.access_log import told_of
 from kompakt.gateway.routes import Route
@@ -48,7 +48,7 @@ _EMPTY = (204, 304)
 _ANNOUNCEMENTS = (b"response.created", b"response.queued", b"response.in_progress")
 
 
-class Upstream(NamedTuple):
+class UpstreamResponse(NamedTuple):
     """A provider's answer that has begun."""
 
     response: httpx.Response
@@ -68,20 +68,20 @@ class Upstream(NamedTuple):
         return (decoded or b"").decode("utf-8", "replace")
 
 
-async def ask(
-    client: httpx.AsyncClient, request: Request, route: Route, settings: Settings, body: bytes | None
-) -> Upstream:
+async def send(
+    client: httpx.AsyncClient, request: Request, route: Route, settings: GatewayConfig, body: bytes | None
+) -> UpstreamResponse:
     """Send a request upstream; ``body`` of ``None`` sends what the client sends, piece by piece.
 
     Raises:
-        Refused: the provider cannot be reached, or its answer is not HTTP.
+        GatewayError: the provider cannot be reached, or its answer is not HTTP.
     """
     began = time.perf_counter()
     query = request.scope.get("query_string", b"").decode("latin-1")
     try:
         url = httpx.URL(f"{route.url}?{query}" if query else route.url)
     except httpx.InvalidURL:
-        raise Refused(400, "the address cannot be sent to a provider", code="invalid_path") from None
+        raise GatewayError(400, "the address cannot be sent to a provider", code="invalid_path") from None
     content = request.stream() if body is None and has_body(request) else body
     made = client.build_request(request.method, url, content=content)
     made.headers = httpx.Headers([*_passed(request.headers.raw, settings), *_own(made.headers, body)])
@@ -91,14 +91,14 @@ async def ask(
         response = await client.send(made, stream=True)
     request.scope.setdefault(_OPENED, []).append(response)
     if response.status_code < 200:
-        raise Refused(502, "the provider switched to another protocol", code="upstream_unreachable")
+        raise GatewayError(502, "the provider switched to another protocol", code="upstream_unreachable")
     told = told_of(request)
     told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
-    return Upstream(response, _chunks(response))
+    return UpstreamResponse(response, _chunks(response))
 
 
 @asynccontextmanager
-async def closing_all(scope: Scope) -> AsyncGenerator[None]:
+async def closing_responses(scope: Scope) -> AsyncGenerator[None]:
     """Close every answer that is opened for a request, however the request ends."""
     opened: list[httpx.Response] = []
     scope[_OPENED] = opened
@@ -116,9 +116,9 @@ def _failures(message: str, *, code: str) -> Generator[None]:
     try:
         yield
     except httpx.TimeoutException:
-        raise Refused(504, "the provider did not answer in time", code="upstream_timeout") from None
+        raise GatewayError(504, "the provider did not answer in time", code="upstream_timeout") from None
     except (httpx.HTTPError, httpx.StreamError) as error:
-        raise Refused(502, f"{message} ({type(error).__name__})", code=code) from None
+        raise GatewayError(502, f"{message} ({type(error).__name__})", code=code) from None
 
 
 async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -132,7 +132,7 @@ def has_body(request: Request) -> bool:
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
-def _passed(headers: Iterable[tuple[bytes, bytes]], settings: Settings) -> list[tuple[bytes, bytes]]:
+def _passed(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
     """Choose the client's headers that go upstream."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")}
@@ -150,14 +150,14 @@ def _own(headers: httpx.Headers, body: bytes | None) -> list[tuple[bytes, bytes]
     return [(name, value) for name, value in headers.raw if name.lower() in wanted]
 
 
-async def begun(upstream: Upstream, *, announced: bool = False) -> Upstream:
+async def peek(upstream: UpstreamResponse, *, announced: bool = False) -> UpstreamResponse:
     """Read the first piece of an answer, or all of a short error.
 
     Some providers announce an answer before they look at the request. Where that is so (``announced``) this waits a
     moment for the piece after the announcement: it may say that the request is refused.
 
     Raises:
-        Refused: the provider breaks off or takes too long; the client has not been sent anything yet.
+        GatewayError: the provider breaks off or takes too long; the client has not been sent anything yet.
     """
     if upstream.status < 400:
         first = await anext(upstream.chunks, b"")
@@ -179,7 +179,7 @@ def _only_announces(read: bytes) -> bool:
     return bool(named) and all(name in _ANNOUNCEMENTS for name in named)
 
 
-async def _with_next(upstream: Upstream) -> Upstream:
+async def _with_next(upstream: UpstreamResponse) -> UpstreamResponse:
     """Read what follows an announcement, if it follows at once."""
     task = asyncio.ensure_future(anext(upstream.chunks, b""))
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # nobody may be left to ask
@@ -199,7 +199,7 @@ async def _with_next(upstream: Upstream) -> Upstream:
     return upstream._replace(chunks=rest())
 
 
-def answer(upstream: Upstream, headers: Sequence[tuple[str, str]] = ()) -> Response:
+def client_response(upstream: UpstreamResponse, headers: Sequence[tuple[str, str]] = ()) -> Response:
     """Pass an answer on."""
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -212,11 +212,11 @@ def answer(upstream: Upstream, headers: Sequence[tuple[str, str]] = ()) -> Respo
             await upstream.response.aclose()
 
     response = StreamingResponse(pieces(), upstream.status)
-    response.raw_headers = [*answered(upstream), *((name.encode(), value.encode()) for name, value in headers)]
+    response.raw_headers = [*client_headers(upstream), *((name.encode(), value.encode()) for name, value in headers)]
     return response
 
 
-def answered(upstream: Upstream, *, without: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
+def client_headers(upstream: UpstreamResponse, *, without: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
     """Choose the provider's headers that go back: none that only the gateway sets, none that contradicts the body."""
     raw = [(name.lower(), value) for name, value in upstream.response.headers.raw]
     named = {part.strip().lower() for name, value in raw if name == b"connection" for part in value.split(b",")}

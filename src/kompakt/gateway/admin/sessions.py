@@ -24,7 +24,7 @@ from kompakt.errors import DoesNotFit, StoreDamaged, StoreError, UsageError, Wro
 from kompakt.gateway.admin import inspect_page as inspecting
 from kompakt.gateway.admin import openapi
 from kompakt.gateway.admin.previews import preview
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots import budget as planning
 from kompakt.gateway.pivots.lookup import Undo, undo_name
 from kompakt.gateway.request.labels import Label, label_name
@@ -132,7 +132,7 @@ class Api:
             await self.router(scope, receive, send)
         except HTTPException as error:
             code = "method_not_allowed" if error.status_code == 405 else "not_found"
-            raise Refused(error.status_code, error.detail, code=code, headers=error.headers) from None
+            raise GatewayError(error.status_code, error.detail, code=code, headers=error.headers) from None
         except StoreError as error:
             self.gateway.metrics.store_failures.inc()
             raise _failed(error) from None
@@ -163,7 +163,7 @@ class Api:
         place = await self._find(request)
         query = request.query_params.get("q", "")
         if not query.strip() or len(query) > MAX_QUERY:
-            raise Refused(400, f"q is what is looked for, up to {MAX_QUERY:,} characters", code="invalid_query")
+            raise GatewayError(400, f"q is what is looked for, up to {MAX_QUERY:,} characters", code="invalid_query")
         tokens = _number(request, "tokens", DEFAULT_TOKENS, MAX_TOKENS)
         found = await (await _session(place)).recall(query, tokens)
         return _json({"found": bool(found), "text": found.text, "references": found.references, "tokens": found.tokens})
@@ -176,7 +176,7 @@ class Api:
         try:
             policy = settings.policy_named(name)
         except UsageError as error:
-            raise Refused(400, str(error), code="unknown_policy") from None
+            raise GatewayError(400, str(error), code="unknown_policy") from None
         shown = await (await _session(place)).project()
         if "budget" in request.query_params:
             budget = Budget.of(_number(request, "budget", 1, MAX_BUDGET))
@@ -188,9 +188,9 @@ class Api:
         try:
             return _json(await asyncio.to_thread(preview, shown.history, shown.tokens, budget, policy))
         except DoesNotFit as error:
-            raise Refused(409, str(error), code="does_not_fit") from None
+            raise GatewayError(409, str(error), code="does_not_fit") from None
         except UsageError as error:
-            raise Refused(400, str(error), code="unknown_policy") from None
+            raise GatewayError(400, str(error), code="unknown_policy") from None
 
     async def undone(self, request: Request) -> Response:
         """Take back the newest compaction of a session."""
@@ -200,7 +200,7 @@ class Api:
         timeline = (await session.reader()).timeline
         live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
         if not live:
-            raise Refused(409, "the session has no compaction to undo", code="nothing_to_undo")
+            raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
         undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
         note = {undo_name(newest.id): packed(undo, self.gateway.keeping.packing)}
@@ -293,7 +293,7 @@ class Api:
         """Find a session by its id.
 
         Raises:
-            Refused: there is none that whoever asks may see.
+            GatewayError: there is none that whoever asks may see.
         """
         if id and len(id) <= MAX_ID:
             async for owner in self._owners(access):
@@ -371,19 +371,21 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
-        raise Refused(400, f"{name} is a whole number from 1 to {most:,}", code="invalid_query")
+        raise GatewayError(400, f"{name} is a whole number from 1 to {most:,}", code="invalid_query")
     return int(text)
 
 
-def _missing() -> Refused:
-    return Refused(404, "there is no such session", code="not_found")
+def _missing() -> GatewayError:
+    return GatewayError(404, "there is no such session", code="not_found")
 
 
-def _failed(error: StoreError) -> Refused:
+def _failed(error: StoreError) -> GatewayError:
     if isinstance(error, WrongKey):
-        return Refused(503, "the store cannot be read with the gateway's key", code="store_unavailable")
+        return GatewayError(503, "the store cannot be read with the gateway's key", code="store_unavailable")
     said = "is damaged" if isinstance(error, StoreDamaged) else "does not answer"
-    return Refused(503, f"the store {said}; try again later", code="store_unavailable", headers={"retry-after": "5"})
+    return GatewayError(
+        503, f"the store {said}; try again later", code="store_unavailable", headers={"retry-after": "5"}
+    )
 
 
 def _json(value: object) -> Response:

@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kompakt.gateway.errors import refusal
+from kompakt.gateway.errors import error_response
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import Disposition, Untouched
 
@@ -120,7 +120,7 @@ class Telling:
             if not told.status:  # nobody foresaw it: the server's log has where it was, the client an answer
                 told.refusal = "gateway_error"
                 message = f"the gateway failed; its log has more under {told.id}"
-                await refusal(told.format, 500, message, code="gateway_error")(scope, receive, say)
+                await error_response(told.format, 500, message, code="gateway_error")(scope, receive, say)
             raise
         finally:
             self.metrics.in_flight.dec()

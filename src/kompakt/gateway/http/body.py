@@ -9,7 +9,7 @@ import asyncio
 
 from starlette.requests import Request
 
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http import encodings
 from kompakt.gateway.http.encodings import BadEncoding, TooLong, UnknownEncoding
 
@@ -21,7 +21,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     """Return the body of a request, decompressed; later calls cost nothing.
 
     Raises:
-        Refused: it is compressed in a way that is not known, is not what its header says, or exceeds the limit.
+        GatewayError: it is compressed in a way that is not known, is not what its header says, or exceeds the limit.
     """
     found = request.scope.get(_KEY)
     if found is None:
@@ -39,12 +39,14 @@ async def _decoded(request: Request, limit: int) -> bytes:
     except UnknownEncoding as error:
         accepted = ", ".join(sorted(encodings.REQUESTS))
         message = f"content-encoding {error} is not one that the gateway reads; use one of {accepted}, or none"
-        raise Refused(415, message, code="unsupported_encoding", headers={"accept-encoding": accepted}) from None
+        raise GatewayError(415, message, code="unsupported_encoding", headers={"accept-encoding": accepted}) from None
     except TooLong:
         message = f"the body has more than {limit:,} bytes when decompressed; the gateway's --max-body allows no more"
-        raise Refused(413, message, code="body_too_large") from None
+        raise GatewayError(413, message, code="body_too_large") from None
     except BadEncoding as error:
-        raise Refused(400, f"the body is not what content-encoding says: {error}", code="invalid_encoding") from None
+        raise GatewayError(
+            400, f"the body is not what content-encoding says: {error}", code="invalid_encoding"
+        ) from None
 
 
 def uncompressed(request: Request) -> Request:

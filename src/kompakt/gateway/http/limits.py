@@ -1,6 +1,6 @@
 """What one request, one tenant and all together may take: bytes, seconds, places.
 
-Plain ASGI, so that streams pass as they are. Whatever is refused here or further in, as ``Refused``, is answered in the
+Plain ASGI: streams pass unchanged. A ``GatewayError`` raised here or further in is answered in the
 shape of the provider whose endpoint was called.
 """
 
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kompakt.gateway.config import Settings
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import Told
 from kompakt.gateway.routes import error_format
 from kompakt.gateway.tenancy.access import check_site
@@ -32,7 +32,7 @@ _CLOSE = {"connection": "close"}
 class Limiting:
     """The layer that holds requests to their limits."""
 
-    def __init__(self, app: ASGIApp, settings: Callable[[], Settings]) -> None:
+    def __init__(self, app: ASGIApp, settings: Callable[[], GatewayConfig]) -> None:
         self.app = app
         self.settings = settings
 
@@ -52,7 +52,7 @@ class Limiting:
             _check_headers(scope, settings)
             check_site(scope, settings)
             await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
-        except Refused as refused:
+        except GatewayError as refused:
             scope["kompakt"].refusal = refused.code
             if started:  # the server closes the connection, so the client sees that its answer is not complete
                 _log.warning("an answer ended early: %s", refused.message)
@@ -61,31 +61,33 @@ class Limiting:
             await refused.response(error_format(path, settings))(scope, receive, send)
 
 
-def _check_headers(scope: Scope, settings: Settings) -> None:
+def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
     """Refuse headers that are too many or too long, and bodies that are said to be too long."""
     headers = scope["headers"]
     if sum(len(name) + len(value) + _PER_HEADER for name, value in headers) > settings.max_header:
-        raise Refused(
+        raise GatewayError(
             431, f"the headers take more than {settings.max_header:,} bytes", code="headers_too_large", headers=_CLOSE
         )
     lengths = [value for name, value in headers if name == b"content-length"]
     if not lengths:
         return
     if len(set(lengths)) > 1 or not lengths[0].isdigit():
-        raise Refused(400, "content-length is not a number of bytes", code="invalid_content_length", headers=_CLOSE)
+        raise GatewayError(
+            400, "content-length is not a number of bytes", code="invalid_content_length", headers=_CLOSE
+        )
     if len(lengths[0]) > 18 or int(lengths[0]) > settings.max_body:
         raise _too_large(settings)
 
 
-def _too_large(settings: Settings) -> Refused:
+def _too_large(settings: GatewayConfig) -> GatewayError:
     message = f"the body has more than {settings.max_body:,} bytes; the gateway's --max-body allows no more"
-    return Refused(413, message, code="body_too_large", headers=_CLOSE)
+    return GatewayError(413, message, code="body_too_large", headers=_CLOSE)
 
 
 class _Body:
     """A request's body, counted and timed while it is read."""
 
-    def __init__(self, receive: Receive, told: Told, settings: Settings) -> None:
+    def __init__(self, receive: Receive, told: Told, settings: GatewayConfig) -> None:
         self.receive = receive
         self.told = told
         self.settings = settings
@@ -100,7 +102,7 @@ class _Body:
             async with asyncio.timeout(max(0.0, left)):
                 message = await self.receive()
         except TimeoutError:
-            raise Refused(
+            raise GatewayError(
                 408,
                 f"the body was not there within {self.settings.body_timeout:g} seconds",
                 code="body_timeout",
@@ -123,11 +125,11 @@ class Places:
         self.tenants: dict[str, int] = {}
 
     @contextmanager
-    def taken(self, tenant: str, settings: Settings) -> Generator[None]:
+    def taken(self, tenant: str, settings: GatewayConfig) -> Generator[None]:
         """Take a place for as long as a request lasts, its stream included.
 
         Raises:
-            Refused: there is none.
+            GatewayError: there is none.
         """
         mine = self.tenants.get(tenant, 0)
         if self.total >= settings.max_concurrency:
@@ -145,7 +147,7 @@ class Places:
                 del self.tenants[tenant]
 
 
-def _busy(who: str, limit: int) -> Refused:
+def _busy(who: str, limit: int) -> GatewayError:
     headers = {"retry-after": "1", **_CLOSE}
     message = f"{who} has {limit:,} requests under way, which is all that is allowed; try again in a second"
-    return Refused(429, message, code="too_many_requests", headers=headers)
+    return GatewayError(429, message, code="too_many_requests", headers=headers)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kompakt.gateway.errors import plain
+from kompakt.gateway.errors import without_controls
 
 _Raised: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -29,7 +29,7 @@ class Lines(logging.Formatter):
         """Write a record."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         facts = "".join(f" {name}={_shown(value)}" for name, value in _facts(record).items())
-        told = f"{moment} {record.levelname.lower()} {plain(record.getMessage())}{facts}"
+        told = f"{moment} {record.levelname.lower()} {without_controls(record.getMessage())}{facts}"
         return f"{told}\n{self.formatException(record.exc_info)}" if record.exc_info else told
 
     def formatException(self, ei: _Raised) -> str:  # noqa: N802
@@ -46,7 +46,7 @@ class JsonLines(Lines):
         told: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "message": plain(record.getMessage()),
+            "message": without_controls(record.getMessage()),
             **_facts(record),
         }
         if record.exc_info:
@@ -60,7 +60,7 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    text = plain(str(value))
+    text = without_controls(str(value))
     return f'"{text}"' if " " in text else text
 
 

@@ -10,13 +10,13 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from kompakt.gateway.config import Settings
+from kompakt.gateway.config import GatewayConfig
 
 _TOO_LONG = b"431 Request Header Fields Too Large"
 _TOO_SLOW = b"408 Request Timeout"
 
 
-def protocol(settings: Settings) -> type[Any]:
+def protocol(settings: GatewayConfig) -> type[Any]:
     """Return the protocol that connections speak: httptools' where it is installed, else h11's."""
     try:
         import_module("httptools")
@@ -27,7 +27,7 @@ def protocol(settings: Settings) -> type[Any]:
     return watched(base, settings)
 
 
-def watched(base: type[asyncio.Protocol], settings: Settings) -> type[Any]:
+def watched(base: type[asyncio.Protocol], settings: GatewayConfig) -> type[Any]:
     """Lay the watch over a protocol."""
     limits = {"max_header": settings.max_header, "seconds": settings.body_timeout}
     return type("Connection", (Watched, base), limits)

@@ -21,7 +21,7 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.saved_state import Kept, State, resume, state_of
 from kompakt.engine.pivot.text import retell
 from kompakt.errors import DoesNotFit
-from kompakt.gateway.config import Settings
+from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.pivots.lookup import Found, Pivot, Shown
 from kompakt.gateway.request.digests import decoded, parsed
 from kompakt.gateway.request.hash_chain import Trail
@@ -95,7 +95,7 @@ def learnt_of(found: Found | None) -> Learnt:
     return Learnt(pivot.scale, pivot.limit, pivot.output_counts)
 
 
-def budget_of(trail: Trail, settings: Settings, found: Found | None, *, fixed: int) -> Budget:
+def budget_of(trail: Trail, settings: GatewayConfig, found: Found | None, *, fixed: int) -> Budget:
     """Compute the budget of a request with ``fixed`` tokens of system prompt and tools, in tokens as counted here."""
     window = window_of(trail.asked.model or "", settings)
     known = learnt_of(found)
@@ -111,7 +111,7 @@ def budget_of(trail: Trail, settings: Settings, found: Found | None, *, fixed: i
     return budget.scaled(known.scale)
 
 
-def window_of(model: str, settings: Settings) -> Limits:
+def window_of(model: str, settings: GatewayConfig) -> Limits:
     """Return what a model holds: what is configured for it, else what is known, and no more than what is for all."""
     known = lookup(model)
     stated = settings.windows.get(model)

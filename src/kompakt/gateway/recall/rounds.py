@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from kompakt.errors import KompaktError
 from kompakt.gateway import upstream as forwarding
-from kompakt.gateway.errors import Refused, shape
+from kompakt.gateway.errors import GatewayError, error_body
 from kompakt.gateway.http.access_log import Told
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.recall import turn as turns
@@ -29,7 +29,7 @@ from kompakt.gateway.recall.turn import Call, Dialect, Round, Stream, Turn, as_o
 from kompakt.gateway.request.hash_chain import Trail
 from kompakt.gateway.storage.recorder import Line
 from kompakt.gateway.storage.storage import Keeping, Owner
-from kompakt.gateway.upstream import Upstream
+from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.messages import JsonObject
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
 from kompakt.store.encoding import decode, encode
@@ -45,7 +45,7 @@ _LEAST = 100
 
 _BODY = frozenset([b"content-length", b"content-encoding", b"transfer-encoding"])
 
-Ask: TypeAlias = Callable[[], Awaitable[Upstream]]
+Ask: TypeAlias = Callable[[], Awaitable[UpstreamResponse]]
 """Asks the provider again, with all rounds so far."""
 
 
@@ -91,12 +91,12 @@ class Answering:
         self._notes = notes
         self._metrics = metrics
 
-    async def answer(self, exchange: Exchange, upstream: Upstream) -> Response:
+    async def answer(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
         """Make the client's answer of a provider's that has begun."""
         kind = upstream.response.headers.get("content-type", "")
         encoding = upstream.response.headers.get("content-encoding", "identity")
         if encoding != "identity":
-            return forwarding.answer(upstream, exchange.headers)
+            return forwarding.client_response(upstream, exchange.headers)
         if kind.startswith("text/event-stream"):
             response = StreamingResponse(self._streamed(exchange, upstream), upstream.status)
             response.raw_headers = _headers(exchange, upstream)
@@ -105,7 +105,7 @@ class Answering:
 
     # --- in one piece ---------------------------------------------------------------------------------------------
 
-    async def _whole(self, exchange: Exchange, upstream: Upstream) -> Response:
+    async def _whole(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
         said: list[JsonObject] = []
         while True:
             data = await _read(upstream, exchange.told)
@@ -119,7 +119,7 @@ class Answering:
                 break
             upstream = await exchange.ask()
             if upstream.status >= 400:
-                return forwarding.answer(upstream, exchange.headers)
+                return forwarding.client_response(upstream, exchange.headers)
         response = Response(data, upstream.status)
         length = (b"content-length", str(len(data)).encode())
         response.raw_headers = [*_headers(exchange, upstream), length]
@@ -127,7 +127,7 @@ class Answering:
 
     # --- in pieces ------------------------------------------------------------------------------------------------
 
-    async def _streamed(self, exchange: Exchange, upstream: Upstream) -> AsyncIterator[bytes]:
+    async def _streamed(self, exchange: Exchange, upstream: UpstreamResponse) -> AsyncIterator[bytes]:
         stream = exchange.dialect.stream(exchange.name, exchange.body, exchange.raised)
         while True:
             async with aclosing(_pieces(stream, upstream)) as pieces:
@@ -138,8 +138,8 @@ class Answering:
             stream.again()
             try:
                 upstream = await exchange.ask()
-            except Refused as refused:
-                told = shape(exchange.dialect.format, refused.status, refused.message, code=refused.code)
+            except GatewayError as refused:
+                told = error_body(exchange.dialect.format, refused.status, refused.message, code=refused.code)
                 for piece in stream.error(dict(told)):
                     yield piece
                 return
@@ -188,7 +188,7 @@ class Answering:
         return found.text
 
 
-async def _pieces(stream: Stream, upstream: Upstream) -> AsyncGenerator[bytes, None]:
+async def _pieces(stream: Stream, upstream: UpstreamResponse) -> AsyncGenerator[bytes, None]:
     """Read the answer of one round."""
     events = Events()
     try:
@@ -206,17 +206,17 @@ async def _pieces(stream: Stream, upstream: Upstream) -> AsyncGenerator[bytes, N
         await upstream.response.aclose()
 
 
-async def _read(upstream: Upstream, told: Told) -> bytes:
+async def _read(upstream: UpstreamResponse, told: Told) -> bytes:
     """Read all of an answer; the time that it takes is the provider's.
 
     Raises:
-        Refused: it breaks off.
+        GatewayError: it breaks off.
     """
     pieces, began = [upstream.read], time.perf_counter()
     try:
         pieces += [chunk async for chunk in upstream.chunks]
     except httpx.HTTPError:
-        raise Refused(502, "the provider broke off its answer", code="upstream_broken") from None
+        raise GatewayError(502, "the provider broke off its answer", code="upstream_broken") from None
     finally:
         told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
         await upstream.response.aclose()
@@ -238,6 +238,6 @@ def _told(exchange: Exchange, said: Sequence[JsonObject], data: bytes) -> bytes:
     return data if whole == said[-1] else encode(whole)
 
 
-def _headers(exchange: Exchange, upstream: Upstream) -> list[tuple[bytes, bytes]]:
+def _headers(exchange: Exchange, upstream: UpstreamResponse) -> list[tuple[bytes, bytes]]:
     own = [(name.encode(), value.encode()) for name, value in exchange.headers]
-    return [*forwarding.answered(upstream, without=_BODY), *own]
+    return [*forwarding.client_headers(upstream, without=_BODY), *own]

@@ -18,8 +18,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
-from kompakt.gateway.config import Settings
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.storage.storage import Owner
 from kompakt.gateway.tenancy.tenants import (
     ANONYMOUS,
@@ -50,11 +50,11 @@ class Access(NamedTuple):
     """Whether tenants have keys and none was shown."""
 
 
-def check_site(scope: Scope, settings: Settings) -> None:
+def check_site(scope: Scope, settings: GatewayConfig) -> None:
     """Refuse requests that a web page of somebody else sends to a gateway on the loopback.
 
     Raises:
-        Refused: the Host is no name of this gateway, or the Origin is another site.
+        GatewayError: the Host is no name of this gateway, or the Origin is another site.
     """
     if not (settings.allowed_hosts or is_loopback(settings.host) or is_loopback((scope.get("server") or ("",))[0])):
         return
@@ -63,7 +63,7 @@ def check_site(scope: Scope, settings: Settings) -> None:
         return
     host = headers.get("host", "").lower()
     if host and not _is_own(host, settings):
-        raise Refused(
+        raise GatewayError(
             403,
             "the Host header is not a name of this gateway; a name in front of it is allowed with --allow-host NAME",
             code="host_not_allowed",
@@ -74,7 +74,7 @@ def check_site(scope: Scope, settings: Settings) -> None:
     site = origin.partition("://")[2]
     is_foreign = bool(origin) and _DEFAULT_PORT.sub("", site) != _DEFAULT_PORT.sub("", host)
     if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Refused(
+        raise GatewayError(
             403,
             "web pages of other sites may not use this gateway; allow one with --allow-origin ORIGIN",
             code="origin_not_allowed",
@@ -86,12 +86,12 @@ def is_loopback(host: str) -> bool:
     return _LOCAL.fullmatch(host) is not None
 
 
-def _is_own(host: str, settings: Settings) -> bool:
+def _is_own(host: str, settings: GatewayConfig) -> bool:
     allowed = {*settings.allowed_hosts, *_FROM_CONTAINERS}
     return bool(_NAMES.fullmatch(host)) or not allowed.isdisjoint(["*", host, _PORT.sub("", host)])
 
 
-def _has_key(headers: Headers, settings: Settings) -> bool:
+def _has_key(headers: Headers, settings: GatewayConfig) -> bool:
     """Tell whether a request shows a key of the gateway, which no web page of somebody else knows."""
     if not settings.keys and not settings.admin_keys:
         return False
@@ -99,11 +99,11 @@ def _has_key(headers: Headers, settings: Settings) -> bool:
     return bool(key) and (is_admin(key, settings) or tenant_of_key(key, settings) is not None)
 
 
-def access_of(request: Request, settings: Settings) -> Access:
+def access_of(request: Request, settings: GatewayConfig) -> Access:
     """Say what whoever asks may see.
 
     Raises:
-        Refused: nothing.
+        GatewayError: nothing.
     """
     key = request.headers.get(KEY_HEADER) or _bearer(request.headers)
     if key and (settings.keys or settings.admin_keys):
@@ -113,9 +113,9 @@ def access_of(request: Request, settings: Settings) -> Access:
         if tenant is not None:
             return Access(Owner.of(Tenant(tenant, "key")))
         if KEY_HEADER in request.headers:
-            raise Refused(401, f"the key in {KEY_HEADER} is not known", code="invalid_kompakt_key")
+            raise GatewayError(401, f"the key in {KEY_HEADER} is not known", code="invalid_kompakt_key")
     if not is_local(request):
-        raise Refused(
+        raise GatewayError(
             403,
             f"this is shown to a key in {KEY_HEADER}, or on the gateway's own machine under the name localhost",
             code="not_allowed",
@@ -128,7 +128,7 @@ def _bearer(headers: Headers) -> str:
     return rest.strip() if kind.lower() == "bearer" else ""
 
 
-def _local(request: Request, settings: Settings) -> Access:
+def _local(request: Request, settings: GatewayConfig) -> Access:
     """Say whose sessions the machine itself sees: all, unless tenants are told apart by more than a credential."""
     if settings.tenant_header is not None and request.headers.get(settings.tenant_header):
         return Access(Owner.of(tenant_of(request.headers, {}, settings)))

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from kompakt.errors import UsageError
-from kompakt.gateway.config import Settings, check_tenant
-from kompakt.gateway.errors import Refused
+from kompakt.gateway.config import GatewayConfig, check_tenant
+from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.tenancy.keys import hash_of
 
 KEY_HEADER = "x-kompakt-key"
@@ -32,11 +32,11 @@ class Tenant(NamedTuple):
     source: Source
 
 
-def tenant_of(headers: Mapping[str, str], query: Mapping[str, str], settings: Settings) -> Tenant:
+def tenant_of(headers: Mapping[str, str], query: Mapping[str, str], settings: GatewayConfig) -> Tenant:
     """Say whose request it is.
 
     Raises:
-        Refused: keys or a trusted header are configured, and the request brings none that is known.
+        GatewayError: keys or a trusted header are configured, and the request brings none that is known.
     """
     if settings.keys:
         presented = headers.get(KEY_HEADER, "")
@@ -61,18 +61,20 @@ def _of_header(named: str) -> Tenant:
     try:
         return Tenant(check_tenant(named), "header")
     except UsageError:
-        raise Refused(400, "the trusted header does not hold the name of a tenant", code="invalid_tenant") from None
+        raise GatewayError(
+            400, "the trusted header does not hold the name of a tenant", code="invalid_tenant"
+        ) from None
 
 
-def _unknown_key() -> Refused:
-    return Refused(
+def _unknown_key() -> GatewayError:
+    return GatewayError(
         401,
         f"this gateway needs a key of its own in the header {KEY_HEADER}; your provider's key stays where it is",
         code="invalid_kompakt_key",
     )
 
 
-def tenant_of_key(presented: str, settings: Settings) -> str | None:
+def tenant_of_key(presented: str, settings: GatewayConfig) -> str | None:
     """Return whose key this is; takes the same time whatever is presented and wherever it is listed."""
     digest, found = hash_of(presented), None
     for known, tenant in settings.keys.items():
@@ -81,7 +83,7 @@ def tenant_of_key(presented: str, settings: Settings) -> str | None:
     return found
 
 
-def is_admin(presented: str, settings: Settings) -> bool:
+def is_admin(presented: str, settings: GatewayConfig) -> bool:
     """Tell whether a key sees everything; takes the same time whatever is presented."""
     digest, found = hash_of(presented), False
     for known in settings.admin_keys:
@@ -111,6 +113,6 @@ def is_named(id: str) -> bool:
     return id != ANONYMOUS and not id.startswith("credential-")
 
 
-def is_private(name: str, settings: Settings) -> bool:
+def is_private(name: str, settings: GatewayConfig) -> bool:
     """Tell whether a request header, in small letters, is between client and gateway: it never goes upstream."""
     return name.startswith("x-kompakt-") or name == settings.tenant_header
