@@ -38,7 +38,7 @@ from benchmarks.measuring import Row, save, show
 from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Message, Reasoning
 from kompakt.model.tokens import MESSAGE_OVERHEAD, Counter, family_of
-from kompakt.wire.usage import normalize
+from kompakt.wire.registry import WIRES
 
 Thinking: TypeAlias = Literal["all", "turn", "none"]
 
@@ -99,7 +99,7 @@ def stretches(path: Path, *, thinking: Thinking = "all", split_shrinking: bool =
     if transcript is None or not isinstance(loaded.payload, History) or transcript.format != "anthropic":
         return []
     sizes = Sizes(loaded.payload, Counter())
-    prompts = {i: normalize(usage, "anthropic").prompt for i, usage in transcript.usages}
+    prompts = {i: WIRES["anthropic"].usage(usage).prompt for i, usage in transcript.usages}
     found: list[Stretch] = []
     for start, stop in pairwise([0, *sorted(transcript.summaries), len(loaded.payload)]):
         calls = [i for i in range(start, stop) if prompts.get(i)]

@@ -181,7 +181,7 @@ def _found() -> tuple[dict[str, list[str]], set[str]]:
     """Read which codes the source names, and what it says where it reports one."""
     said: dict[str, list[str]] = {}
     codes: set[str] = set()
-    for path in sorted(WIRE.glob("*.py")):
+    for path in sorted(WIRE.rglob("*.py")):
         for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(scope, ast.Constant) and isinstance(scope.value, str) and CODE.fullmatch(scope.value):
                 codes.add(scope.value)

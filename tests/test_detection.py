@@ -12,8 +12,7 @@ from tests.histories import FORMATS, bodies, plain
 
 import kompakt
 from kompakt.errors import AmbiguousFormat, InputError, KompaktError, MalformedPayload, UnknownFormat
-from kompakt.wire.detect import detect, messages_key
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES, detect
 
 Body = dict[str, Any]
 
@@ -44,7 +43,7 @@ class TestBodies:
     @given(data=st.data())
     def test_any_bare_list_is_told(self, format: str, data: st.DataObject) -> None:
         """Nor is a list of messages without its envelope; plain ones that both of OpenAI's formats take are Chat's."""
-        items = data.draw(bodies(format))[messages_key(format)]
+        items = data.draw(bodies(format))[WIRES[format].messages_key]
         if isinstance(items, list):
             plain_words = format == "openai-responses" and not any("type" in item for item in items)
             assert is_told(items, format) or (plain_words and detect(items) == "openai-chat")
@@ -52,12 +51,12 @@ class TestBodies:
     @every_format
     def test_lists_with_tool_rounds_are_detected(self, format: str) -> None:
         """Calls and results look different everywhere."""
-        assert detect(plain.build(format, messages=6)[messages_key(format)]) == format
+        assert detect(plain.build(format, messages=6)[WIRES[format].messages_key]) == format
 
     @every_format
     def test_a_clue_far_down_is_found(self, format: str) -> None:
         """A long history that begins with plain talk is told by its end."""
-        call = plain.build(format, messages=6)[messages_key(format)]
+        call = plain.build(format, messages=6)[WIRES[format].messages_key]
         said = {"role": "user", "parts" if format == "gemini" else "content": [{"text": "hi"}]}
         if format in ("openai-chat", "openai-responses", "anthropic"):
             said = {"role": "user", "content": "hi"}
@@ -95,7 +94,9 @@ class TestDoubt:
     @pytest.mark.parametrize(("one", "other"), list(permutations(FORMATS, 2)))
     def test_mixed_lists_are_refused(self, one: str, other: str) -> None:
         """Messages of two providers in one list are named, not repaired by accident."""
-        items = [item for format in (one, other) for item in plain.build(format, messages=6)[messages_key(format)]]
+        items = [
+            item for format in (one, other) for item in plain.build(format, messages=6)[WIRES[format].messages_key]
+        ]
         with pytest.raises(AmbiguousFormat, match="mixes formats") as caught:
             detect(items)
         assert one in caught.value.candidates
@@ -134,4 +135,4 @@ class TestNames:
     def test_the_five_formats_are_the_ones_promised(self) -> None:
         """Names, keys of bodies and modules agree."""
         assert tuple(WIRES) == FORMATS
-        assert {format: wire.messages_key for format, wire in WIRES.items()} == {f: messages_key(f) for f in FORMATS}
+        assert all(wire.format == format for format, wire in WIRES.items())

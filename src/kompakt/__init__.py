@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from kompakt.session.providers import ContextProvider, HistoryProvider, Run
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
-    from kompakt.wire.conversion import Drop
     from kompakt.wire.overflow import Overflow, overflow
     from kompakt.wire.problems import Change, Problem, Repair
+    from kompakt.wire.translate import Drop
 
 __all__ = [
     "Agent",
@@ -184,7 +184,7 @@ _LATE = {
     "ContextProvider": "kompakt.session.providers",
     "Counter": "kompakt.model.tokens",
     "Delta": "kompakt.agent.client",
-    "Drop": "kompakt.wire.conversion",
+    "Drop": "kompakt.wire.translate",
     "Gemini": "kompakt.agent.clients",
     "Group": "kompakt.model.groups",
     "History": "kompakt.model.messages",

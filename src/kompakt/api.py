@@ -34,14 +34,10 @@ from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
 from kompakt.wire import surrogates
-from kompakt.wire.conversion import Drop
-from kompakt.wire.detect import detect
-from kompakt.wire.output import stated_output
 from kompakt.wire.problems import Change, Problem, Repair, Shape
-from kompakt.wire.thinking_mode import thinks_by_hand
-from kompakt.wire.tools import define_tool
-from kompakt.wire.translate import translate
-from kompakt.wire.wire import WIRES, Wire
+from kompakt.wire.registry import WIRES, detect, wire_for
+from kompakt.wire.translate import Drop, translate
+from kompakt.wire.wire import Wire
 
 Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
 """A request body, a list of one provider's messages, or a history that was parsed from either.
@@ -111,7 +107,7 @@ def render(
     What the other format has no words for is appended to ``dropped``, or logged when no list is given.
     """
     history = messages if isinstance(messages, History) else History(messages, format=format or "openai-chat")
-    wire = WIRES[detect((), format=format or history.format)]
+    wire = wire_for(format or history.format)
     if wire.format != history.format:
         payload, drops = translate(history, wire)
         if dropped is not None:
@@ -341,8 +337,8 @@ def recall_tool(format: str) -> JsonObject:
     Raises:
         UnknownFormat: there is no such format.
     """
-    return define_tool(
-        format, name=recalling.NAME, description=recalling.DESCRIPTION, schema=copy.deepcopy(recalling.SCHEMA)
+    return wire_for(format).define_tool(
+        name=recalling.NAME, description=recalling.DESCRIPTION, schema=copy.deepcopy(recalling.SCHEMA)
     )
 
 
@@ -477,7 +473,7 @@ async def acompact(
         pins=_pins(pins, given.history, repaired.history),
         instructions=instructions,
         progress=progress,
-        manual_thinking=thinks_by_hand(repaired.history.body),
+        manual_thinking=WIRES[repaired.history.format].manual_thinking(repaired.history.body),
     )
     outcome = await compact_history(repaired.history, order)
     return _account(given, repaired, order, outcome, began)
@@ -581,7 +577,7 @@ def budget_for(
         return Budget.for_model(found)
     if request.contract is not None and request.contract.separate_output:
         found = with_window(found, found.context, separate=True)
-    output = stated_output((request.body or {}).get)
+    output = wire_for(request.format).stated_output((request.body or {}).get)
     if output is None:
         return Budget.for_model(found)
     fixed = tokens.count(request.with_messages(()), _counter(request, model)).total

@@ -20,10 +20,10 @@ import msgspec
 from kompakt.errors import UnreadableFile
 from kompakt.model.json import decode_loosely, plain
 from kompakt.model.messages import History, Json, JsonObject
+from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import WRITERS, Document, Line, Transcript, kind_of, read
 from kompakt.wire.transcripts import decode as decode_lines
 from kompakt.wire.transcripts.transcript import decode_value
-from kompakt.wire.wire import WIRES
 
 SQLITE = b"SQLite format 3\0"
 

@@ -17,7 +17,7 @@ from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject, Message, Reasoning, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import counter_for
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 FORMATS = sorted(WIRES)
 SYSTEMS: dict[str, Callable[[str], JsonObject]] = {

@@ -12,8 +12,7 @@ from kompakt.errors import Overflowed
 from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject, Message, Text, ToolCall
 from kompakt.wire.overflow import Overflow
-from kompakt.wire.tools import define_tool
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 Answer = str | Message | Sequence[Message] | Exception
 
@@ -57,7 +56,7 @@ class Scripted:
 
     def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> JsonObject:
         body: JsonObject = {"model": self.model, **(SYSTEMS[self.format](system) if system else {})}
-        made = [define_tool(self.format, name=t.name, description=t.description, schema=t.schema) for t in tools]
+        made = [WIRES[self.format].define_tool(name=t.name, description=t.description, schema=t.schema) for t in tools]
         return {**body, "tools": made} if made else body
 
     def opening(self, system: str | None) -> list[Any]:

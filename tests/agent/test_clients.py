@@ -13,7 +13,7 @@ from tests.agent.clients_serving import CLIENTS, KEY, Plan, asked_of, client_of,
 
 import kompakt
 from kompakt.agent.client import ChatClient, Delta, ToolSpec
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 FORMATS = list(CLIENTS)
 each_format = pytest.mark.parametrize("format", FORMATS)

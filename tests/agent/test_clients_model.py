@@ -13,7 +13,7 @@ from tests.agent.model_serving import model_served
 import kompakt
 from kompakt.agent.client import Delta
 from kompakt.errors import Overflowed
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 pytestmark = pytest.mark.slow
 

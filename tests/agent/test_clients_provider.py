@@ -15,7 +15,7 @@ import kompakt
 from kompakt.agent.client import ToolSpec
 from kompakt.agent.clients import base as calling
 from kompakt.errors import Overflowed
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 FAULTS = ("429", "500", "503", "closed", "cut", "garbage", "stream-error")

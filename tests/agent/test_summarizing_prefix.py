@@ -15,8 +15,7 @@ from kompakt.agent.summarizer.llm import LLMSummarizer, SummaryFault
 from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.errors import Overflowed
 from kompakt.model.messages import JsonObject, Message, Text, ToolCall, ToolResult
-from kompakt.wire.tools import define_tool
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 SPOKEN = [user(RULE), assistant("I am at it."), user("And the tests?"), assistant("They pass.")]
@@ -24,7 +23,7 @@ SPOKEN = [user(RULE), assistant("I am at it."), user("And the tests?"), assistan
 
 def running(format: str, *messages: Message) -> JsonObject:
     """Make the request of an agent that is at work."""
-    tools = [define_tool(format, name="read", description="Read a file.", schema=SCHEMA)]
+    tools = [WIRES[format].define_tool(name="read", description="Read a file.", schema=SCHEMA)]
     items = [item for message in messages for item in WIRES[format].render(message)]
     body: JsonObject = {"model": "gpt-5", WIRES[format].messages_key: items}
     return body if format == "bedrock" else {**body, "tools": tools}

@@ -16,8 +16,7 @@ from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.session import compaction as compacting
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
-from kompakt.wire.thinking_mode import thinks_by_hand
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 Step = tuple[int, str]
 
@@ -74,7 +73,8 @@ class Growing:
         assert text(await session.export()) == text(whole)
         assert await session.verify() == []
         assert self.is_valid(view.payload)
-        if not self.is_valid(whole) or thinks_by_hand(self.body):  # where all is said in one message, that one grows
+        # With manual thinking the whole history may be rendered as one message, which then grows.
+        if not self.is_valid(whole) or WIRES[self.format].manual_thinking(self.body):
             self.shown = None
             return
         assert [one for one in view.repairs if not one.startswith("OR-10")] == []  # a server's trigger must be last

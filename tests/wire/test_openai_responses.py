@@ -18,7 +18,8 @@ from kompakt.errors import MalformedPayload
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from kompakt.wire.openai_responses.items import BLANK, parse, render
-from kompakt.wire.openai_responses.rules import MAX_OUTPUT, problems, repair
+from kompakt.wire.openai_responses.repair import repair
+from kompakt.wire.openai_responses.rules import MAX_OUTPUT, problems
 
 Body = dict[str, Any]
 

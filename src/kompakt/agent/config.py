@@ -14,7 +14,7 @@ from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
 from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.tokens import Tokenizer
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from kompakt.session.reader import Reader
 from kompakt.session.row_codec import with_facts
 from kompakt.session.session import Session
 from kompakt.store.values import Head
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 SOURCE = "kompakt"
 

@@ -19,7 +19,7 @@ from kompakt.model.messages import JsonObject, Message, Opaque
 from kompakt.model.phrases import UNREADABLE
 from kompakt.session.compaction import SessionCompaction
 from kompakt.session.provider_compaction import Shown, publish
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
 

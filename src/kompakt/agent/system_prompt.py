@@ -14,7 +14,7 @@ from kompakt.agent.live_session import Live
 from kompakt.engine.context.context import Context
 from kompakt.model.messages import Json
 from kompakt.session.session import Session
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
 

@@ -81,7 +81,7 @@ class RunWatch:
         return begins
 
 
-class Place(NamedTuple):
+class PartPlace(NamedTuple):
     """Where a part stands: message, then part."""
 
     message: int
@@ -91,37 +91,37 @@ class Place(NamedTuple):
 class Pairs(msgspec.Struct, frozen=True):
     """All calls and results of a history, matched."""
 
-    answers: dict[Place, Place]
+    answers: dict[PartPlace, PartPlace]
     """Call to result; of several results the last one counts."""
-    open: list[Place]
-    orphans: list[Place]
-    duplicates: list[Place]
+    open: list[PartPlace]
+    orphans: list[PartPlace]
+    duplicates: list[PartPlace]
     """Results that a later one for the same call replaces."""
 
 
 def pair(messages: Sequence[Message]) -> Pairs:
     """Match every call of a history with its result."""
-    pairing: Pairing[Place] = Pairing()
-    answers: dict[Place, Place] = {}
-    calls: list[Place] = []
-    orphans: list[Place] = []
-    duplicates: list[Place] = []
+    pairing: Pairing[PartPlace] = Pairing()
+    answers: dict[PartPlace, PartPlace] = {}
+    calls: list[PartPlace] = []
+    orphans: list[PartPlace] = []
+    duplicates: list[PartPlace] = []
     watch = RunWatch()
     for i, message in enumerate(messages):
         if watch.begins(message):
             pairing.begin_run()
         for j, part in enumerate(message.parts):
             if type(part) is ToolCall:
-                calls.append(Place(i, j))
-                pairing.expect(part.id, Place(i, j))
+                calls.append(PartPlace(i, j))
+                pairing.expect(part.id, PartPlace(i, j))
             elif type(part) is ToolResult:
                 call = pairing.answer(part.call_id) or pairing.latest(part.call_id)
                 if call is None:
-                    orphans.append(Place(i, j))
+                    orphans.append(PartPlace(i, j))
                     continue
                 if call in answers:
                     duplicates.append(answers[call])
-                answers[call] = Place(i, j)
+                answers[call] = PartPlace(i, j)
     unanswered = [call for call in calls if call not in answers]
     if orphans and unanswered:
         _match_early(messages, answers, unanswered, orphans)
@@ -129,11 +129,14 @@ def pair(messages: Sequence[Message]) -> Pairs:
 
 
 def _match_early(
-    messages: Sequence[Message], answers: dict[Place, Place], unanswered: list[Place], orphans: list[Place]
+    messages: Sequence[Message],
+    answers: dict[PartPlace, PartPlace],
+    unanswered: list[PartPlace],
+    orphans: list[PartPlace],
 ) -> None:
     """Match results that stand before their call, where one of each is left: two of a kind would be a guess."""
-    waiting: dict[str, list[Place]] = {}
-    early: dict[str, list[Place]] = {}
+    waiting: dict[str, list[PartPlace]] = {}
+    early: dict[str, list[PartPlace]] = {}
     for places, table in ((unanswered, waiting), (orphans, early)):
         for place in places:
             part = messages[place.message].parts[place.part]

@@ -38,7 +38,7 @@ from kompakt.session.row_codec import Coding
 from kompakt.session.timeline import Compacted, Entry, Failed, Frame
 from kompakt.store.encoding import encode
 from kompakt.store.values import Fence, Head
-from kompakt.wire.thinking_mode import thinks_by_hand
+from kompakt.wire.registry import WIRES
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
@@ -188,7 +188,7 @@ def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: 
         counter=session.context.counter,
         pins=pins,
         instructions="\n".join(filter(None, [*said, wish.instructions])) or None,
-        manual_thinking=thinks_by_hand(session.history.body),
+        manual_thinking=WIRES[session.history.format].manual_thinking(session.history.body),
         references=session.names,
     )
 

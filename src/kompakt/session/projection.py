@@ -19,7 +19,7 @@ from kompakt.model.tokens import Counter, Tokenizer, counter_of
 from kompakt.session.reader import Reader
 from kompakt.session.resume_prompt import is_amid
 from kompakt.session.row_codec import Stored, history_of
-from kompakt.wire.thinking_mode import thinks_by_hand
+from kompakt.wire.registry import WIRES
 
 
 class Projected(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def _put_together(envelope: History, state: State, every: Sequence[Stored], kept
         annotations=annotations,
     )
     context.is_resumed = bool(state.ledger)
-    context.manual_thinking = thinks_by_hand(envelope.body)
+    context.manual_thinking = WIRES[envelope.format].manual_thinking(envelope.body)
     asks = [index for index, one in enumerate(every) if one.row.kind == "resume"]
     context.breaks |= {
         index for at in asks for index in (at, at + 1)

@@ -32,7 +32,7 @@ from kompakt.model.tokens import Tokenizer, counter_of
 from kompakt.session.compaction import SessionCompaction
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.session")
 

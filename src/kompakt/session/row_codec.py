@@ -20,7 +20,7 @@ from kompakt.model.references import digest, linked
 from kompakt.model.tokens import Counter, json_text
 from kompakt.store.encoding import Packing
 from kompakt.store.values import Head, Row, RowKind
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 Redact = Callable[[str], str]
 """Takes out of a text what may not be stored; run on every text of a message before anything is written."""

@@ -1,24 +1,27 @@
-"""Look into decoded JSON with types checked: the edge where shapes are verified once.
+"""Typed access to decoded JSON from outside: shapes are verified here, once.
 
-Every function names the path of what it refuses, so a caller sees where the payload goes wrong.
+Every ``MalformedPayload`` names the path of the wrong value. Usage objects never raise: unusable counts are zero.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
 from kompakt.errors import MalformedPayload
+from kompakt.model.budget import Usage
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json, JsonObject
 
 
 def an_object(value: object, path: str) -> JsonObject:
-    """Take a JSON object.
+    """Return a JSON object.
 
     Raises:
-        MalformedPayload: it is something else.
+        MalformedPayload: the value has another type.
     """
     if not isinstance(value, dict):
         raise MalformedPayload(path, "an object", value)
@@ -26,10 +29,10 @@ def an_object(value: object, path: str) -> JsonObject:
 
 
 def an_array(value: object, path: str) -> list[Any]:
-    """Take a JSON array.
+    """Return a JSON array.
 
     Raises:
-        MalformedPayload: it is something else.
+        MalformedPayload: the value has another type.
     """
     if not isinstance(value, list):
         raise MalformedPayload(path, "an array", value)
@@ -37,10 +40,10 @@ def an_array(value: object, path: str) -> list[Any]:
 
 
 def text_at(holder: JsonObject, key: str, path: str) -> str:
-    """Take a string field; absent or null reads as empty.
+    """Return a string field; an absent or null field is empty.
 
     Raises:
-        MalformedPayload: it is something else.
+        MalformedPayload: the value has another type.
     """
     value = holder.get(key)
     if value is None:
@@ -51,10 +54,10 @@ def text_at(holder: JsonObject, key: str, path: str) -> str:
 
 
 def blocks_at(holder: JsonObject, key: str, path: str) -> list[JsonObject]:
-    """Take a list of objects; absent or null reads as empty.
+    """Return a list of objects; an absent or null field is empty.
 
     Raises:
-        MalformedPayload: it is something else.
+        MalformedPayload: the value has another type.
     """
     value = holder.get(key)
     if value is None:
@@ -67,7 +70,7 @@ def blocks_at(holder: JsonObject, key: str, path: str) -> list[JsonObject]:
 
 
 def model_of(body: JsonObject | None, *keys: str) -> str | None:
-    """Read the model's name from a request body."""
+    """Return the model name in a request body."""
     for key in keys or ("model",):
         value = (body or {}).get(key)
         if isinstance(value, str) and value:
@@ -75,36 +78,81 @@ def model_of(body: JsonObject | None, *keys: str) -> str | None:
     return None
 
 
+def enables_thinking(holder: object) -> bool:
+    """Return whether an object has ``thinking`` of type ``enabled``: extended thinking with a token budget."""
+    thinking = cast("JsonObject", holder).get("thinking") if isinstance(holder, dict) else None
+    return isinstance(thinking, dict) and cast("JsonObject", thinking).get("type") == "enabled"
+
+
 def data_url(url: str) -> tuple[str | None, str | None]:
-    """Split a data URL into media type and base64 text; (None, None) for any other address."""
+    """Split a data URL into media type and base64 text; (None, None) for any other URL."""
     if not url.startswith("data:"):
         return None, None
     head, _, data = url.partition(",")
     return head[5:].partition(";")[0] or None, data
 
 
-def parsed_input(value: object) -> Json:
-    """Give a call's input as a JSON value: text that holds an object is decoded, anything else is wrapped."""
-    if not isinstance(value, str):
-        return {} if value is None else value
-    try:
-        decoded: object = decode_text(value) if value else {}
-    except ValueError:
-        return {"raw": value}
-    return cast("Json", decoded) if isinstance(decoded, dict) else {"raw": value}
-
-
 def as_object(value: object) -> JsonObject:
-    """Make an object of a call's input: as it is, out of its JSON text, or wrapped."""
-    value = parsed_input(value)
+    """Convert the input of a call to an object: unchanged, decoded from its JSON text, or wrapped as ``raw``."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            decoded: object = decode_text(value) if value else {}
+        except ValueError:
+            decoded = None
+        return cast("JsonObject", decoded) if isinstance(decoded, dict) else {"raw": value}
     return cast("JsonObject", value) if isinstance(value, dict) else {"raw": value}
 
 
-def written(value: Json) -> str:
-    """Write a value as the JSON text that a wire wants; lone surrogates as escapes, which is all that can be done."""
+def compact_json(value: Json) -> str:
+    """Write a value as JSON without white space; lone surrogates become escapes."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        import json  # late: only for what is no text
-
         return json.dumps(value)
+
+
+def json_text(value: Json) -> str:
+    """Return a string unchanged and any other value as JSON; integers over 64 bits and bytes of an SDK included."""
+    return value if type(value) is str else json.dumps(value, ensure_ascii=False, default=repr)
+
+
+# --- usage -------------------------------------------------------------------------------------------------------
+# Providers differ in whether cache reads are part of the input and reasoning is part of the output. ``Usage`` counts
+# every token once.
+
+
+def first_count(usage: Mapping[str, object], *paths: str) -> int:
+    """Return the first count above zero among paths of one or two keys; 0 when there is none."""
+    for path in paths:
+        holder, _, key = path.rpartition(".")
+        details = usage.get(holder) if holder else usage
+        value = cast("Mapping[str, object]", details).get(key) if isinstance(details, Mapping) else None
+        # NaN and infinity fail the comparison.
+        if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < float("inf"):
+            return int(value)
+    return 0
+
+
+def usage_with_cache_inside(prompt: int, *, cached: int, written: int, output: int, reasoning: int) -> Usage:
+    """Build a usage from a prompt count that includes cache reads."""
+    cached = min(cached, prompt)
+    return Usage(
+        input=prompt - cached,
+        cache_read=cached,
+        cache_write=min(written, prompt - cached),
+        output=output,
+        reasoning=min(reasoning, output),
+    )
+
+
+def usage_with_cache_apart(fresh: int, *, cached: int, written: int, output: int, reasoning: int) -> Usage:
+    """Build a usage from an input count that includes neither cache reads nor cache writes."""
+    return Usage(
+        input=fresh + written,
+        cache_read=cached,
+        cache_write=written,
+        output=output,
+        reasoning=min(reasoning, output),
+    )

@@ -2,7 +2,7 @@
 
 One invariant: afterwards each call has exactly one result, where the contract wants it, and each result one call.
 A message that already stands right is passed through as it is, so it renders byte-equal. What differs between
-providers — what a result looks like, how an interrupted call is closed — comes in as a ``Mender``.
+providers — what a result looks like, how an interrupted call is closed — comes in as a ``PairRules``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 
 from kompakt.model.contract import Contract, IdRule
 from kompakt.model.messages import Message, Part, ToolCall, ToolResult
-from kompakt.model.pairs import Pairs, Place, pair
+from kompakt.model.pairs import Pairs, PartPlace, pair
 from kompakt.model.phrases import INTERRUPTED
 from kompakt.wire.problems import Action, Change
 
 
-class Codes(msgspec.Struct, frozen=True):
+class PairCodes(msgspec.Struct, frozen=True):
     """The contract rules a provider has for each fault of pairing."""
 
     open_call: str
@@ -31,16 +31,16 @@ class Codes(msgspec.Struct, frozen=True):
     reused_id: str
 
 
-class Mender(msgspec.Struct, frozen=True):
+class PairRules(msgspec.Struct, frozen=True):
     """What mending needs to know of a provider."""
 
     contract: Contract
-    codes: Codes
+    codes: PairCodes
     answer: Callable[[ToolCall, str], ToolResult | None]
     """Close a call with an error text; ``None`` when this kind of call cannot be closed and has to go."""
     carry: Callable[[Sequence[ToolResult]], Message]
     """Wrap results in the message that carries them."""
-    path: Callable[[Place, Message], str]
+    path: Callable[[PartPlace, Message], str]
     """Name a place as the provider would."""
     expects_result: Callable[[ToolCall], bool]
     """Tell whether the client has to answer this call."""
@@ -48,45 +48,45 @@ class Mender(msgspec.Struct, frozen=True):
     """Ids that no call of the client may have."""
 
 
-def mend_pairs(messages: Sequence[Message], mender: Mender) -> tuple[list[Message], list[Change]]:
+def repair_pairs(messages: Sequence[Message], rules: PairRules) -> tuple[list[Message], list[Change]]:
     """Give every call its one result, in its place; say what was done."""
-    messages, changes = mend_ids(messages, mender)
+    messages, changes = _repair_ids(messages, rules)
     pairs = pair(messages)
-    if _in_place(messages, pairs, mender):
+    if _in_place(messages, pairs, rules):
         return list(messages), changes
-    return _Rebuild(messages, pairs, mender, changes).run()
+    return _Rebuild(messages, pairs, rules, changes).run()
 
 
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
-def mend_ids(messages: Sequence[Message], mender: Mender) -> tuple[Sequence[Message], list[Change]]:
+def _repair_ids(messages: Sequence[Message], rules: PairRules) -> tuple[Sequence[Message], list[Change]]:
     """Rename calls whose id the provider refuses or that reuse one, together with their results."""
-    rule = mender.contract.ids
+    rule = rules.contract.ids
     if rule.scope == "none":
         return messages, []
     allowed = re.compile(rule.pattern)
     seen: set[tuple[int, str]] = set()
-    renames: dict[Place, tuple[str, str]] = {}
+    renames: dict[PartPlace, tuple[str, str]] = {}
     calls = [
-        (Place(i, j), part.id)
+        (PartPlace(i, j), part.id)
         for i, message in enumerate(messages)
         for j, part in enumerate(message.parts)
-        if type(part) is ToolCall and mender.expects_result(part)
+        if type(part) is ToolCall and rules.expects_result(part)
     ]
-    taken = {call_id for _, call_id in calls} | mender.reserved
+    taken = {call_id for _, call_id in calls} | rules.reserved
     for place, call_id in calls:
         legal = bool(allowed.fullmatch(call_id)) and len(call_id) <= rule.max_length
         key = (place.message if rule.scope == "message" else 0, call_id)
-        if legal and key not in seen and call_id not in mender.reserved:
+        if legal and key not in seen and call_id not in rules.reserved:
             seen.add(key)
             continue
         fresh = fresh_id(call_id, rule, taken)
         taken.add(fresh)
-        renames[place] = (fresh, mender.codes.reused_id if legal else mender.codes.bad_id)
+        renames[place] = (fresh, rules.codes.reused_id if legal else rules.codes.bad_id)
     if not renames:
         return messages, []
-    return _rename(messages, renames, mender)
+    return _rename(messages, renames, rules)
 
 
 def fresh_id(call_id: str, rule: IdRule, taken: set[str] | frozenset[str]) -> str:
@@ -101,18 +101,18 @@ def fresh_id(call_id: str, rule: IdRule, taken: set[str] | frozenset[str]) -> st
 
 
 def _rename(
-    messages: Sequence[Message], renames: dict[Place, tuple[str, str]], mender: Mender
+    messages: Sequence[Message], renames: dict[PartPlace, tuple[str, str]], rules: PairRules
 ) -> tuple[list[Message], list[Change]]:
     answers = pair(messages).answers
     names = {place: name for place, (name, _) in renames.items()}
     names.update({answers[place]: name for place, (name, _) in renames.items() if place in answers})
     changes = [
-        Change(code, "renamed", mender.path(place, messages[place.message]), f"the id of this call is now {name!r}")
+        Change(code, "renamed", rules.path(place, messages[place.message]), f"the id of this call is now {name!r}")
         for place, (name, code) in renames.items()
     ]
     renamed = list(messages)
     for index in {place.message for place in names}:
-        parts = [_with_id(part, names.get(Place(index, j))) for j, part in enumerate(messages[index].parts)]
+        parts = [_with_id(part, names.get(PartPlace(index, j))) for j, part in enumerate(messages[index].parts)]
         renamed[index] = messages[index].with_parts(parts)
     return renamed, changes
 
@@ -130,21 +130,21 @@ def _with_id(part: Part, name: str | None) -> Part:
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-def _in_place(messages: Sequence[Message], pairs: Pairs, mender: Mender) -> bool:
+def _in_place(messages: Sequence[Message], pairs: Pairs, rules: PairRules) -> bool:
     """Tell whether nothing has to move: the common case, decided without building anything."""
     if pairs.orphans or pairs.duplicates:
         return False
-    if any(mender.expects_result(_call(messages, place)) for place in pairs.open):
+    if any(rules.expects_result(_call(messages, place)) for place in pairs.open):
         return False
     return all(
-        _stands_right(messages, call, result, mender)
+        _stands_right(messages, call, result, rules)
         for call, result in pairs.answers.items()
-        if mender.expects_result(_call(messages, call))
+        if rules.expects_result(_call(messages, call))
     )
 
 
-def _stands_right(messages: Sequence[Message], call: Place, result: Place, mender: Mender) -> bool:
-    layout = mender.contract.results
+def _stands_right(messages: Sequence[Message], call: PartPlace, result: PartPlace, rules: PairRules) -> bool:
+    layout = rules.contract.results
     if layout == "next-user-message":
         leading = all(type(part) is ToolResult for part in messages[result.message].parts[: result.part])
         return leading and result.message == call.message + 1
@@ -154,7 +154,7 @@ def _stands_right(messages: Sequence[Message], call: Place, result: Place, mende
     return result.message > call.message and all(message.role in ("tool", "assistant") for message in between)
 
 
-def _call(messages: Sequence[Message], place: Place) -> ToolCall:
+def _call(messages: Sequence[Message], place: PartPlace) -> ToolCall:
     part = messages[place.message].parts[place.part]
     assert type(part) is ToolCall
     return part
@@ -163,9 +163,9 @@ def _call(messages: Sequence[Message], place: Place) -> ToolCall:
 class _Rebuild:
     """Lays a history out anew: each answer of the model, then the results of its calls, then the rest."""
 
-    def __init__(self, messages: Sequence[Message], pairs: Pairs, mender: Mender, changes: list[Change]) -> None:
+    def __init__(self, messages: Sequence[Message], pairs: Pairs, rules: PairRules, changes: list[Change]) -> None:
         self.messages = messages
-        self.mender = mender
+        self.rules = rules
         self.changes = changes
         self.answers = pairs.answers
         self.orphans = set(pairs.orphans)
@@ -188,50 +188,50 @@ class _Rebuild:
     def _run_end(self, index: int) -> int:
         """Find the end of the model's answer that begins here: one message, or a run of items."""
         stop = index + 1
-        if self.mender.contract.results == "after-run" and self.messages[index].role == "assistant":
+        if self.rules.contract.results == "after-run" and self.messages[index].role == "assistant":
             while stop < len(self.messages) and self.messages[stop].role == "assistant":
                 stop += 1
         return stop
 
     def _place_run(self, start: int, stop: int) -> None:
-        results: list[tuple[Place, ToolResult]] = []
+        results: list[tuple[PartPlace, ToolResult]] = []
         for i in range(start, stop):
             message = self.messages[i]
-            kept = [part for j, part in enumerate(message.parts) if self._keeps(Place(i, j), part, results)]
+            kept = [part for j, part in enumerate(message.parts) if self._keeps(PartPlace(i, j), part, results)]
             if kept or not message.parts:
                 self.out.append(message if len(kept) == len(message.parts) else message.with_parts(kept))
         self._place_results(results, stop)
 
-    def _keeps(self, place: Place, part: Part, results: list[tuple[Place, ToolResult]]) -> bool:
+    def _keeps(self, place: PartPlace, part: Part, results: list[tuple[PartPlace, ToolResult]]) -> bool:
         """Decide over a part of an answer; collect the result of a call."""
         if type(part) is ToolResult:
             return not self._drops(place)
-        if type(part) is not ToolCall or not self.mender.expects_result(part):
+        if type(part) is not ToolCall or not self.rules.expects_result(part):
             return True
         found = self.answers.get(place)
-        path = self.mender.path(place, self.messages[place.message])
+        path = self.rules.path(place, self.messages[place.message])
         if found is not None and not self._hosted(found):
             result = self.messages[found.message].parts[found.part]
             assert type(result) is ToolResult
             results.append((found, result))
             return True
-        answer = self.mender.answer(part, INTERRUPTED)
+        answer = self.rules.answer(part, INTERRUPTED)
         if answer is None:
-            self._say(self.mender.codes.open_call, "dropped", path, f"a call of {part.name!r} without a result")
+            self._say(self.rules.codes.open_call, "dropped", path, f"a call of {part.name!r} without a result")
             return False
-        self._say(self.mender.codes.open_call, "added", path, f"closed the open call of {part.name!r} as interrupted")
-        results.append((Place(-1, -1), answer))
+        self._say(self.rules.codes.open_call, "added", path, f"closed the open call of {part.name!r} as interrupted")
+        results.append((PartPlace(-1, -1), answer))
         return True
 
-    def _hosted(self, place: Place) -> bool:
+    def _hosted(self, place: PartPlace) -> bool:
         return self.messages[place.message].role == "assistant"
 
-    def _place_results(self, results: list[tuple[Place, ToolResult]], stop: int) -> None:
+    def _place_results(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> None:
         """Emit the results of an answer, in messages that already hold just these where there are such."""
         if not results:
             return
         self.placed.update(place for place, _ in results)
-        if self.mender.contract.results == "next-user-message":
+        if self.rules.contract.results == "next-user-message":
             self._place_together(results, stop)
             return
         own = self._own_messages(results, stop)
@@ -240,25 +240,25 @@ class _Rebuild:
         self.out.extend(self.messages[index] for index in own)
         self.out.extend(self._carried(place, result) for place, result in strangers)
 
-    def _say_moved(self, places: Iterable[Place]) -> None:
+    def _say_moved(self, places: Iterable[PartPlace]) -> None:
         for place in places:
             if place.message >= 0:
-                path = self.mender.path(place, self.messages[place.message])
-                self._say(self.mender.codes.misplaced_result, "moved", path, "a result goes directly behind its call")
+                path = self.rules.path(place, self.messages[place.message])
+                self._say(self.rules.codes.misplaced_result, "moved", path, "a result goes directly behind its call")
 
-    def _carried(self, place: Place, result: ToolResult) -> Message:
+    def _carried(self, place: PartPlace, result: ToolResult) -> Message:
         """Return the message that carries a result: its own, when it holds nothing else."""
         if place.message >= 0 and len(self.messages[place.message].parts) == 1:
             return self.messages[place.message]
-        return self.mender.carry([result])
+        return self.rules.carry([result])
 
-    def _own_messages(self, results: list[tuple[Place, ToolResult]], stop: int) -> list[int]:
+    def _own_messages(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> list[int]:
         """List the messages right behind the answer that hold results of it and nothing else."""
         places = {place for place, _ in results}
         own: list[int] = []
         for index in range(stop, len(self.messages)):
             message = self.messages[index]
-            held = [Place(index, j) for j in range(len(message.parts))]
+            held = [PartPlace(index, j) for j in range(len(message.parts))]
             if message.role == "assistant" or not held:
                 break
             if all(self._is_stray(place) for place in held):
@@ -268,66 +268,67 @@ class _Rebuild:
             own.append(index)
         return own
 
-    def _place_together(self, results: list[tuple[Place, ToolResult]], stop: int) -> None:
+    def _place_together(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> None:
         """Emit all results of an answer as one user message, followed by that message's own words."""
         host = stop if stop < len(self.messages) and self._can_host(stop, results) else None
         if host is None:
             self._say_moved(place for place, _ in results)
-            self.out.append(self.mender.carry([result for _, result in results]))
+            self.out.append(self.rules.carry([result for _, result in results]))
             return
         self._say_moved(place for place, _ in results if place.message != host or not self._leads(place))
         message = self.messages[host]
         rest = [
             part
             for j, part in enumerate(message.parts)
-            if Place(host, j) not in self.placed and not (type(part) is ToolResult and self._drops(Place(host, j)))
+            if PartPlace(host, j) not in self.placed
+            and not (type(part) is ToolResult and self._drops(PartPlace(host, j)))
         ]
         ordered = sorted(results, key=lambda entry: (entry[0].message != host, entry[0]))
         parts = (*[result for _, result in ordered], *rest)
         self.out.append(message if parts == message.parts else message.with_parts(parts))
-        self.placed.update(Place(host, j) for j in range(len(message.parts)))
+        self.placed.update(PartPlace(host, j) for j in range(len(message.parts)))
 
-    def _can_host(self, index: int, results: list[tuple[Place, ToolResult]]) -> bool:
+    def _can_host(self, index: int, results: list[tuple[PartPlace, ToolResult]]) -> bool:
         """Tell whether the next message may carry the results: it must hold one of them and none of another answer."""
         message = self.messages[index]
         places = {place for place, _ in results}
-        held = [Place(index, j) for j, part in enumerate(message.parts) if type(part) is ToolResult]
+        held = [PartPlace(index, j) for j, part in enumerate(message.parts) if type(part) is ToolResult]
         foreign = [place for place in held if place not in places and not self._is_stray(place)]
         return message.role != "assistant" and not foreign and any(place in places for place in held)
 
-    def _leads(self, place: Place) -> bool:
+    def _leads(self, place: PartPlace) -> bool:
         return all(type(part) is ToolResult for part in self.messages[place.message].parts[: place.part])
 
-    def _is_stray(self, place: Place) -> bool:
+    def _is_stray(self, place: PartPlace) -> bool:
         return place in self.orphans or place in self.duplicates
 
     def _place_other(self, index: int) -> None:
         """Emit a message that is not the model's, without results that belong elsewhere or nowhere."""
         message = self.messages[index]
-        if message.parts and all(Place(index, j) in self.placed for j in range(len(message.parts))):
+        if message.parts and all(PartPlace(index, j) in self.placed for j in range(len(message.parts))):
             return
         kept = [
             part
             for j, part in enumerate(message.parts)
-            if type(part) is not ToolResult or not self._leaves(Place(index, j))
+            if type(part) is not ToolResult or not self._leaves(PartPlace(index, j))
         ]
         if len(kept) == len(message.parts):
             self.out.append(message)
         elif kept:
             self.out.append(message.with_parts(kept))
 
-    def _leaves(self, place: Place) -> bool:
+    def _leaves(self, place: PartPlace) -> bool:
         return place in self.placed or self._drops(place)
 
-    def _drops(self, place: Place) -> bool:
+    def _drops(self, place: PartPlace) -> bool:
         """Tell whether a result has no place in the history, and say so."""
         if place in self.orphans:
-            code, why = self.mender.codes.orphan_result, "no call has the id of this result"
+            code, why = self.rules.codes.orphan_result, "no call has the id of this result"
         elif place in self.duplicates:
-            code, why = self.mender.codes.duplicate_result, "a later result answers the same call"
+            code, why = self.rules.codes.duplicate_result, "a later result answers the same call"
         else:
             return False
-        self._say(code, "dropped", self.mender.path(place, self.messages[place.message]), why)
+        self._say(code, "dropped", self.rules.path(place, self.messages[place.message]), why)
         return True
 
     def _say(self, code: str, action: Action, path: str, message: str) -> None:

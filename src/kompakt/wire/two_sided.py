@@ -47,7 +47,7 @@ def paths(history: Sequence[Message], *, messages: str, parts: str) -> Callable[
     return path
 
 
-def by_side(
+def split_by_side(
     message: Message, path: str, changes: list[Change], *, codes: SideCodes, names: Mapping[Role, str]
 ) -> Iterator[Message]:
     """Yield a message whole when all of it is its speaker's, else in pieces."""
@@ -67,7 +67,9 @@ def _side(part: Part, role: Role) -> Role:
     return "user" if type(part) is ToolResult else role
 
 
-def mend_hosted(message: Message, path: Callable[[Part], str], changes: list[Change], *, codes: SideCodes) -> Message:
+def drop_unpaired_hosted(
+    message: Message, path: Callable[[Part], str], changes: list[Change], *, codes: SideCodes
+) -> Message:
     """Drop calls that the provider ran itself without their result, and such results without their call."""
     if not any(getattr(part, "hosted", False) for part in message.parts):
         return message

@@ -1,134 +1,126 @@
-"""The five wire formats by name, each as one value with the same six abilities.
+"""The description of one provider format: everything provider-specific is a field of its ``Wire``.
 
-Whoever needs a provider's knowledge asks for it here by format name; nothing else imports a provider's module.
+Each provider package exports one value named ``WIRE``. ``kompakt.wire.registry`` lists them. To add a provider, add a
+package and one line in the registry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from kompakt.model.budget import Usage
 from kompakt.model.contract import Contract
 from kompakt.model.messages import History, Json, JsonObject, Message
-from kompakt.wire.anthropic import messages as anthropic
-from kompakt.wire.anthropic import repair as anthropic_repair
-from kompakt.wire.anthropic import rules as anthropic_rules
-from kompakt.wire.bedrock import messages as bedrock
-from kompakt.wire.bedrock import rules as bedrock_rules
-from kompakt.wire.gemini import contents as gemini
-from kompakt.wire.gemini import rules as gemini_rules
-from kompakt.wire.openai_chat import messages as openai_chat
-from kompakt.wire.openai_chat import rules as openai_chat_rules
-from kompakt.wire.openai_responses import items as openai_responses
-from kompakt.wire.openai_responses import rules as openai_responses_rules
-from kompakt.wire.overflow import Overflow, overflow
 from kompakt.wire.problems import Change, Problem
-from kompakt.wire.usage import normalize
 
 
-class Problems(Protocol):
-    """Lists where a provider would refuse a history."""
+class FindProblems(Protocol):
+    """Lists every place where the provider would reject a request."""
 
-    def __call__(self, items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]:
-        """Look at the messages as they would be sent."""
-        ...
+    def __call__(self, items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]: ...
 
 
-class Mend(Protocol):
-    """Mends the messages of a history and says what was done."""
+class RepairMessages(Protocol):
+    """Repairs the messages of a history and lists the changes."""
 
-    def __call__(self, history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
-        """Return the mended messages and the changes."""
-        ...
+    def __call__(self, history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]: ...
 
 
-class MendBody(Protocol):
-    """Mends what stands beside the messages, given the messages as they are now."""
+class RepairBody(Protocol):
+    """Repairs the request body around already repaired messages and lists the changes."""
 
-    def __call__(self, history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]:
-        """Return the mended body, or the same one, and the changes."""
-        ...
+    def __call__(self, history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]: ...
 
 
-def _leave_body(history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]:
+class DefineTool(Protocol):
+    """Builds one entry of a request's ``tools``."""
+
+    def __call__(self, *, name: str, description: str, schema: JsonObject) -> JsonObject: ...
+
+
+def _keep_body(history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]:
     del messages
     return history.body, []
 
 
+def _no_manual_thinking(body: JsonObject | None) -> bool:
+    del body
+    return False
+
+
+class Clues(msgspec.Struct, frozen=True, kw_only=True):
+    """Features of a payload that occur in this format; ``kompakt.wire.registry.detect`` compares them.
+
+    A feature may occur in several formats. Then it rules out only the formats that do not list it.
+    """
+
+    body_keys: frozenset[str] = frozenset()
+    item_keys: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    """Roles beyond user and assistant."""
+    block_types: frozenset[str] = frozenset()
+    """Values of ``type`` of a content block."""
+    untyped_blocks: frozenset[str] = frozenset()
+    """Keys of content blocks that have no ``type``."""
+    tool_keys: frozenset[str] = frozenset()
+    """Keys of a tool definition."""
+    flat_tools: bool = False
+    """A function tool is ``{"type": "function", "name": …}``."""
+    text_content: bool = False
+    """The content of a message may be a string."""
+    typed_items: bool = False
+    """Items may have a ``type`` and no role."""
+    models: tuple[str, ...] = ()
+    """Substrings of model names that servers of this format offer."""
+    own_models: frozenset[str] = frozenset()
+    """Those of ``models`` whose own provider uses this format."""
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """All that kompakt knows of one format."""
+    """Everything that kompakt knows about one provider format."""
 
     format: str
     messages_key: str
     """The field of a request body that holds the messages."""
+    model_key: str = "model"
+    """The field of a request body that holds the model name."""
+    output_keys: tuple[str, ...]
+    """Fields that limit the length of the answer, in order of precedence; a dot reaches into an object."""
     contract: Contract
+    clues: Clues
     parse: Callable[[Sequence[Json], JsonObject | None], History]
     render: Callable[[Message], list[Json]]
-    problems: Problems
-    repair: Mend
-    repair_body: MendBody = _leave_body
-    usage: Callable[[Mapping[str, Any] | None], Usage]
-    overflow: Callable[..., Overflow | None] = overflow
+    problems: FindProblems
+    repair: RepairMessages
+    repair_body: RepairBody = _keep_body
+    define_tool: DefineTool
+    system_fields: Callable[[str], JsonObject]
+    """Builds the body fields that carry a system prompt; empty where the prompt is a message."""
+    manual_thinking: Callable[[JsonObject | None], bool] = _no_manual_thinking
+    """Whether a request enables thinking with a fixed budget, so an open turn must keep its thinking blocks."""
+    read_usage: Callable[[Mapping[str, object]], Usage]
+    """Reads a usage object as the size of the context after the step."""
+    read_billed_usage: Callable[[Mapping[str, object]], Usage] | None = None
+    """Reads a usage object as what is paid for, where that differs from the size of the context."""
 
+    def usage(self, usage: Mapping[str, object] | None) -> Usage:
+        """Read a provider's usage object as the size of the context after the step."""
+        return Usage() if usage is None else self.read_usage(usage)
 
-WIRES: dict[str, Wire] = {
-    wire.format: wire
-    for wire in (
-        Wire(
-            format=openai_chat.FORMAT,
-            messages_key=openai_chat.MESSAGES,
-            contract=openai_chat.CONTRACT,
-            parse=openai_chat.parse,
-            render=openai_chat.render,
-            problems=openai_chat_rules.problems,
-            repair=openai_chat_rules.repair,
-            usage=partial(normalize, format=openai_chat.FORMAT),
-        ),
-        Wire(
-            format=openai_responses.FORMAT,
-            messages_key=openai_responses.MESSAGES,
-            contract=openai_responses.CONTRACT,
-            parse=openai_responses.parse,
-            render=openai_responses.render,
-            problems=openai_responses_rules.problems,
-            repair=openai_responses_rules.repair,
-            usage=partial(normalize, format=openai_responses.FORMAT),
-        ),
-        Wire(
-            format=anthropic.FORMAT,
-            messages_key=anthropic.MESSAGES,
-            contract=anthropic.CONTRACT,
-            parse=anthropic.parse,
-            render=anthropic.render,
-            problems=anthropic_rules.problems,
-            repair=anthropic_repair.repair,
-            repair_body=anthropic_repair.repair_body,
-            usage=partial(normalize, format=anthropic.FORMAT),
-        ),
-        Wire(
-            format=gemini.FORMAT,
-            messages_key=gemini.MESSAGES,
-            contract=gemini.CONTRACT,
-            parse=gemini.parse,
-            render=gemini.render,
-            problems=gemini_rules.problems,
-            repair=gemini_rules.repair,
-            usage=partial(normalize, format=gemini.FORMAT),
-        ),
-        Wire(
-            format=bedrock.FORMAT,
-            messages_key=bedrock.MESSAGES,
-            contract=bedrock.CONTRACT,
-            parse=bedrock.parse,
-            render=bedrock.render,
-            problems=bedrock_rules.problems,
-            repair=bedrock_rules.repair,
-            repair_body=bedrock_rules.repair_body,
-            usage=partial(normalize, format=bedrock.FORMAT),
-        ),
-    )
-}
+    def billed_usage(self, usage: Mapping[str, object] | None) -> Usage:
+        """Read a provider's usage object as what is paid for, server-side compactions included."""
+        return Usage() if usage is None else (self.read_billed_usage or self.read_usage)(usage)
+
+    def stated_output(self, field: Callable[[str], object]) -> int | None:
+        """Return the output limit in tokens that a request states; ``field`` reads one field of its body."""
+        for path in self.output_keys:
+            name, _, inner = path.partition(".")
+            value = field(name)
+            if inner:
+                value = value.get(inner) if isinstance(value, dict) else None
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+        return None

@@ -33,8 +33,7 @@ from kompakt.errors import Overflowed, ProviderError, ProviderRefused, ProviderU
 from kompakt.model.budget import OUTPUT_CAP
 from kompakt.model.limits import ASSUMED_OUTPUT, limits
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.tools import define_tool
-from kompakt.wire.usage import billed, normalize
+from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
 
@@ -187,10 +186,10 @@ class Caller(ABC):
 
     def _reply(self, answer: JsonObject) -> Reply:
         items, stop, usage = self._read(answer)
-        size = normalize(usage, self.format)
+        size = WIRES[self.format].usage(usage)
         if stop == "length" and not items and size.output == 0:
             stop = "overflow"  # no room for a single token: the prompt fills the window
-        return Reply(tuple(items), stop, size, billed(usage, self.format))
+        return Reply(tuple(items), stop, size, WIRES[self.format].billed_usage(usage))
 
     @contextmanager
     def _reading(self) -> Generator[None, None, None]:
@@ -217,7 +216,8 @@ class Caller(ABC):
 
     def _tools(self, tools: Sequence[ToolSpec]) -> list[Json]:
         return [
-            define_tool(self.format, name=tool.name, description=tool.description, schema=tool.schema) for tool in tools
+            WIRES[self.format].define_tool(name=tool.name, description=tool.description, schema=tool.schema)
+            for tool in tools
         ]
 
 

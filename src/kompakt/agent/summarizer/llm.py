@@ -26,7 +26,7 @@ from kompakt.model.messages import JsonObject, Message, Text, ToolResult
 from kompakt.model.phrases import BRIDGE
 from kompakt.model.tokens import counter_for
 from kompakt.wire.overflow import Overflow
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
 """What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;
@@ -266,7 +266,7 @@ class _Task:
         system = self.owner.prompts.system
         body = self.client.envelope(system=system, tools=())
         if self.owner.model is not None:
-            body = {**body, "modelId" if self.wire.format == "bedrock" else "model": self.owner.model}
+            body = {**body, self.wire.model_key: self.owner.model}
         asked = self.wire.render(Message("user", (Text(text),)))
         return {**body, self.wire.messages_key: [*self.client.opening(system), *asked]}
 

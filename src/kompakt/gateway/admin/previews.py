@@ -11,7 +11,7 @@ from kompakt.engine.pivot.text import retell
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
-from kompakt.wire.thinking_mode import thinks_by_hand
+from kompakt.wire.registry import WIRES
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def preview(history: History, tokens: int, budget: Budget, policy: Policy) -> Pr
         budget=budget,
         policy=policy,
         counter=counter_for(history.model).own(),
-        manual_thinking=thinks_by_hand(history.body),
+        manual_thinking=WIRES[history.format].manual_thinking(history.body),
     )
     due = budget.due(tokens)
     if not due:

@@ -30,8 +30,7 @@ from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.overflow import Overflow
-from kompakt.wire.thinking_mode import thinks_by_hand
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -186,7 +185,7 @@ def _made(wanted: Wanted) -> Pivot:
         budget=wanted.budget.triggered_at(ripe),
         policy=wanted.policy,
         counter=counter,
-        manual_thinking=thinks_by_hand(history.body),
+        manual_thinking=WIRES[history.format].manual_thinking(history.body),
         references=names,
     )
     count = context.projected_tokens

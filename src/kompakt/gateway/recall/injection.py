@@ -17,7 +17,7 @@ from kompakt.gateway.request.hash_chain import Trail
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.store.encoding import encode
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 
 class Patch(NamedTuple):

@@ -16,7 +16,7 @@ from kompakt.gateway.recall.turn import as_list, as_object
 from kompakt.gateway.request.body import Asked
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.encoding import encode
-from kompakt.wire.tools import define_tool
+from kompakt.wire.registry import WIRES
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _DECLARED = ("functionDeclarations", "function_declarations")
@@ -92,7 +92,7 @@ def _decoded(raw: bytes) -> Json:
 
 @lru_cache(maxsize=64)
 def _with_tool(format: str, raw: bytes, name: str) -> bytes:
-    made: JsonObject = define_tool(format, name=name, description=tool.DESCRIPTION, schema=tool.SCHEMA)
+    made: JsonObject = WIRES[format].define_tool(name=name, description=tool.DESCRIPTION, schema=tool.SCHEMA)
     if format != "gemini":
         return b"[" + b",".join([*map(bytes, _ARRAY.decode(raw)), encode(made)]) + b"]"
     entries = as_list(_decoded(raw))

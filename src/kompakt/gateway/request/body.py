@@ -17,8 +17,7 @@ from kompakt.gateway.http.outcomes import Untouched
 from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.encoding import decode
-from kompakt.wire.output import stated_output
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -126,7 +125,7 @@ class Asked(msgspec.Struct):
     @property
     def output(self) -> int | None:
         """Tokens of answer that are asked for."""
-        return stated_output(self.field)
+        return WIRES[self.format].stated_output(self.field)
 
     def item(self, index: int) -> bytes:
         """Return an item as it came."""

@@ -17,7 +17,7 @@ from kompakt.model.messages import Json, Message, Reasoning, Text
 from kompakt.model.references import digest
 from kompakt.model.tokens import Counter
 from kompakt.store.encoding import decode
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 MAX_LOOKS = 20_000
 """Items remembered; the older half goes when there are more. About 7 MB."""

@@ -30,7 +30,7 @@ from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.timeline import Compacted, Entry, Frame
 from kompakt.store.values import Head, Row
-from kompakt.wire.wire import WIRES
+from kompakt.wire.registry import WIRES
 
 BATCH = 100
 """Items that are written at once, at most: one transaction, and what one call of the store has to do in its time."""

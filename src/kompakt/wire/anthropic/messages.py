@@ -31,7 +31,6 @@ from kompakt.model.phrases import MARKER_QUESTION
 from kompakt.wire.fields import an_object, as_object, blocks_at, model_of, text_at
 
 FORMAT = "anthropic"
-MESSAGES = "messages"
 
 MAX_BREAKPOINTS = 4
 """Cache breakpoints in tools, system and messages together (AN-24)."""

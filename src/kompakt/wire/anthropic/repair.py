@@ -24,7 +24,7 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import Place, pair
+from kompakt.model.pairs import PartPlace, pair
 from kompakt.model.phrases import CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.anthropic.messages import CONTRACT, MAX_BREAKPOINTS, build_block, render
 from kompakt.wire.anthropic.rules import (
@@ -43,9 +43,9 @@ from kompakt.wire.anthropic.rules import (
     takes_prefill,
 )
 from kompakt.wire.fields import as_object
-from kompakt.wire.pair_repair import Codes, Mender, mend_pairs
+from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.problems import Change
-from kompakt.wire.two_sided import SideCodes, by_side
+from kompakt.wire.two_sided import SideCodes, split_by_side
 
 Report: TypeAlias = Callable[[Change], None]
 
@@ -64,7 +64,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     ]
     path = _Paths([at for at, _ in placed])
     messages = _repair_hosted([message for _, message in placed], history.body, path, report)
-    messages, paired = mend_pairs(messages, _mender(messages, path))
+    messages, paired = repair_pairs(messages, _mender(messages, path))
     changes += paired
     messages = _repair_toolsets(messages, report)
     messages = [message for message in messages if message.parts or message.role == "assistant"]
@@ -79,14 +79,14 @@ class _Paths:
     def __init__(self, ats: Sequence[int]) -> None:
         self.ats = ats
 
-    def __call__(self, place: Place, message: Message) -> str:
-        return _path(Place(self.ats[place.message], place.part), message)
+    def __call__(self, place: PartPlace, message: Message) -> str:
+        return _path(PartPlace(self.ats[place.message], place.part), message)
 
 
-def _mender(messages: Sequence[Message], path: _Paths) -> Mender:
-    """Return the mender that leaves the ids of server calls to these."""
+def _mender(messages: Sequence[Message], path: _Paths) -> PairRules:
+    """Return the rules_for_pairs that leaves the ids of server calls to these."""
     served = frozenset(call.id for message in messages for call in message.calls if call.hosted)
-    return msgspec.structs.replace(MENDER, reserved=served, path=path)
+    return msgspec.structs.replace(PAIR_RULES, reserved=served, path=path)
 
 
 def _leading(history: History) -> int:
@@ -128,7 +128,7 @@ def _repair_message(message: Message, i: int, changes: list[Change]) -> Iterator
         message = message.with_parts(())
     if len(parts) != len(message.parts) or not all(map(operator.is_, parts, message.parts)):
         message = message.with_parts(parts)
-    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+    yield from split_by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
 _SIDES = SideCodes(call="AN-1", result="AN-2", open_call="AN-8", stray_result="AN-9")
@@ -167,13 +167,13 @@ def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Path
     pairs = pair(messages)
     last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
     waits = all(type(part) is ToolResult for message in messages[last + 1 :] for part in message.parts)
-    gone: dict[Place, str] = {}
+    gone: dict[PartPlace, str] = {}
     seen: set[str] = set()
     for i, message in enumerate(messages):
         for j, part in enumerate(message.parts):
             if type(part) is ToolCall and part.hosted:
                 if part.id in seen or not is_legal(part.id):
-                    gone[Place(i, j)] = "AN-6" if part.id in seen else "AN-7"
+                    gone[PartPlace(i, j)] = "AN-6" if part.id in seen else "AN-7"
                 seen.add(part.id)
     for place in pairs.open:
         part = messages[place.message].parts[place.part]
@@ -194,7 +194,7 @@ def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Path
         report(Change(code, "dropped", path(place, messages[place.message]), what))
     touched = {place.message for place in gone}
     return [
-        message.with_parts(part for j, part in enumerate(message.parts) if Place(i, j) not in gone)
+        message.with_parts(part for j, part in enumerate(message.parts) if PartPlace(i, j) not in gone)
         if i in touched
         else message
         for i, message in enumerate(messages)
@@ -203,7 +203,7 @@ def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Path
 
 def _repair_toolsets(messages: list[Message], report: Report) -> list[Message]:
     """Make results of a toolset's calls name the toolset (AN-10)."""
-    named: dict[Place, Part] = {}
+    named: dict[PartPlace, Part] = {}
     for call, result in pair(messages).answers.items():
         one, other = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
         toolset = one.raw.get("toolset_name") if type(one) is ToolCall and type(one.raw) is dict else None
@@ -214,7 +214,7 @@ def _repair_toolsets(messages: list[Message], report: Report) -> list[Message]:
             named[result] = msgspec.structs.replace(other, raw={**other.raw, "toolset_name": toolset})
     mended = list(messages)
     for i in {place.message for place in named}:
-        mended[i] = messages[i].with_parts(named.get(Place(i, j), part) for j, part in enumerate(messages[i].parts))
+        mended[i] = messages[i].with_parts(named.get(PartPlace(i, j), part) for j, part in enumerate(messages[i].parts))
     return mended
 
 
@@ -376,14 +376,14 @@ def _carry(results: Sequence[ToolResult]) -> Message:
     return Message("user", tuple(results))
 
 
-def _path(place: Place, message: Message) -> str:
+def _path(place: PartPlace, message: Message) -> str:
     del message
     return f"messages[{place.message}].content[{place.part}]"
 
 
-MENDER = Mender(
+PAIR_RULES = PairRules(
     contract=CONTRACT,
-    codes=Codes(
+    codes=PairCodes(
         open_call="AN-1",
         orphan_result="AN-2",
         duplicate_result="AN-5",

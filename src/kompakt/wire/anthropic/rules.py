@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.anthropic.messages import CONTRACT, HOSTED_CALLS, MAX_BREAKPOINTS, ROLES
+from kompakt.wire.fields import enables_thinking
 from kompakt.wire.problems import Problem
 
 Report: TypeAlias = Callable[[Problem], None]
@@ -415,8 +416,7 @@ def _has_result(item: JsonObject) -> bool:
 
 def starts_thinking(items: Sequence[Json], body: JsonObject) -> bool:
     """Tell whether manual thinking, if it is on, finds its thinking block (AN-12)."""
-    thinking = body.get("thinking")
-    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+    if not enables_thinking(body):
         return True
     blocks = blocks_of(items[_newest_answer(items)]) if items and _newest_answer(items) >= 0 else []
     return not blocks or blocks[0].get("type") in ("thinking", "redacted_thinking")

@@ -35,7 +35,6 @@ from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT
 from kompakt.wire.fields import an_object, as_object, blocks_at, model_of, text_at
 
 FORMAT = "bedrock"
-MESSAGES = "messages"
 
 MAX_ID = 64
 """Longest toolUseId, and longest name of a tool (BR-7)."""

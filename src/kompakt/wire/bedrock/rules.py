@@ -28,13 +28,13 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import Place
+from kompakt.model.pairs import PartPlace
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, NO_OUTPUT, RESUME_LINE
 from kompakt.wire.bedrock.messages import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, kind_of, mixes, render
-from kompakt.wire.fields import as_object, model_of
-from kompakt.wire.pair_repair import Codes, Mender, mend_pairs
+from kompakt.wire.fields import as_object, enables_thinking, model_of
+from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.problems import Change, Problem
-from kompakt.wire.two_sided import SideCodes, by_side, mend_hosted, paths
+from kompakt.wire.two_sided import SideCodes, drop_unpaired_hosted, paths, split_by_side
 
 _ID = re.compile(CONTRACT.ids.pattern)
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
@@ -220,7 +220,7 @@ def _body_problems(items: Sequence[Json], turns: Sequence[_Turn], body: JsonObje
     tools = any(kind in ("toolUse", "toolResult") for turn in turns for kind, _ in turn.kinds)
     if body is not None and tools and not (body.get("toolConfig") or {}).get("tools"):
         yield Problem("BR-3", "toolConfig", "tools must be defined as long as the messages hold tool blocks")
-    if _thinks_by_hand(body) and _lacks_opening_thought(items):
+    if manual_thinking(body) and _lacks_opening_thought(items):
         message = "with manual thinking the open turn must begin with reasoningContent"
         yield Problem("BR-8", "additionalModelRequestFields.thinking", message)
     fixed = _fixed_cache_points(body)
@@ -230,10 +230,9 @@ def _body_problems(items: Sequence[Json], turns: Sequence[_Turn], body: JsonObje
         yield Problem("BR-8", "messages", message, fixed <= MAX_CACHE_POINTS)
 
 
-def _thinks_by_hand(body: JsonObject | None) -> bool:
-    fields: Any = (body or {}).get("additionalModelRequestFields") or {}
-    thinking: Any = fields.get("thinking") if type(fields) is dict else None
-    return type(thinking) is dict and thinking.get("type") == "enabled"
+def manual_thinking(body: JsonObject | None) -> bool:
+    """Return whether a request passes Claude's extended thinking with a token budget through to the model."""
+    return enables_thinking((body or {}).get("additionalModelRequestFields"))
 
 
 def _lacks_opening_thought(items: Sequence[Json]) -> bool:
@@ -284,10 +283,10 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     for i, message in enumerate(history):
         messages += _mend_message(message, i, changes, signs=signs)
     spoken = _merged(messages, path, changes, "assistant", apart=False)
-    messages = [mend_hosted(message, path, changes, codes=_SIDES) for message in spoken]
+    messages = [drop_unpaired_hosted(message, path, changes, codes=_SIDES) for message in spoken]
     messages = _without_doubles(messages, path, changes)
-    mender = msgspec.structs.replace(MENDER, path=lambda place, message: path(message.parts[place.part]))
-    messages, paired = mend_pairs([message for message in messages if message.parts], mender)
+    rules_for_pairs = msgspec.structs.replace(PAIR_RULES, path=lambda place, message: path(message.parts[place.part]))
+    messages, paired = repair_pairs([message for message in messages if message.parts], rules_for_pairs)
     changes += paired
     messages = _placed([message for message in messages if _speaks(message, path, changes)], path, changes)
     messages = _merged(messages, path, changes, "assistant", apart=apart)
@@ -311,7 +310,7 @@ def repair_body(history: History, messages: Sequence[Message]) -> tuple[JsonObje
         stubs = [_stub(call) for call in {call.name: call for call in calls}.values()]
         changes.append(Change("BR-3", "added", "toolConfig", f"definitions of {len(stubs)} tools, by name only"))
         body = {**body, "toolConfig": {**config, "tools": stubs}}
-    if _thinks_by_hand(body) and _lacks_opening_thought([wire for message in messages for wire in render(message)]):
+    if manual_thinking(body) and _lacks_opening_thought([wire for message in messages for wire in render(message)]):
         fields = {key: value for key, value in body["additionalModelRequestFields"].items() if key != "thinking"}
         message = "thinking is off: the open turn lost the reasoning that manual thinking asks for"
         changes.append(Change("BR-8", "stripped", "additionalModelRequestFields.thinking", message))
@@ -360,7 +359,7 @@ def _mend_message(message: Message, i: int, changes: list[Change], *, signs: boo
     if all(map(_is_cache_point, kept)):
         changes.append(Change("BR-6", "dropped", path, "a message that says nothing"))
         return
-    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+    yield from split_by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
 def _mend_fields(message: Message, path: str, changes: list[Change]) -> Message:
@@ -501,7 +500,9 @@ def _mend_cache_points(
     messages: Sequence[Message], body: JsonObject | None, path: Callable[[Part], str], changes: list[Change]
 ) -> list[Message]:
     """Keep the newest cache points that a request may have."""
-    places = [Place(i, j) for i, m in enumerate(messages) for j, part in enumerate(m.parts) if _is_cache_point(part)]
+    places = [
+        PartPlace(i, j) for i, m in enumerate(messages) for j, part in enumerate(m.parts) if _is_cache_point(part)
+    ]
     surplus = min(len(places), max(0, _fixed_cache_points(body) + len(places) - MAX_CACHE_POINTS))
     out = list(messages)
     for i, group in groupby(places[:surplus], key=lambda place: place.message):
@@ -516,7 +517,7 @@ def _answer(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, text, call.name, is_error=True)
 
 
-def _path(place: Place, message: Message) -> str:
+def _path(place: PartPlace, message: Message) -> str:
     return f"messages[{place.message}].content[{place.part}]"
 
 
@@ -525,9 +526,9 @@ def _expects_result(call: ToolCall) -> bool:
     return not call.hosted
 
 
-MENDER = Mender(
+PAIR_RULES = PairRules(
     contract=CONTRACT,
-    codes=Codes(
+    codes=PairCodes(
         open_call="BR-1",
         orphan_result="BR-2",
         duplicate_result="BR-2",

@@ -9,7 +9,6 @@ Calls may come without an id; then the function's name pairs them, in order of o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, assert_never
 
@@ -31,10 +30,9 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, as_object, blocks_at, model_of, text_at
+from kompakt.wire.fields import an_array, an_object, as_object, blocks_at, json_text, model_of, text_at
 
 FORMAT = "gemini"
-MESSAGES = "contents"
 
 CONTRACT = Contract(
     format=FORMAT,
@@ -255,12 +253,7 @@ def output_of(response: Json) -> str:
         ((key, value),) = response.items()
         if key in _OUTPUT_KEYS and type(value) is str:
             return value
-    return "" if response is None or response == {} else _json_text(response)
-
-
-def _json_text(value: Json) -> str:
-    """Write any decoded JSON, numbers beyond 64 bits and an SDK's bytes included."""
-    return value if type(value) is str else json.dumps(value, ensure_ascii=False, default=repr)
+    return "" if response is None or response == {} else json_text(response)
 
 
 def _media_within(part: JsonObject) -> Media | None:

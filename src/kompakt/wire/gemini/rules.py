@@ -26,7 +26,7 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import Place, pair
+from kompakt.model.pairs import PartPlace, pair
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.fields import as_object
 from kompakt.wire.gemini.contents import (
@@ -41,9 +41,9 @@ from kompakt.wire.gemini.contents import (
     output_of,
     signature_of,
 )
-from kompakt.wire.pair_repair import Codes, Mender, mend_pairs
+from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.problems import Change, Problem
-from kompakt.wire.two_sided import SideCodes, by_side, mend_hosted, paths, raw_of
+from kompakt.wire.two_sided import SideCodes, drop_unpaired_hosted, paths, raw_of, split_by_side
 
 SENTINEL = "skip_thought_signature_validator"
 """The documented stand-in for a signature that is not there (GE-4); both of Google's APIs take it."""
@@ -263,10 +263,11 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     for i, message in enumerate(history):
         messages += _mend_content(message, i, history, changes, strict)
     messages = [
-        mend_hosted(message, path, changes, codes=_SIDES) for message in _merged(messages, path, changes, {"assistant"})
+        drop_unpaired_hosted(message, path, changes, codes=_SIDES)
+        for message in _merged(messages, path, changes, {"assistant"})
     ]
-    mender = msgspec.structs.replace(MENDER, path=lambda place, message: path(message.parts[place.part]))
-    messages, paired = mend_pairs([message for message in messages if message.parts], mender)
+    rules_for_pairs = msgspec.structs.replace(PAIR_RULES, path=lambda place, message: path(message.parts[place.part]))
+    messages, paired = repair_pairs([message for message in messages if message.parts], rules_for_pairs)
     changes += paired
     messages = _merged(_aligned(messages, path, changes), path, changes, {"assistant", "user"})
     messages = _parted(messages, path, changes)
@@ -298,7 +299,7 @@ def _mend_content(message: Message, i: int, history: History, changes: list[Chan
     if not kept:
         changes.append(Change("GE-7", "dropped", path, "a content without parts"))
         return
-    yield from by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+    yield from split_by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
 
 
 def _mend_fields(message: Message, path: str, changes: list[Change], *, alone: bool, strict: bool) -> Message:
@@ -367,7 +368,7 @@ def _aligned(messages: Sequence[Message], path: Callable[[Part], str], changes: 
     out = list(messages)
     answers = pair(messages).answers
     for i, message in enumerate(messages):
-        places = [answers[Place(i, j)] for j in range(len(message.parts)) if Place(i, j) in answers]
+        places = [answers[PartPlace(i, j)] for j in range(len(message.parts)) if PartPlace(i, j) in answers]
         places = [place for place in places if place.message == i + 1]
         if not places:
             continue
@@ -475,7 +476,7 @@ def _carry(results: Sequence[ToolResult]) -> Message:
     return Message("user", tuple(results))
 
 
-def _path(place: Place, message: Message) -> str:
+def _path(place: PartPlace, message: Message) -> str:
     return f"contents[{place.message}].parts[{place.part}]"
 
 
@@ -484,9 +485,9 @@ def _expects_result(call: ToolCall) -> bool:
     return not call.hosted
 
 
-MENDER = Mender(
+PAIR_RULES = PairRules(
     contract=CONTRACT,
-    codes=Codes(
+    codes=PairCodes(
         open_call="GE-3",
         orphan_result="GE-2",
         duplicate_result="GE-3",

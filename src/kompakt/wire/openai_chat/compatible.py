@@ -15,9 +15,9 @@ import msgspec
 from kompakt.model.contract import IdRule
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
-from kompakt.wire.fields import model_of, written
+from kompakt.wire.fields import compact_json, model_of
 from kompakt.wire.openai_chat.messages import is_custom
-from kompakt.wire.pair_repair import Mender
+from kompakt.wire.pair_repair import PairRules
 from kompakt.wire.problems import Change, Problem
 
 MAX_MESSAGES = 2048
@@ -30,8 +30,8 @@ _ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def mender(base: Mender) -> Mender:
-    """Return a mender that also gives calls the ids Mistral's older tokenizers ask for (MI-5)."""
+def rules_for_pairs(base: PairRules) -> PairRules:
+    """Return a rules_for_pairs that also gives calls the ids Mistral's older tokenizers ask for (MI-5)."""
     rule = IdRule(pattern=_ID.pattern, max_length=9, scope="message")
     contract = msgspec.structs.replace(base.contract, ids=rule)
     codes = msgspec.structs.replace(base.codes, bad_id="MI-5")
@@ -161,7 +161,7 @@ def _is_unquoted(call: ToolCall) -> bool:
 def _quoted(call: ToolCall) -> ToolCall:
     if not _is_unquoted(call):
         return call
-    return msgspec.structs.replace(call, input=written({"raw": call.input}), edited=True)
+    return msgspec.structs.replace(call, input=compact_json({"raw": call.input}), edited=True)
 
 
 def _in_order(messages: Sequence[Message], report: Callable[[Change], None]) -> Iterator[Message]:

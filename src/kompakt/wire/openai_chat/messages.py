@@ -28,10 +28,9 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, model_of, text_at, written
+from kompakt.wire.fields import an_array, an_object, blocks_at, compact_json, data_url, model_of, text_at
 
 FORMAT = "openai-chat"
-MESSAGES = "messages"
 
 MAX_ID = 40
 """Longest id of a call (OC-4); some relays take 64, the API itself 40."""
@@ -219,7 +218,7 @@ def _joined(content: list[Json], message: Message) -> Json:
 def _build_call(call: ToolCall) -> JsonObject:
     if call.raw is not None and not call.edited:
         return call.raw
-    arguments = call.input if type(call.input) is str else written(call.input or {})
+    arguments = call.input if type(call.input) is str else compact_json(call.input or {})
     raw: JsonObject = call.raw if type(call.raw) is dict else {"type": "function"}
     if is_custom(raw):
         return {**raw, "id": call.id, "custom": {**raw["custom"], "name": call.name, "input": arguments}}

@@ -12,11 +12,11 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Part, Text, ToolCall, ToolResult
-from kompakt.model.pairs import Place
-from kompakt.wire.fields import written
+from kompakt.model.pairs import PartPlace
+from kompakt.wire.fields import compact_json
 from kompakt.wire.openai_chat import compatible as portable
 from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, is_custom
-from kompakt.wire.pair_repair import Codes, Mender, mend_pairs
+from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.problems import Change, Problem
 
 _NO_SYSTEM = ("o1-mini", "o1-preview")
@@ -152,7 +152,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     messages = list(_repair_functions(messages, changes))
     masked = [_masked(message) for message in messages]
     originals = {id(seen): message for seen, message in zip(masked, messages, strict=True)}
-    paired, more = mend_pairs(masked, portable.mender(MENDER) if strict else MENDER)
+    paired, more = repair_pairs(masked, portable.rules_for_pairs(PAIR_RULES) if strict else PAIR_RULES)
     changes += more
     messages = [originals.get(id(message)) or _unmasked(message) for message in paired]
     if strict:
@@ -200,7 +200,7 @@ def _reshaped(part: Part, raw: JsonObject, path: str, changes: list[Change]) -> 
     if type(part) is not ToolCall or not _is_misshapen(part, raw):
         return part
     changes.append(Change("OC-8", "replaced", f"{path}.tool_calls", f"call {part.id!r} now has a type and a text"))
-    given = part.input if type(part.input) is str else written({} if part.input is None else part.input)
+    given = part.input if type(part.input) is str else compact_json({} if part.input is None else part.input)
     return msgspec.structs.replace(part, input=given, raw={**part.raw, "type": _type_of(part.raw)}, edited=True)
 
 
@@ -283,7 +283,7 @@ def _carry(results: Sequence[ToolResult]) -> Message:
     return Message("tool", tuple(results))
 
 
-def _path(place: Place, message: Message) -> str:
+def _path(place: PartPlace, message: Message) -> str:
     part = message.parts[place.part]
     if type(part) is not ToolCall:
         return f"messages[{place.message}]"
@@ -291,9 +291,9 @@ def _path(place: Place, message: Message) -> str:
     return f"messages[{place.message}].tool_calls[{number}]"
 
 
-MENDER = Mender(
+PAIR_RULES = PairRules(
     contract=CONTRACT,
-    codes=Codes(
+    codes=PairCodes(
         open_call="OC-1",
         orphan_result="OC-2",
         duplicate_result="OC-3",

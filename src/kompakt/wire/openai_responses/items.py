@@ -7,7 +7,6 @@ byte-equal or not at all. Adjacent items of the model are one answer. Rules OR-1
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, assert_never, cast
 
@@ -30,10 +29,9 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, model_of, text_at
+from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, json_text, model_of, text_at
 
 FORMAT = "openai-responses"
-MESSAGES = "input"
 
 MAX_CALL_ID = 64
 """Longest call_id (OR-8)."""
@@ -447,7 +445,7 @@ def _build_media(part: Media) -> JsonObject:
 
 def _build_call(call: ToolCall) -> JsonObject:
     if not is_own(call.raw):
-        return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": json_text(call.input)}
+        return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": input_text(call.input)}
     raw: JsonObject = call.raw
     if not call.edited:
         return raw
@@ -460,13 +458,13 @@ def _build_call(call: ToolCall) -> JsonObject:
         item["name"] = call.name
     if call.input is not before.input:
         key = _input_key(raw, kind)
-        item[key] = json_text(call.input) if key == "arguments" and type(raw.get(key)) is str else call.input
+        item[key] = input_text(call.input) if key == "arguments" and type(raw.get(key)) is str else call.input
     return item
 
 
-def json_text(value: Json) -> str:
-    """Write a call's input as the JSON text that the wire carries."""
-    return value if type(value) is str else json.dumps({} if value is None else value, ensure_ascii=False, default=repr)
+def input_text(value: Json) -> str:
+    """Write the input of a call as JSON text."""
+    return json_text({} if value is None else value)
 
 
 def _build_result(result: ToolResult) -> JsonObject:
