@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.request.hash_chain import Trail, Trails, root_of
-from kompakt.gateway.storage.write_behind import Behind
+from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
+from kompakt.gateway.storage.write_behind import WriteBehind
 
 ROOT = root_of("somebody", "openai-chat", "1")
 PLACE = ("", "session")
 
 
-def trail_of(*words: str) -> Trail:
+def chain_of(*words: str) -> HashChain:
     messages = [{"role": "user", "content": word} for word in words]
-    trail = Trails().read(json.dumps({"messages": messages}).encode(), "openai-chat", ROOT)
-    assert trail is not None
-    return trail
+    chain = HashChains().read(json.dumps({"messages": messages}).encode(), "openai-chat", ROOT)
+    assert chain is not None
+    return chain
 
 
 class Book:
@@ -44,9 +44,9 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
     """Whatever comes: of each request that was put, one is written that begins with it."""
 
     async def run() -> list[str]:
-        book, behind = Book(), Behind(failed=lambda error: None)
+        book, behind = Book(), WriteBehind(failed=lambda error: None)
         for words in given:
-            behind.put(PLACE, trail_of(*words), book.writing("".join(words)))
+            behind.put(PLACE, chain_of(*words), book.writing("".join(words)))
         await behind.flush()
         assert behind.load == 0
         return book.written
@@ -58,11 +58,11 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
 
 def test_who_comes_while_too_much_waits_waits_too() -> None:
     async def run() -> tuple[float, int]:
-        book, behind = Book(0.002), Behind(failed=lambda error: None, most=10)
+        book, behind = Book(0.002), WriteBehind(failed=lambda error: None, most=10)
         most = 0.0
         for number in range(60):
             await behind.room()
-            behind.put(("", f"session {number}"), trail_of(f"{number}"), book.writing(f"{number}"))
+            behind.put(("", f"session {number}"), chain_of(f"{number}"), book.writing(f"{number}"))
             most = max(most, behind.load)
         await behind.flush()
         return most, len(book.written)
@@ -72,10 +72,10 @@ def test_who_comes_while_too_much_waits_waits_too() -> None:
 
 def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
     async def run() -> None:
-        book, behind = Book(0.001), Behind(failed=lambda error: None, max_bytes=11_000)
+        book, behind = Book(0.001), WriteBehind(failed=lambda error: None, max_bytes=11_000)
         behind.put_other(book.writing("other"), 4_000)
-        behind.put(PLACE, trail_of("a" * 2_000), book.writing("short"))
-        behind.put(PLACE, trail_of("a" * 2_000, "b" * 3_500), book.writing("long"))
+        behind.put(PLACE, chain_of("a" * 2_000), book.writing("short"))
+        behind.put(PLACE, chain_of("a" * 2_000, "b" * 3_500), book.writing("long"))
         assert 0.9 < behind.load < 1  # the longer one took the place of the other
         behind.put_other(book.writing("last"), 4_000)
         assert behind.load > 1
@@ -90,7 +90,7 @@ def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
 def test_a_write_that_fails_is_told_and_does_not_stay() -> None:
     async def run() -> list[str]:
         told: list[str] = []
-        behind, book = Behind(failed=lambda error: told.append(str(error)), most=2), Book()
+        behind, book = WriteBehind(failed=lambda error: told.append(str(error)), most=2), Book()
 
         async def fail() -> None:
             raise StoreUnavailable("away")

@@ -19,7 +19,7 @@ from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import wait_for
 
 from kompakt.gateway.config import Upstream
-from kompakt.gateway.http.disconnects import Presence
+from kompakt.gateway.http.disconnects import DisconnectWatch
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
 
@@ -165,7 +165,7 @@ def test_what_was_opened_is_closed_however_the_request_ends(silent: Silent) -> N
 class TestPresence:
     def test_work_is_done_while_the_client_stays(self) -> None:
         async def run() -> str:
-            presence = Presence(messages(stays=True))
+            presence = DisconnectWatch(messages(stays=True))
             await presence()
             return await presence.during(work())
 
@@ -186,7 +186,7 @@ class TestPresence:
                 seen.append("cleaned up")
 
         async def run() -> None:
-            presence = Presence(messages(stays=False))
+            presence = DisconnectWatch(messages(stays=False))
             await presence()
             with pytest.raises(ClientDisconnect):
                 await presence.during(work())
@@ -198,7 +198,7 @@ class TestPresence:
         """Nobody else receives before the last piece: it would be lost."""
 
         async def run() -> list[bytes]:
-            presence = Presence(messages(b"a", b"b", b"c", stays=True))
+            presence = DisconnectWatch(messages(b"a", b"b", b"c", stays=True))
 
             async def read() -> list[bytes]:
                 found = []

@@ -15,16 +15,16 @@ from tests.gateway.test_outcomes import logged
 from tests.gateway.upstreams import Upstream, wait_for
 
 from kompakt.gateway.request.body import read
-from kompakt.gateway.request.hash_chain import Trail, Trails
+from kompakt.gateway.request.hash_chain import HashChain, HashChains
 from kompakt.gateway.request.labels import client_of, purpose_of, title_of
 
 CLAUDE = "claude-cli/2.1.325 (external, cli)"
 
 
-def trail_of(body: dict[str, Any], format: str) -> Trail:
-    trail = Trails().read(json.dumps(body).encode(), format, b"root")
-    assert trail is not None
-    return trail
+def chain_of(body: dict[str, Any], format: str) -> HashChain:
+    chain = HashChains().read(json.dumps(body).encode(), format, b"root")
+    assert chain is not None
+    return chain
 
 
 class TestTitles:
@@ -46,7 +46,7 @@ class TestTitles:
         """Reminders of the agent come before it."""
         blocks = [{"type": "text", "text": text} for text in texts]
         body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": blocks}]}
-        assert title_of(trail_of(body, "anthropic")) == title
+        assert title_of(chain_of(body, "anthropic")) == title
 
     def test_messages_of_the_agent_itself_are_skipped(self) -> None:
         """Codex sends two before the task."""
@@ -57,11 +57,11 @@ class TestTitles:
         ]
         items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": t}]} for t in texts]
         developer = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Rules."}]}
-        assert title_of(trail_of({"model": "m", "input": [developer, *items]}, "openai-responses")) == "Fix the queue."
+        assert title_of(chain_of({"model": "m", "input": [developer, *items]}, "openai-responses")) == "Fix the queue."
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_in_every_format(self, format: str) -> None:
-        assert title_of(trail_of(request(format, history(format, 2)), format)).startswith("Find out why the queue")
+        assert title_of(chain_of(request(format, history(format, 2)), format)).startswith("Find out why the queue")
 
 
 @pytest.mark.parametrize(

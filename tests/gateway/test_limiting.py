@@ -19,8 +19,8 @@ from tests.gateway.upstreams import wait_for
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kompakt.gateway import server as serving
-from kompakt.gateway.http.log_format import JsonLines, Lines
-from kompakt.gateway.http.slow_clients import watched
+from kompakt.gateway.http.log_format import JsonFormatter, TextFormatter
+from kompakt.gateway.http.slow_clients import with_header_timeout
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
 
@@ -119,7 +119,7 @@ class TestHeads:
 class TestPlainServer:
     def test_heads_are_watched_without_the_quick_parser_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """h11 in its place: requests are served, and what does not come is given up."""
-        monkeypatch.setattr(serving, "protocol", lambda made: watched(H11Protocol, made))
+        monkeypatch.setattr(serving, "protocol", lambda made: with_header_timeout(H11Protocol, made))
         with served(settings(max_body=1_000, body_timeout=0.4)) as gate:
             assert gate.post("/v1/messages", content=b"x" * 1_000).json()["size"] == 1_000
             assert gate.post("/v1/messages", content=iter([b"x" * 400] * 4)).status_code == 413
@@ -271,7 +271,7 @@ class TestTelling:
             gate.post("/v1beta/models/g:generateContent?key=sk-other", content=b"words", headers=sent)
         records = [record for record in caplog.records if record.name == "kompakt.gateway"]
         (record,) = [record for record in records if getattr(record, "kompakt", {}).get("request") == "r1"]
-        told = JsonLines().format(record) + Lines().format(record)
+        told = JsonFormatter().format(record) + TextFormatter().format(record)
         assert record.kompakt["route"] == "generate" and record.kompakt["model"] == "g"  # type: ignore[attr-defined]
         assert record.kompakt["status"] == 200 and record.kompakt["total_ms"] > 0  # type: ignore[attr-defined]
         assert not any(secret in told for secret in ("sk-secret", "sk-other", "words"))
@@ -311,7 +311,7 @@ class TestTelling:
             wait_for(lambda: any(record.exc_info for record in caplog.records), "the error is logged")
         failed = [record for record in caplog.records if record.exc_info]
         for record in failed:
-            told = JsonLines().format(record) + Lines().format(record)
+            told = JsonFormatter().format(record) + TextFormatter().format(record)
             assert "words of mine" not in told and "RuntimeError" in told and "failing" in told
 
     def test_echo_is_what_is_served_here(self, small: Served) -> None:

@@ -17,9 +17,9 @@ from tests.gateway.upstreams import KEYS as LISTS
 
 from kompakt.gateway.http import threads
 from kompakt.gateway.http.threads import SMALL, off_loop
-from kompakt.gateway.request import hash_chain as trails
+from kompakt.gateway.request import hash_chain
 from kompakt.gateway.request.body import TooManyMessages, read
-from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, Trail, Trails, root_of
+from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, HashChain, HashChains, root_of
 from kompakt.gateway.storage.recorder import BATCH
 from kompakt.store.memory import MemoryRecords
 
@@ -81,9 +81,9 @@ def test_as_many_as_allowed_pass_also_when_most_of_them_are_known(gate: Served) 
 
 def test_they_are_counted_before_anything_else_is_done_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[object]()
-    monkeypatch.setattr(trails.Looks, "of", lambda *given: looked.append(given))
+    monkeypatch.setattr(hash_chain.DigestCache, "of", lambda *given: looked.append(given))
     with pytest.raises(TooManyMessages) as caught:
-        Trails(max_messages=10).read(body_of("openai-chat", tiny("openai-chat", 11)), "openai-chat", ROOT)
+        HashChains(max_messages=10).read(body_of("openai-chat", tiny("openai-chat", 11)), "openai-chat", ROOT)
     assert (caught.value.found, caught.value.limit, looked) == (11, 10, [])
 
 
@@ -127,10 +127,10 @@ def ask_aside(gate: Served, body: bytes) -> tuple[threading.Thread, list[httpx.R
 
 def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work on it stands still, and nobody else notices: neither the gateway's own endpoints nor other requests."""
-    held = Held(monkeypatch, trails, "read")
+    held = Held(monkeypatch, hash_chain, "read")
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000)))
     assert held.begun.wait(20)
-    monkeypatch.setattr(trails, "read", read)
+    monkeypatch.setattr(hash_chain, "read", read)
     assert gate.get("/healthz").status_code == 200
     short = body_of("openai-chat", tiny("openai-chat", 3, "other"))
     assert gate.post(PATHS["openai-chat"], content=short, headers=HEADERS["openai-chat"]).status_code == 200
@@ -247,30 +247,30 @@ def test_another_replica_asks_for_the_newest_first(tmp_path: Path) -> None:
     assert sent[1][: len(sent[0])] == sent[0] and sent[1][-2:] == items[-2:]
 
 
-def trail_of(count: int, answered: Callable[[int], bool]) -> Trail:
+def chain_of(count: int, answered: Callable[[int], bool]) -> HashChain:
     items = [{"role": "assistant" if answered(at) else "user", "content": f"m{at}"} for at in range(count)]
-    trail = Trails().read(body_of("openai-chat", items), "openai-chat", ROOT)
-    assert trail is not None
-    return trail
+    chain = HashChains().read(body_of("openai-chat", items), "openai-chat", ROOT)
+    assert chain is not None
+    return chain
 
 
 class TestEnds:
     def test_each_end_of_an_earlier_request_is_among_them(self) -> None:
-        trail = trail_of(1_000, lambda at: at % 5 in (1, 2))
-        ends = [at for page in trail.ends(0) for at in page]
+        chain = chain_of(1_000, lambda at: at % 5 in (1, 2))
+        ends = [at for page in chain.ends(0) for at in page]
         assert ends[:NEAR] == list(range(1_000, 1_000 - NEAR, -1))
         assert ends == sorted(set(ends), reverse=True)
-        assert set(trail.tips()) <= {*ends, 0}
+        assert set(chain.tips()) <= {*ends, 0}
 
     def test_they_end_above_what_is_known(self) -> None:
-        trail = trail_of(1_000, lambda at: at % 2 == 1)
-        assert [at for page in trail.ends(990) for at in page] == list(range(1_000, 990, -1))
-        assert [at for page in trail.ends(1_000) for at in page] == []
-        assert min(at for page in trail.ends(501) for at in page) > 501
+        chain = chain_of(1_000, lambda at: at % 2 == 1)
+        assert [at for page in chain.ends(990) for at in page] == list(range(1_000, 990, -1))
+        assert [at for page in chain.ends(1_000) for at in page] == []
+        assert min(at for page in chain.ends(501) for at in page) > 501
 
     def test_there_are_never_too_many(self) -> None:
-        trail = trail_of(12_000, lambda at: at % 2 == 1)
-        assert sum(map(len, trail.ends(0))) == NEAR + MAX_ENDS
+        chain = chain_of(12_000, lambda at: at % 2 == 1)
+        assert sum(map(len, chain.ends(0))) == NEAR + MAX_ENDS
 
 
 def test_a_pivot_is_found_however_the_client_continues(tmp_path: Path) -> None:
@@ -292,5 +292,5 @@ def test_a_pivot_is_found_however_the_client_continues(tmp_path: Path) -> None:
 
 def test_what_waits_and_what_is_remembered_counts_its_messages() -> None:
     """Tiny messages take more memory than their bytes."""
-    trail = trail_of(2_000, lambda at: False)
-    assert trail.size > 5 * len(trail.asked.body)
+    chain = chain_of(2_000, lambda at: False)
+    assert chain.size > 5 * len(chain.request.body)

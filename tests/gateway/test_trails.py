@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kompakt.errors import InputError
 from kompakt.gateway.request.body import NoJson, read
-from kompakt.gateway.request.hash_chain import Trails, root_of
+from kompakt.gateway.request.hash_chain import HashChains, root_of
 from kompakt.model.json import MAX_DEPTH
 
 ROOT = root_of("somebody", "openai-chat", "1")
@@ -39,10 +39,10 @@ def written(before: dict[str, Any], items: list[Any], after: dict[str, Any], lay
         return json.dumps(body, separators=layout).encode()
 
 
-def plain(trails: Trails, body: bytes) -> object:
+def plain(chains: HashChains, body: bytes) -> object:
     """All that is known of a request, as values that can be compared."""
-    trail = trails.read(body, "openai-chat", ROOT)
-    return None if trail is None else msgspec.to_builtins(msgspec.structs.replace(trail, asked=trail.asked))
+    chain = chains.read(body, "openai-chat", ROOT)
+    return None if chain is None else msgspec.to_builtins(msgspec.structs.replace(chain, request=chain.request))
 
 
 class TestReading:
@@ -59,12 +59,12 @@ class TestReading:
         data: st.DataObject,
     ) -> None:
         """Requests that grow, shrink, change in the middle or in their fields read as if nobody had read any before."""
-        knowing = Trails(short=0)
+        knowing = HashChains(short=0)
         history = list(lead)
         for step in steps:
             history = history[: data.draw(st.integers(len(lead), len(history)))] + step
             body = written(before, history, after, layout)
-            assert plain(knowing, body) == plain(Trails(), body)
+            assert plain(knowing, body) == plain(HashChains(), body)
 
     @given(messages, fields, fields, layouts)
     def test_items_and_fields_are_where_they_were_found(
@@ -113,23 +113,23 @@ class TestReading:
 
     def test_a_message_that_is_none_is_said(self) -> None:
         with pytest.raises(InputError):
-            Trails().read(b'{"messages":[1]}', "openai-chat", ROOT)
+            HashChains().read(b'{"messages":[1]}', "openai-chat", ROOT)
 
     def test_two_lists_of_messages_are_not_taken_for_one(self) -> None:
         """The last of two fields of one name counts, as providers read it, however much of the body is known."""
         one = b'{"messages":[{"role":"user","content":"a"}]}'
         two = b'{"messages":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"b"}]}'
-        knowing = Trails(short=0)
+        knowing = HashChains(short=0)
         knowing.read(one, "openai-chat", ROOT)
-        assert plain(knowing, two) == plain(Trails(), two)
+        assert plain(knowing, two) == plain(HashChains(), two)
 
 
 class TestKeys:
     def keys(self, items: list[Any], format: str = "anthropic", root: bytes = ROOT) -> list[bytes]:
         key = "contents" if format == "gemini" else "messages"
-        trail = Trails().read(json.dumps({key: items}).encode(), format, root)
-        assert trail is not None
-        return trail.keys
+        chain = HashChains().read(json.dumps({key: items}).encode(), format, root)
+        assert chain is not None
+        return chain.keys
 
     def test_cache_marks_shapes_and_key_order_do_not_matter(self) -> None:
         plain = self.keys([{"role": "user", "content": "hello"}])
@@ -171,7 +171,7 @@ class TestKeys:
 def test_who_is_idle_is_let_go_and_read_anew() -> None:
     """Memory follows those who are at work; who comes back is read as before."""
     bodies = [written({}, [{"role": "user", "content": f"{number} {'x' * 40}"}], {}, (",", ":")) for number in range(9)]
-    held, idle = Trails(short=0), Trails(short=0, idle=0)
+    held, idle = HashChains(short=0), HashChains(short=0, idle=0)
     for body in [*bodies, *bodies]:
         assert plain(held, body) == plain(idle, body)
     assert (held.held, idle.held) == (9, 1)

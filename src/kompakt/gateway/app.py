@@ -32,17 +32,17 @@ from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.admin.sessions import Api
 from kompakt.gateway.config import FIXED, GatewayConfig, default_store
-from kompakt.gateway.http.access_log import Telling, told_of
+from kompakt.gateway.http.access_log import AccessLog, request_log
 from kompakt.gateway.http.body import read_body
-from kompakt.gateway.http.disconnects import Presence
+from kompakt.gateway.http.disconnects import DisconnectWatch
 from kompakt.gateway.http.health import Health
-from kompakt.gateway.http.limits import Limiting, Places
+from kompakt.gateway.http.limits import LimitsMiddleware, Slots
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.routes import Route, route_of
-from kompakt.gateway.storage.lazy_store import PAUSE, Late
-from kompakt.gateway.storage.storage import Keeping
-from kompakt.gateway.storage.timeouts import promptly
+from kompakt.gateway.storage.lazy_store import PAUSE, LazyRecords
+from kompakt.gateway.storage.storage import GatewayStorage
+from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.gateway.tenancy.registry import PATIENCE, Registry, keep_secret, secret_in
 from kompakt.gateway.tenancy.tenants import Tenant, tenant_of
 from kompakt.model.tokens import counter_for
@@ -74,7 +74,7 @@ class Gateway:
     store: Store
     client: httpx.AsyncClient
     registry: Registry
-    keeping: Keeping
+    keeping: GatewayStorage
     handler: Handler
 
     def __init__(
@@ -87,7 +87,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.places = Places()
+        self.places = Slots()
         self.is_draining = False
         self._transport = transport
         self._key = key
@@ -109,7 +109,7 @@ class Gateway:
         try:
             self._has_own_secret = bool(self.settings.secret)
             adopting = None if self.settings.secret else await self._secret()
-            self.keeping = Keeping(self.store, self.metrics, on_loss=self._lost)
+            self.keeping = GatewayStorage(self.store, self.metrics, on_loss=self._lost)
             self.registry = Registry(self.store, self.metrics)
             async with _client(self.settings, self._transport) as self.client:
                 self.handler = self._make(self)
@@ -127,7 +127,7 @@ class Gateway:
     async def _secret(self) -> asyncio.Task[None] | None:
         """Take the store's secret; while the store is away one of our own, and whoever is named by it is named anew."""
         try:
-            secret = await promptly(secret_in(self.store), PATIENCE)
+            secret = await with_timeout(secret_in(self.store), PATIENCE)
         except StoreError:
             self.settings = msgspec.structs.replace(self.settings, secret=secrets.token_hex(32))
             return asyncio.create_task(self._adopted())
@@ -139,7 +139,7 @@ class Gateway:
         while True:
             await asyncio.sleep(PAUSE)
             try:
-                secret = await promptly(secret_in(self.store), PATIENCE)
+                secret = await with_timeout(secret_in(self.store), PATIENCE)
             except StoreError:
                 continue
             self.settings = msgspec.structs.replace(self.settings, secret=secret)
@@ -154,7 +154,7 @@ class Gateway:
 
     async def _restored(self) -> None:
         try:
-            await promptly(keep_secret(self.store, self.settings.secret), PATIENCE)
+            await with_timeout(keep_secret(self.store, self.settings.secret), PATIENCE)
         except StoreError as error:
             self.metrics.store_failures.inc()
             _log.warning("the secret cannot be put back into the store: %s", error)
@@ -180,9 +180,9 @@ class Gateway:
 
     async def enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that is for a provider."""
-        settings, presence = self.settings, Presence(receive)
+        settings, presence = self.settings, DisconnectWatch(receive)
         request = Request(scope, presence)
-        told = told_of(request)
+        told = request_log(request)
         told.route = "other"
         path = scope["raw_path"].decode("latin-1")
         route = route_of(path, request.headers, settings)
@@ -204,7 +204,7 @@ class Gateway:
             await request.body()  # tells the watch on the client that there is nothing more to read
         if await self.registry.is_new(tenant.id) and tenant.source == "credential" and route.compacts:
             answers = _ANSWER.finditer((await read_body(request, self.settings.max_body))[:_SCANNED])
-            told_of(request).is_new = len(list(islice(answers, LONG))) == LONG
+            request_log(request).is_new = len(list(islice(answers, LONG))) == LONG
         return await self.handler(request, tenant, route)
 
 
@@ -232,8 +232,8 @@ def application(
             Mount("/kompakt", app=api),
         ],
         middleware=[
-            Middleware(Telling, metrics=gateway.metrics),
-            Middleware(Limiting, settings=lambda: gateway.settings),
+            Middleware(AccessLog, metrics=gateway.metrics),
+            Middleware(LimitsMiddleware, settings=lambda: gateway.settings),
         ],
         lifespan=gateway.running,
     )
@@ -265,7 +265,7 @@ async def _opened(settings: GatewayConfig, key: bytes | None) -> Store:
         if not settings.store.startswith(_SERVERS):
             raise StoreUnavailable(f"{error}; {_ELSEWHERE}") from None
         _log.warning("the store is not there; requests are served without it until it is")
-        return Store(cast("Records", Late(settings.store)), key=key)
+        return Store(cast("Records", LazyRecords(settings.store)), key=key)
     except KompaktError as error:
         raise type(error)(f"{error}; {_ELSEWHERE}") from None
 

@@ -20,25 +20,25 @@ from kompakt.errors import InputError, UsageError
 from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
-from kompakt.gateway.http.access_log import told_of
+from kompakt.gateway.http.access_log import request_log
 from kompakt.gateway.http.body import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import budget as planning
-from kompakt.gateway.pivots.budget import Size, Sizes
+from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
 from kompakt.gateway.pivots.lookup import TRIES
-from kompakt.gateway.pivots.single_flight import Compacting, Terms
+from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
 from kompakt.gateway.recall.injection import Aside
 from kompakt.gateway.recall.offer import DIALECTS, Recalling
 from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, plain
 from kompakt.gateway.request.body import NoJson, TooManyMessages
-from kompakt.gateway.request.cache_marks import marked
-from kompakt.gateway.request.context_edits import cleared_tokens, clearing_of
-from kompakt.gateway.request.hash_chain import Trail, Trails, root_of
+from kompakt.gateway.request.cache_marks import move_cache_mark
+from kompakt.gateway.request.context_edits import cleared_tokens, tool_clearing
+from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
 from kompakt.gateway.request.media import media_bytes
 from kompakt.gateway.routes import Route
-from kompakt.gateway.storage.storage import Keeping, Owner, Standing
+from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenancy.tenants import Tenant
 from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.budget import Budget
@@ -65,7 +65,7 @@ class Job(NamedTuple):
     request: Request
     route: Route
     owner: Owner
-    trail: Trail
+    trail: HashChain
     policy: Policy
     aside: Aside | None = None
     """What no client sees: the recall tool and its rounds."""
@@ -75,9 +75,9 @@ class Plan(msgspec.Struct):
     """What is sent for a request."""
 
     body: bytes
-    size: Size
+    size: RequestSize
     budget: Budget
-    standing: Standing
+    standing: Match
     compaction: str | None = None
     """The pivot that was first needed for this request."""
     oversized: bool = False
@@ -97,18 +97,20 @@ class Plan(msgspec.Struct):
 class Proxy:
     """Serves requests that are for a provider."""
 
-    def __init__(self, settings: GatewayConfig, keeping: Keeping, client: httpx.AsyncClient, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: GatewayConfig, keeping: GatewayStorage, client: httpx.AsyncClient, metrics: Metrics
+    ) -> None:
         self._settings = settings
         self._keeping = keeping
         self._client = client
         self._metrics = metrics
-        self._trails = Trails(max_messages=settings.max_messages)
+        self._trails = HashChains(max_messages=settings.max_messages)
         self._models = set[str]()
         """Models whose window is assumed, and that were logged."""
         self._crowded = set[tuple[str, str]]()
         """Conversations whose system prompt and tools leave room for few steps, and that were logged."""
-        self._sizes = Sizes()
-        self._compacting = Compacting(keeping, metrics)
+        self._sizes = RequestSizes()
+        self._compacting = PivotMaker(keeping, metrics)
         self._recalling = Recalling(keeping, metrics)
         self._labels = Labels(keeping)
 
@@ -121,7 +123,7 @@ class Proxy:
         if not isinstance(job, Job):
             self._metrics.passes.inc()
             return await self._untouched(request, route, await request.body(), job)
-        await self._keeping.room()
+        await self._keeping.wait_for_room()
         standing = await self._stand(job)
         job = await self._joined(job, standing)
         plan = await self._within_media(job, await self._plan(job, standing))
@@ -134,7 +136,7 @@ class Proxy:
 
     async def _untouched(self, request: Request, route: Route, body: bytes | None, reason: Untouched) -> Response:
         """Pass a request on as it came, and say why."""
-        told = told_of(request)
+        told = request_log(request)
         told.outcome, told.untouched = "untouched", reason
         headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
         return forwarding.client_response(await forwarding.peek(await self._ask(request, route, body)), headers)
@@ -155,10 +157,10 @@ class Proxy:
             return "unreadable-message"  # the provider says best what is wrong with it
         if trail is None:
             return "no-messages"
-        told = told_of(request)
-        told.model, told.purpose = trail.asked.model, purpose_of(trail.asked, request.headers)
-        self._note_window(trail.asked.model or "")
-        held = trail.asked.held_elsewhere
+        told = request_log(request)
+        told.model, told.purpose = trail.request.model, purpose_of(trail.request, request.headers)
+        self._note_window(trail.request.model or "")
+        held = trail.request.held_elsewhere
         if held is not None:
             return held
         if self._provider_compacts(trail):
@@ -172,7 +174,7 @@ class Proxy:
         settings = self._settings
         if model in self._models or model in settings.windows or settings.context_window is not None:
             return
-        window = planning.window_of(model, settings)
+        window = planning.window_for(model, settings)
         if not window.known:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()
@@ -185,12 +187,12 @@ class Proxy:
                 extra={"kompakt": {"model": model, "window": window.context}},
             )
 
-    def _provider_compacts(self, trail: Trail) -> bool:
+    def _provider_compacts(self, trail: HashChain) -> bool:
         """Tell whether the client asked the provider to compact, at a size that the model can still hold."""
-        at = trail.asked.provider_compacts_at
+        at = trail.request.provider_compacts_at
         if at is None:
             return False
-        window = planning.window_of(trail.asked.model or "", self._settings).context
+        window = planning.window_for(trail.request.model or "", self._settings).context
         return not window or at <= window
 
     def _policy(self, request: Request) -> Policy:
@@ -202,15 +204,15 @@ class Proxy:
 
     # --- before ---------------------------------------------------------------------------------------------------
 
-    async def _stand(self, job: Job) -> Standing:
+    async def _stand(self, job: Job) -> Match:
         """Find what a request stands on."""
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
             raise GatewayError(400, "x-kompakt-session is not the name of a session", code="invalid_session")
-        standing = await self._keeping.stand(job.owner, job.trail, named=named or None)
+        standing = await self._keeping.match(job.owner, job.trail, named=named or None)
         return await self._keeping.without_undone(job.owner, job.trail, standing)
 
-    async def _joined(self, job: Job, standing: Standing) -> Job:
+    async def _joined(self, job: Job, standing: Match) -> Job:
         """Put beside a request what no client sees; an answer that is read is asked for uncompressed."""
         settings, counts = self._settings, job.route.name == "count_tokens"
         pieces = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
@@ -218,7 +220,7 @@ class Proxy:
             job = job._replace(aside=await self._recalling.joined(job.owner, job.trail, standing, counts=counts))
         return job._replace(request=plain(job.request)) if job.aside or settings.report_client_size else job
 
-    async def _plan(self, job: Job, standing: Standing) -> Plan:
+    async def _plan(self, job: Job, standing: Match) -> Plan:
         """Decide what is sent."""
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
@@ -227,7 +229,7 @@ class Proxy:
             return plan  # somebody undid the compaction: what fits the window is sent without it
         if self._provider_clears(job, plan):
             return plan
-        plan = self._planned(job, await self._keeping.stand_again(job.owner, job.trail, plan.standing))
+        plan = self._planned(job, await self._keeping.match_uncached(job.owner, job.trail, plan.standing))
         while planning.is_due(plan.budget, plan.size):
             at = self._end(job, plan)
             made = await self._compacted(job, plan, self._terms(job, plan), at)
@@ -238,7 +240,7 @@ class Proxy:
 
     def _provider_clears(self, job: Job, plan: Plan) -> bool:
         """Tell whether the client asked the provider to clear outputs of tools, and what that leaves is not due."""
-        clearing = clearing_of(job.trail.asked)
+        clearing = tool_clearing(job.trail.request)
         if clearing is None:
             return False
         found = plan.standing.found
@@ -255,7 +257,7 @@ class Proxy:
         most = self._settings.max_media
         if most is None or len(plan.body) <= most:
             return plan
-        while (found := await asyncio.to_thread(media_bytes, plan.body, job.trail.asked.format)) > most:
+        while (found := await asyncio.to_thread(media_bytes, plan.body, job.trail.request.format)) > most:
             made = await self._with_less_media(job, plan, most / found)
             if made is None:
                 message = (
@@ -269,7 +271,7 @@ class Proxy:
     async def _with_less_media(self, job: Job, plan: Plan, share: float) -> Plan | None:
         """Plan with a share of the tokens, as media counts in bytes and leaves with its message."""
         found = plan.standing.found
-        before = found.known.pivot if found is not None else None
+        before = found.pivot if found is not None else None
         attempt = before.attempt + 1 if before is not None and found is not None and found.at == job.trail.length else 0
         if attempt >= TRIES:
             return None
@@ -287,38 +289,38 @@ class Proxy:
         """Say how many items the next pivot covers: as few as may be enough."""
         found = plan.standing.found
         start = found.at if found is not None else job.trail.lead
-        ends = {planning.ripe_at(job.trail, found, plan.size, plan.budget)}
+        ends = {planning.pivot_end(job.trail, found, plan.size, plan.budget)}
         if job.aside is not None:
             ends.add(job.aside.unseen(start))
         return min((end for end in ends if end > start), default=job.trail.length)
 
-    def _terms(self, job: Job, plan: Plan) -> Terms:
+    def _terms(self, job: Job, plan: Plan) -> PivotTerms:
         found = plan.standing.found
-        return Terms(
+        return PivotTerms(
             budget=plan.budget,
             policy=job.policy,
             reason=f"over {plan.budget.trigger} tokens",
-            learnt=planning.learnt_of(found),
+            learnt=planning.learned_limits(found),
             due=job.trail.length - job.trail.lead,
         )
 
-    def _planned(self, job: Job, standing: Standing) -> Plan:
+    def _planned(self, job: Job, standing: Match) -> Plan:
         trail, found, aside = job.trail, standing.found, job.aside
         size = self._sizes.of(trail, found)
-        body = trail.asked.body
+        body = trail.request.body
         if found is not None or aside is not None:
             start = found.at if found is not None else trail.lead
-            sent = marked(trail, found.at, found.known.sent) if found is not None else ()
-            lead = [trail.asked.item(index) for index in range(trail.lead)]
-            behind = trail.asked.items(start) if aside is None else aside.items(start)
-            body = (trail.asked if aside is None else aside.asked).with_items([*lead, *sent, *behind])
+            sent = move_cache_mark(trail, found.at, found.rendered.sent) if found is not None else ()
+            lead = [trail.request.item(index) for index in range(trail.lead)]
+            behind = trail.request.items(start) if aside is None else aside.items(start)
+            body = (trail.request if aside is None else aside.asked).with_items([*lead, *sent, *behind])
             size = size if aside is None else size._replace(sent=size.sent + aside.cost(start))
-        plan = Plan(body, size, planning.budget_of(trail, self._settings, found, fixed=size.fixed), standing)
-        if found is not None and found.known.pivot.due == trail.length - trail.lead:
-            plan.compaction = found.known.pivot.id
+        plan = Plan(body, size, planning.budget_for(trail, self._settings, found, fixed=size.fixed), standing)
+        if found is not None and found.pivot.due == trail.length - trail.lead:
+            plan.compaction = found.pivot.id
         return plan
 
-    async def _compacted(self, job: Job, plan: Plan, terms: Terms, at: int) -> Plan:
+    async def _compacted(self, job: Job, plan: Plan, terms: PivotTerms, at: int) -> Plan:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
             trail = job.trail if at == job.trail.length else job.trail.cut(at)
@@ -336,7 +338,7 @@ class Proxy:
 
     def _note_room(self, job: Job, plan: Plan) -> None:
         """Log once for each conversation that system prompt and tools leave room for few steps."""
-        session = (job.owner.tenant, plan.standing.line.session)
+        session = (job.owner.tenant, plan.standing.branch.session)
         if session in self._crowded:
             return
         warning = planning.room_warning(job.trail, plan.budget, plan.size)
@@ -380,14 +382,14 @@ class Proxy:
     async def _smaller(self, job: Job, plan: Plan, found: Overflow) -> Plan | None:
         """Plan with less; ``None`` when there is nothing more to leave out."""
         standing = plan.standing
-        before = standing.found.known.pivot if standing.found is not None else None
+        before = standing.found.pivot if standing.found is not None else None
         covers_all = standing.found is not None and standing.found.at == job.trail.length
         attempt = before.attempt + 1 if before is not None and covers_all else 0
         if attempt >= TRIES:
             return None
-        known = planning.learnt_of(standing.found)
-        budget, learnt = planning.tighter(plan.budget, found, plan.size.sent, known)
-        terms = Terms(
+        known = planning.learned_limits(standing.found)
+        budget, learnt = planning.budget_after_overflow(plan.budget, found, plan.size.sent, known)
+        terms = PivotTerms(
             budget=budget,
             policy=job.policy,
             reason="the provider found it too long",
@@ -419,14 +421,14 @@ class Proxy:
         exchange = Exchange(
             owner=job.owner,
             trail=job.trail,
-            line=plan.standing.line,
+            line=plan.standing.branch,
             dialect=DIALECTS[job.route.format],
             aside=job.aside,
             ask=ask,
             room=room,
             raised=raised,
             headers=self._headers(job, plan),
-            told=told_of(job.request),
+            told=request_log(job.request),
         )
         return await self._recalling.answering.answer(exchange, upstream)
 
@@ -441,18 +443,22 @@ class Proxy:
         if plan.standing.degraded is not None:
             self._metrics.degraded.inc()
             return
-        self._keeping.record_later(job.owner, job.trail, plan.standing.line)
-        self._labels.put(job.owner, plan.standing.line, job.trail, job.request.headers)
-        if planning.is_ripe(plan.budget, plan.size) and plan.compaction is None and job.route.name != "count_tokens":
+        self._keeping.record_later(job.owner, job.trail, plan.standing.branch)
+        self._labels.put(job.owner, plan.standing.branch, job.trail, job.request.headers)
+        if (
+            planning.is_nearly_due(plan.budget, plan.size)
+            and plan.compaction is None
+            and job.route.name != "count_tokens"
+        ):
             found = plan.standing.found
-            if planning.ripe_at(job.trail, found, plan.size, plan.budget) == job.trail.length:
+            if planning.pivot_end(job.trail, found, plan.size, plan.budget) == job.trail.length:
                 self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
 
     def _headers(self, job: Job, plan: Plan) -> list[tuple[str, str]]:
-        outcome = told_of(job.request).outcome = plan.outcome(job.route)
+        outcome = request_log(job.request).outcome = plan.outcome(job.route)
         headers = [
             (OUTCOME_HEADER, outcome),
-            ("x-kompakt-session", plan.standing.line.session),
+            ("x-kompakt-session", plan.standing.branch.session),
             ("x-kompakt-tokens-before", str(plan.size.given)),
             ("x-kompakt-tokens-after", str(plan.size.sent)),
         ]

@@ -23,7 +23,7 @@ from starlette.types import Scope
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http import encodings
-from kompakt.gateway.http.access_log import told_of
+from kompakt.gateway.http.access_log import request_log
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import is_private
 
@@ -92,7 +92,7 @@ async def send(
     request.scope.setdefault(_OPENED, []).append(response)
     if response.status_code < 200:
         raise GatewayError(502, "the provider switched to another protocol", code="upstream_unreachable")
-    told = told_of(request)
+    told = request_log(request)
     told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
     return UpstreamResponse(response, _chunks(response))
 

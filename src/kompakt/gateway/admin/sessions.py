@@ -28,9 +28,9 @@ from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots import budget as planning
 from kompakt.gateway.pivots.lookup import Undo, undo_name
 from kompakt.gateway.request.labels import Label, label_name
-from kompakt.gateway.storage.note_codec import packed, unpacked
+from kompakt.gateway.storage.note_codec import decode_note, encode_note
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.storage.timeouts import promptly
+from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.gateway.tenancy.access import Access, access_of
 from kompakt.gateway.tenancy.registry import PLACE, heads_of
 from kompakt.gateway.tenancy.tenants import is_named
@@ -184,7 +184,7 @@ class Api:
             label = (await self._labels([(place.store.tenant, place.head)])).get((place.store.tenant, _id(place.head)))
             model = shown.history.model or (label.model if label else None) or ""
             share = settings.trigger or TRIGGER_SHARE
-            budget = Budget.for_model(planning.window_of(model, settings), trigger_share=share)
+            budget = Budget.for_model(planning.window_for(model, settings), trigger_share=share)
         try:
             return _json(await asyncio.to_thread(preview, shown.history, shown.tokens, budget, policy))
         except DoesNotFit as error:
@@ -196,15 +196,15 @@ class Api:
         """Take back the newest compaction of a session."""
         place = await self._find(request)
         session = await _session(place)
-        await promptly(self.gateway.keeping.flush(), FLUSH_PATIENCE)  # the newest compaction may not be written yet
+        await with_timeout(self.gateway.keeping.flush(), FLUSH_PATIENCE)  # the newest compaction may not be written yet
         timeline = (await session.reader()).timeline
         live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
         if not live:
             raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
         undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
-        note = {undo_name(newest.id): packed(undo, self.gateway.keeping.packing)}
-        await self.gateway.keeping.note(Owner(place.store.tenant, ""), session.id, note)
+        note = {undo_name(newest.id): encode_note(undo, self.gateway.keeping.packing)}
+        await self.gateway.keeping.write_notes(Owner(place.store.tenant, ""), session.id, note)
         await session.undo(newest.id)
         return _json({"undone": newest.id, "tokens": newest.tokens_before})
 
@@ -253,9 +253,9 @@ class Api:
         packing = self.gateway.keeping.packing
         for tenant in dict.fromkeys(tenant for tenant, _ in found):
             names = {label_name(_id(head)): _id(head) for other, head in found if other == tenant}
-            for name, data in (await self.gateway.keeping.notes(Owner(tenant, ""), list(names))).items():
+            for name, data in (await self.gateway.keeping.read_notes(Owner(tenant, ""), list(names))).items():
                 with suppress(StoreDamaged, WrongKey):
-                    labels[tenant, names[name]] = unpacked(data, packing, Label)
+                    labels[tenant, names[name]] = decode_note(data, packing, Label)
         return labels
 
     async def _heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
@@ -299,7 +299,7 @@ class Api:
             async for owner in self._owners(access):
                 store = self._store(owner.tenant)
                 session = await store.session(owner.session(id))
-                await self.gateway.keeping.catch_up(owner.tenant, session.id)
+                await self.gateway.keeping.flush_session(owner.tenant, session.id)
                 head = await store.records.head(session.key)
                 if head is not None:
                     return Place(head, store)

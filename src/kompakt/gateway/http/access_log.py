@@ -27,7 +27,7 @@ ID_HEADER = b"x-kompakt-request"
 _PLAIN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
-class Told(msgspec.Struct):
+class RequestLog(msgspec.Struct):
     """What is known of one request; filled in while it is served."""
 
     id: str
@@ -88,12 +88,12 @@ class Told(msgspec.Struct):
         return {name: value for name, value in found.items() if value is not None}
 
 
-def told_of(request: Request) -> Told:
+def request_log(request: Request) -> RequestLog:
     """Return what is told of a request, to add to it."""
     return request.scope["kompakt"]
 
 
-class Telling:
+class AccessLog:
     """The outermost layer: gives requests their id and says what became of them."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -105,7 +105,7 @@ class Telling:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        told = Told(_id_of(scope), time.perf_counter())
+        told = RequestLog(_id_of(scope), time.perf_counter())
         scope["kompakt"] = told
 
         async def say(message: Message) -> None:
@@ -126,7 +126,7 @@ class Telling:
             self.metrics.in_flight.dec()
             self._finished(told)
 
-    def _answered(self, told: Told, message: Message) -> None:
+    def _answered(self, told: RequestLog, message: Message) -> None:
         """Note how an answer begins."""
         told.status = message["status"]
         headers = list(message.get("headers", ()))
@@ -142,7 +142,7 @@ class Telling:
             self._say_new(told)
         message["headers"] = [*headers, *own]
 
-    def _say_new(self, told: Told) -> None:
+    def _say_new(self, told: RequestLog) -> None:
         """Say that a tenant began in the middle of a conversation: most likely a credential was exchanged."""
         self.metrics.new_tenants.inc()
         _log.warning(
@@ -152,7 +152,7 @@ class Telling:
             extra={"kompakt": {"request": told.id, "tenant": told.tenant, "new_tenant": True}},
         )
 
-    def _finished(self, told: Told) -> None:
+    def _finished(self, told: RequestLog) -> None:
         metrics = self.metrics
         metrics.requests.labels(told.route, str(told.status or "aborted")).inc()
         if told.refusal is not None:
@@ -180,7 +180,7 @@ def _id_of(scope: Scope) -> str:
     return secrets.token_hex(12)
 
 
-def _note(told: Told, name: bytes, value: bytes) -> None:
+def _note(told: RequestLog, name: bytes, value: bytes) -> None:
     """Read a header of the gateway's own back, where nobody has said the same."""
     field = name.decode("latin-1").removeprefix("x-kompakt-").replace("-", "_")
     if field in ("session", "compaction", "degraded") and getattr(told, field) is None:
@@ -201,7 +201,7 @@ def _tracer() -> Any:
         return None
 
 
-def _trace(told: Told, facts: dict[str, Any]) -> None:
+def _trace(told: RequestLog, facts: dict[str, Any]) -> None:
     """Make a span of a finished request when OpenTelemetry is installed."""
     tracer = _tracer()
     if tracer is None:

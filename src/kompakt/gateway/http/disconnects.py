@@ -17,7 +17,7 @@ from starlette.types import Message, Receive
 Value = TypeVar("Value")
 
 
-class Presence:
+class DisconnectWatch:
     """A ``receive`` that can watch for the client's disconnect once the body has been read."""
 
     def __init__(self, receive: Receive) -> None:

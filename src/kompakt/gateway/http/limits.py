@@ -1,6 +1,6 @@
 """What one request, one tenant and all together may take: bytes, seconds, places.
 
-Plain ASGI: streams pass unchanged. A ``GatewayError`` raised here or further in is answered in the
+Plain ASGI, so that streams pass as they are. Whatever is refused here or further in, as ``Refused``, is answered in the
 shape of the provider whose endpoint was called.
 """
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
-from kompakt.gateway.http.access_log import Told
+from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.routes import error_format
 from kompakt.gateway.tenancy.access import check_site
 
@@ -29,7 +29,7 @@ _CLOSE = {"connection": "close"}
 """Said where a body may be left unread: nobody waits for the rest of it."""
 
 
-class Limiting:
+class LimitsMiddleware:
     """The layer that holds requests to their limits."""
 
     def __init__(self, app: ASGIApp, settings: Callable[[], GatewayConfig]) -> None:
@@ -53,7 +53,7 @@ class Limiting:
             check_site(scope, settings)
             await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
         except GatewayError as refused:
-            scope["kompakt"].refusal = refused.code
+            scope["kompakt"].error_response = refused.code
             if started:  # the server closes the connection, so the client sees that its answer is not complete
                 _log.warning("an answer ended early: %s", refused.message)
                 return
@@ -73,7 +73,7 @@ def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
         return
     if len(set(lengths)) > 1 or not lengths[0].isdigit():
         raise GatewayError(
-            400, "content-length is not a number of bytes", code="invalid_content_length", headers=_CLOSE
+            400, "content-length is not a number", code="invalid_content_length", headers=_CLOSE
         )
     if len(lengths[0]) > 18 or int(lengths[0]) > settings.max_body:
         raise _too_large(settings)
@@ -87,7 +87,7 @@ def _too_large(settings: GatewayConfig) -> GatewayError:
 class _Body:
     """A request's body, counted and timed while it is read."""
 
-    def __init__(self, receive: Receive, told: Told, settings: GatewayConfig) -> None:
+    def __init__(self, receive: Receive, told: RequestLog, settings: GatewayConfig) -> None:
         self.receive = receive
         self.told = told
         self.settings = settings
@@ -117,7 +117,7 @@ class _Body:
         return message
 
 
-class Places:
+class Slots:
     """How many requests are under way, in all and of each tenant."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Places:
         """Take a place for as long as a request lasts, its stream included.
 
         Raises:
-            GatewayError: there is none.
+            Refused: there is none.
         """
         mine = self.tenants.get(tenant, 0)
         if self.total >= settings.max_concurrency:

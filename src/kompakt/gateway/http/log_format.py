@@ -22,7 +22,7 @@ _Raised: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | N
 _LEVELS = {"kompakt": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "httpx": logging.WARNING}
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Records for people."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +38,7 @@ class Lines(logging.Formatter):
         return f"{''.join(traceback.format_tb(at))}{kind.__name__ if kind else ''}"
 
 
-class JsonLines(Lines):
+class JsonFormatter(TextFormatter):
     """Records for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -67,7 +67,7 @@ def _shown(value: object) -> str:
 def set_up(*, json: bool) -> None:
     """Write all records of the gateway and of what it stands on to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if json else Lines())
+    handler.setFormatter(JsonFormatter() if json else TextFormatter())
     for name, level in _LEVELS.items():
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -24,16 +24,16 @@ def protocol(settings: GatewayConfig) -> type[Any]:
         base = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
     else:
         base = import_module("uvicorn.protocols.http.httptools_impl").HttpToolsProtocol
-    return watched(base, settings)
+    return with_header_timeout(base, settings)
 
 
-def watched(base: type[asyncio.Protocol], settings: GatewayConfig) -> type[Any]:
+def with_header_timeout(base: type[asyncio.Protocol], settings: GatewayConfig) -> type[Any]:
     """Lay the watch over a protocol."""
     limits = {"max_header": settings.max_header, "seconds": settings.body_timeout}
-    return type("Connection", (Watched, base), limits)
+    return type("Connection", (HeaderTimeout, base), limits)
 
 
-class Watched(asyncio.Protocol):
+class HeaderTimeout(asyncio.Protocol):
     """What is laid over a server's protocol: ends connections on which no request's head arrives."""
 
     max_header: int

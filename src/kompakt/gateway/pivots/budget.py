@@ -22,9 +22,9 @@ from kompakt.engine.pivot.saved_state import Kept, State, resume, state_of
 from kompakt.engine.pivot.text import retell
 from kompakt.errors import DoesNotFit
 from kompakt.gateway.config import GatewayConfig
-from kompakt.gateway.pivots.lookup import Found, Pivot, Shown
-from kompakt.gateway.request.digests import decoded, parsed
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, VisibleMessage
+from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
 from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
@@ -34,12 +34,12 @@ from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.gateway")
 
-RIPE = 0.95
+PREPARE_SHARE = 0.95
 """Share of what can change below the trigger from which a pivot is prepared, so that it is there when it is due. It
 does not cover the steps that come later, so preparing must not begin long before."""
 
 
-class Size(NamedTuple):
+class RequestSize(NamedTuple):
     """What a request costs, with a pivot in the place of its beginning and without."""
 
     given: int
@@ -48,34 +48,34 @@ class Size(NamedTuple):
     """What of it no compaction changes: system prompt and tools."""
 
 
-class Sizes:
+class RequestSizes:
     """Counts whole requests; what stands beside the messages is counted once."""
 
     def __init__(self, most: int = 2_000) -> None:
         self._most = most
         self._known: dict[bytes, int] = {}
 
-    def of(self, trail: Trail, found: Found | None) -> Size:
+    def of(self, chain: HashChain, found: PivotMatch | None) -> RequestSize:
         """Count a request."""
-        beside = self.beside(trail)
-        given, fixed = beside + trail.cost(0), beside + trail.cost(0, trail.lead)
+        beside = self.beside(chain)
+        given, fixed = beside + chain.cost(0), beside + chain.cost(0, chain.lead)
         if found is None:
-            return Size(given, given, fixed)
-        return Size(given, fixed + found.known.pivot.tokens + trail.cost(found.at), fixed)
+            return RequestSize(given, given, fixed)
+        return RequestSize(given, fixed + found.pivot.tokens + chain.cost(found.at), fixed)
 
-    def beside(self, trail: Trail) -> int:
+    def beside(self, chain: HashChain) -> int:
         """Count what stands beside the messages."""
-        key = hashlib.sha256(trail.asked.envelope_raw()).digest() + trail.counter.encode()
+        key = hashlib.sha256(chain.request.envelope_raw()).digest() + chain.counter.encode()
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            envelope = WIRES[trail.asked.format].parse([], trail.asked.envelope())
-            found = self._known[key] = Context(envelope, counter=counter_for(trail.asked.model)).fixed_tokens
+            envelope = WIRES[chain.request.format].parse([], chain.request.envelope())
+            found = self._known[key] = Context(envelope, counter=counter_for(chain.request.model)).fixed_tokens
         return found
 
 
-class Learnt(msgspec.Struct, frozen=True):
+class LearnedLimits(msgspec.Struct, frozen=True):
     """What a provider's refusal says about how it counts."""
 
     scale: float = 1.0
@@ -86,23 +86,23 @@ class Learnt(msgspec.Struct, frozen=True):
     """Whether it refuses what exceeds the window together with the output that is asked for."""
 
 
-def learnt_of(found: Found | None) -> Learnt:
+def learned_limits(found: PivotMatch | None) -> LearnedLimits:
     """Return what the pivot that a request stands on knows of the provider."""
     if found is None:
-        return Learnt()
-    pivot = found.known.pivot
-    return Learnt(pivot.scale, pivot.limit, pivot.output_counts)
+        return LearnedLimits()
+    pivot = found.pivot
+    return LearnedLimits(pivot.scale, pivot.limit, pivot.output_counts)
 
 
-def budget_of(trail: Trail, settings: GatewayConfig, found: Found | None, *, fixed: int) -> Budget:
+def budget_for(chain: HashChain, settings: GatewayConfig, found: PivotMatch | None, *, fixed: int) -> Budget:
     """Compute the budget of a request with ``fixed`` tokens of system prompt and tools, in tokens as counted here."""
-    window = window_of(trail.asked.model or "", settings)
-    known = learnt_of(found)
+    window = window_for(chain.request.model or "", settings)
+    known = learned_limits(found)
     most = window.context if known.limit is None else min(window.context or known.limit, known.limit)
-    window = with_window(window, most, separate=WIRES[trail.asked.format].contract.separate_output)
+    window = with_window(window, most, separate=WIRES[chain.request.format].contract.separate_output)
     budget = Budget.for_request(
         window,
-        output=trail.asked.output,
+        output=chain.request.output,
         fixed=int(fixed * known.scale),
         output_counts=known.output_counts,
         trigger_share=settings.trigger or TRIGGER_SHARE,
@@ -110,7 +110,7 @@ def budget_of(trail: Trail, settings: GatewayConfig, found: Found | None, *, fix
     return budget.scaled(known.scale)
 
 
-def window_of(model: str, settings: GatewayConfig) -> Limits:
+def window_for(model: str, settings: GatewayConfig) -> Limits:
     """Return what a model holds: what is configured for it, else what is known, and no more than what is for all."""
     known = lookup(model)
     stated = settings.windows.get(model)
@@ -122,13 +122,15 @@ def window_of(model: str, settings: GatewayConfig) -> Limits:
     return with_window(known, stated)
 
 
-def tighter(budget: Budget, overflow: Overflow, sent: int, known: Learnt) -> tuple[Budget, Learnt]:
+def budget_after_overflow(
+    budget: Budget, overflow: Overflow, sent: int, known: LearnedLimits
+) -> tuple[Budget, LearnedLimits]:
     """Return the budget to try after a refusal, and what is known of the provider then."""
     limit = None if overflow.by_bytes else overflow.limit
     size, scale = size_after_refusal(
         sent, limit=limit, actual=overflow.actual, output=overflow.output, reserve=budget.reserve
     )
-    learnt = Learnt(
+    learnt = LearnedLimits(
         max(scale, known.scale),
         limit or known.limit,
         known.output_counts or (limit is not None and overflow.output is not None),
@@ -139,11 +141,11 @@ def tighter(budget: Budget, overflow: Overflow, sent: int, known: Learnt) -> tup
 # --- the pivot ----------------------------------------------------------------------------------------------------
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a pivot is made of."""
 
-    trail: Trail
-    found: Found | None
+    chain: HashChain
+    found: PivotMatch | None
     """The pivot that the request stands on."""
     budget: Budget
     policy: Policy
@@ -151,11 +153,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     """What the messages behind that pivot are called in the store; empty when there is none to ask."""
     reason: str
-    learnt: Learnt = Learnt()
+    learnt: LearnedLimits = LearnedLimits()
     attempt: int = 0
 
 
-def make(wanted: Wanted) -> Pivot:
+def build_pivot(wanted: PivotRequest) -> Pivot:
     """Make the pivot of a whole request; the smallest there is, where what must stay is larger than the budget.
 
     Raises:
@@ -168,19 +170,21 @@ def make(wanted: Wanted) -> Pivot:
         return _made(msgspec.structs.replace(wanted, budget=Budget.of(error.floor)))
 
 
-def _made(wanted: Wanted) -> Pivot:
-    trail = wanted.trail
+def _made(wanted: PivotRequest) -> Pivot:
+    chain = wanted.chain
     history, view, tail = _read(wanted)
-    before = wanted.found.known.pivot if wanted.found is not None else None
+    before = wanted.found.pivot if wanted.found is not None else None
     names = tuple(one.name for one in before.view) if before else ()
     if len(wanted.names) >= len(tail):
         names += wanted.names[: len(tail)]
-    counter = counter_for(trail.asked.model).own()
+    counter = counter_for(chain.request.model).own()
     state = before.state if before else State()
     context = resume(history.with_messages(view), state, counter=counter, references=names)
     context.is_resumed = bool(state.ledger)
     context.extend(tail)
-    ripe = wanted.budget.mark(RIPE, fixed=context.fixed_tokens)  # steps that came later are sent after the pivot
+    ripe = wanted.budget.mark(
+        PREPARE_SHARE, fixed=context.fixed_tokens
+    )  # steps that came later are sent after the pivot
     order = Order(
         budget=wanted.budget.triggered_at(ripe),
         policy=wanted.policy,
@@ -194,23 +198,23 @@ def _made(wanted: Wanted) -> Pivot:
     return msgspec.structs.replace(_recorded(wanted, history, outcome.context, count), strategies=used)
 
 
-def _read(wanted: Wanted) -> tuple[History, list[Message], list[Message]]:
+def _read(wanted: PivotRequest) -> tuple[History, list[Message], list[Message]]:
     """Read the envelope, what is shown of what the pivot stands for, and what came behind it; all items together."""
-    trail, asked = wanted.trail, wanted.trail.asked
-    start = wanted.found.at if wanted.found is not None else trail.lead
-    shown = wanted.found.known.pivot.view if wanted.found is not None else ()
-    raw = asked.items(start)[: trail.length - start]
-    items = [*(one.item for one in shown), *map(decoded, raw)]
-    messages = parsed(items, asked.format)
-    envelope = WIRES[asked.format].parse([], asked.envelope())
-    lead = parsed([decoded(asked.item(index)) for index in range(trail.lead)], asked.format)
+    chain, request = wanted.chain, wanted.chain.request
+    start = wanted.found.at if wanted.found is not None else chain.lead
+    shown = wanted.found.pivot.view if wanted.found is not None else ()
+    raw = request.items(start)[: chain.length - start]
+    items = [*(one.item for one in shown), *map(decode_item, raw)]
+    messages = parse_items(items, request.format)
+    envelope = WIRES[request.format].parse([], request.envelope())
+    lead = parse_items([decode_item(request.item(index)) for index in range(chain.lead)], request.format)
     history = History(
         (),
-        format=asked.format,
+        format=request.format,
         body=envelope.body,
         system=(*envelope.system, *lead),
         tools=envelope.tools,
-        model=asked.model,
+        model=request.model,
         contract=envelope.contract,
     )
     view = [_as_shown(message, one.pruned) for message, one in zip(messages, shown, strict=False)]
@@ -227,18 +231,18 @@ def _as_shown(message: Message, pruned: Sequence[int]) -> Message:
     return msgspec.structs.replace(message, parts=tuple(parts))
 
 
-def _recorded(wanted: Wanted, history: History, context: Context, before: int) -> Pivot:
-    trail = wanted.trail
+def _recorded(wanted: PivotRequest, history: History, context: Context, before: int) -> Pivot:
+    chain = wanted.chain
     state, kept = state_of(context)
     shown = history.with_messages(context.project())
     items = _mended(shown)
-    cost = sum(context.counter.message(message) for message in parsed(items, shown.format))
-    key = trail.key
+    cost = sum(context.counter.message(message) for message in parse_items(items, shown.format))
+    key = chain.key
     return Pivot(
         id=f"c{hashlib.blake2b(key + bytes([wanted.attempt]), digest_size=6).hexdigest()}",
         session=wanted.session,
-        covers=trail.length - trail.lead,
-        items=[unmarked(item) for item in items],
+        covers=chain.length - chain.lead,
+        items=[without_cache_marks(item) for item in items],
         tokens=cost,
         state=state,
         view=tuple(_shown(one, wanted, context) for one in kept),
@@ -254,16 +258,16 @@ def _recorded(wanted: Wanted, history: History, context: Context, before: int) -
     )
 
 
-def _shown(kept: Kept, wanted: Wanted, context: Context) -> Shown:
+def _shown(kept: Kept, wanted: PivotRequest, context: Context) -> VisibleMessage:
     """Say which item a message of the context is, and how it is shown."""
-    found, lead = wanted.found, wanted.trail.lead
-    view = found.known.pivot.view if found is not None else ()
+    found, lead = wanted.found, wanted.chain.lead
+    view = found.pivot.view if found is not None else ()
     earlier = view[kept.index] if kept.index < len(view) else None
     start = (found.at if found is not None else lead) - lead
-    (item,) = WIRES[wanted.trail.asked.format].render(kept.instead or context.messages[kept.index])
-    return Shown(
+    (item,) = WIRES[wanted.chain.request.format].render(kept.instead or context.messages[kept.index])
+    return VisibleMessage(
         earlier.at if earlier else start + kept.index - len(view),
-        unmarked(item),
+        without_cache_marks(item),
         context.reference(kept.index),
         kept.pruned,
         altered=kept.instead is not None or (earlier is not None and earlier.altered),
@@ -277,14 +281,14 @@ def _mended(shown: History) -> list[Json]:
     return list(payload[key] if isinstance(payload, dict) else payload)
 
 
-def unmarked(item: Json) -> Json:
+def without_cache_marks(item: Json) -> Json:
     """Copy an item without cache marks: those that the client puts on what it sends now are all a provider takes."""
     if not isinstance(item, dict):
         return item
     own = cast("JsonObject", item)
     copy = {name: value for name, value in own.items() if name != "cache_control"}
     if isinstance(copy.get("content"), list):
-        copy["content"] = [unmarked(block) for block in copy["content"]]
+        copy["content"] = [without_cache_marks(block) for block in copy["content"]]
     return copy
 
 
@@ -294,9 +298,9 @@ FEW_STEPS = 6
 """Steps between two compactions below which the operator is told that system prompt and tools leave too little."""
 
 
-def room_warning(trail: Trail, budget: Budget, size: Size) -> str | None:
+def room_warning(chain: HashChain, budget: Budget, size: RequestSize) -> str | None:
     """Explain why a conversation is compacted every few steps, and which settings change that; else ``None``."""
-    steps = max(1, sum(1 for _ in trail.tips()))
+    steps = max(1, sum(1 for _ in chain.tips()))
     between = budget.steps_between((size.given - size.fixed) / steps, fixed=size.fixed)
     if not budget.trigger or between >= FEW_STEPS:
         return None
@@ -311,29 +315,29 @@ def room_warning(trail: Trail, budget: Budget, size: Size) -> str | None:
 # --- when ---------------------------------------------------------------------------------------------------------
 
 
-def is_due(budget: Budget, size: Size) -> bool:
+def is_due(budget: Budget, size: RequestSize) -> bool:
     """Tell whether a request has to be compacted before it is sent."""
     return budget.due(size.sent)
 
 
-def is_ripe(budget: Budget, size: Size) -> bool:
+def is_nearly_due(budget: Budget, size: RequestSize) -> bool:
     """Tell whether a pivot may be needed soon."""
-    return budget.trigger > 0 and budget.mark(RIPE, fixed=size.fixed) <= size.sent
+    return budget.trigger > 0 and budget.mark(PREPARE_SHARE, fixed=size.fixed) <= size.sent
 
 
-def ripe_at(trail: Trail, found: Found | None, size: Size, budget: Budget) -> int:
+def pivot_end(chain: HashChain, found: PivotMatch | None, size: RequestSize, budget: Budget) -> int:
     """Say how many items the pivot of a request that is due covers.
 
     Up to the end of the first request that was ripe: what came later then goes as it is, and whoever served that
     request has prepared the pivot. All of them where that would not be enough, and where reasoning that came later is
     bound to what stood before it.
     """
-    start = found.at if found is not None else trail.lead
-    contract = WIRES[trail.asked.format].contract
-    ripe = budget.mark(RIPE, fixed=size.fixed)
-    for at in trail.tips():
-        if at > start and ripe <= size.sent - trail.cost(at):
-            bound = contract.prefix_rule == "strip-all" and any(index >= at for index in trail.reasons)
-            enough = trail.cost(at) + budget.mark(TARGET_SHARE, fixed=size.fixed) <= budget.trigger
-            return at if enough and not bound else trail.length
-    return trail.length
+    start = found.at if found is not None else chain.lead
+    contract = WIRES[chain.request.format].contract
+    ripe = budget.mark(PREPARE_SHARE, fixed=size.fixed)
+    for at in chain.tips():
+        if at > start and ripe <= size.sent - chain.cost(at):
+            bound = contract.prefix_rule == "strip-all" and any(index >= at for index in chain.reasons)
+            enough = chain.cost(at) + budget.mark(TARGET_SHARE, fixed=size.fixed) <= budget.trigger
+            return at if enough and not bound else chain.length
+    return chain.length

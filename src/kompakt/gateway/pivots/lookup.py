@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from kompakt.engine.pivot.saved_state import State
-from kompakt.gateway.request.hash_chain import Trail
-from kompakt.gateway.storage.note_codec import unpacked
+from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.note_codec import decode_note
 from kompakt.model.messages import Json
 from kompakt.store.encoding import Packing, encode
 
@@ -35,7 +34,7 @@ MAX_TIPS = 10_000
 Value = TypeVar("Value")
 
 
-class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+class VisibleMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message that the model still sees, as it is shown."""
 
     at: int
@@ -60,7 +59,7 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     """What that costs."""
     state: State
-    view: tuple[Shown, ...]
+    view: tuple[VisibleMessage, ...]
     """What the next pivot is made from."""
     policy: str
     reason: str
@@ -81,7 +80,7 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """The strategies that changed something, in order."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class RenderedPivot(msgspec.Struct, frozen=True):
     """A pivot, ready to be sent."""
 
     pivot: Pivot
@@ -92,17 +91,21 @@ class Known(msgspec.Struct, frozen=True):
     """Whether the store has it; one that was made while the store was down is only remembered."""
 
     @classmethod
-    def of(cls, pivot: Pivot, *, is_stored: bool) -> Known:
+    def of(cls, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
         """Write a pivot's items."""
         sent = tuple(map(encode, pivot.items))
         return cls(pivot, sent, _AS_OBJECTS * sum(map(len, sent)) + 2 * len(pivot.state.ledger), is_stored)
 
 
-class Found(msgspec.Struct, frozen=True):
+class PivotMatch(msgspec.Struct, frozen=True):
     """The deepest pivot of a trail, and how many of its items that stands for."""
 
     at: int
-    known: Known
+    rendered: RenderedPivot
+
+    @property
+    def pivot(self) -> Pivot:
+        return self.rendered.pivot
 
 
 def name_of(key: bytes, attempt: int = 0) -> str:
@@ -136,46 +139,46 @@ class Tip(NamedTuple):
     covers: int
 
 
-class Remembered:
+class PivotCache:
     """Pivots that were used lately, and where requests ended that stood on them."""
 
     def __init__(self) -> None:
-        self._pivots = _Recent[Known](MAX_BYTES, lambda known: known.size)
+        self._pivots = _Recent[RenderedPivot](MAX_BYTES, lambda known: known.size)
         self._tips = _Recent[Tip | None](MAX_TIPS, lambda _: 1)
 
-    def put(self, key: bytes, known: Known) -> None:
+    def put(self, key: bytes, known: RenderedPivot) -> None:
         """Remember the pivot of a prefix, unless a later one of the same prefix is."""
         earlier = self._pivots.get(key)
         if earlier is None or earlier.pivot.attempt <= known.pivot.attempt:
             self._pivots.put(key, known)
 
-    def stand(self, trail: Trail, found: Found | None) -> None:
+    def remember(self, chain: HashChain, found: PivotMatch | None) -> None:
         """Remember what a request stands on: prefixes up to its end need not be asked for again."""
-        self._tips.put(trail.key, None if found is None else Tip(trail.keys[found.at], found.at - trail.lead))
+        self._tips.put(chain.key, None if found is None else Tip(chain.keys[found.at], found.at - chain.lead))
 
-    def deepest(self, trail: Trail) -> tuple[Found | None, int]:
+    def deepest(self, chain: HashChain) -> tuple[PivotMatch | None, int]:
         """Return the deepest pivot that is remembered, and the number of items from which others may know more."""
-        keys = trail.keys
-        for at in chain.from_iterable(trail.ends(trail.lead)):
+        keys = chain.keys
+        for at in chain.all_ends():
             known = self._pivots.get(keys[at])
-            if known is not None and is_for(known.pivot, trail):
-                return Found(at, known), at
+            if known is not None and is_for(known.pivot, chain):
+                return PivotMatch(at, known), at
             if keys[at] not in self._tips:
                 continue
             tip = self._tips.get(keys[at])
             if tip is None:
                 return None, at
             known = self._pivots.get(tip.key)
-            end = trail.lead + tip.covers
+            end = chain.lead + tip.covers
             if known is not None and end <= at and keys[end] == tip.key:
-                return Found(end, known), at
-        return None, trail.lead
+                return PivotMatch(end, known), at
+        return None, chain.lead
 
-    def covers(self, trail: Trail) -> int | None:
+    def covers(self, chain: HashChain) -> int | None:
         """Return how many items the pivot covers that a request stands on; 0 for none, ``None`` when not known."""
-        if trail.key not in self._tips:
+        if chain.key not in self._tips:
             return None
-        tip = self._tips.get(trail.key)
+        tip = self._tips.get(chain.key)
         return 0 if tip is None else tip.covers
 
     def forget(self, session: str) -> None:
@@ -184,28 +187,28 @@ class Remembered:
             self._pivots.drop(key)
 
 
-def deepest(trail: Trail, notes: Mapping[str, bytes], packing: Packing, ends: Iterable[int]) -> Found | None:
+def deepest(chain: HashChain, notes: Mapping[str, bytes], packing: Packing, ends: Iterable[int]) -> PivotMatch | None:
     """Find the deepest pivot among notes that ends with one of these numbers of items."""
     for at in sorted(ends, reverse=True):
         for attempt in range(TRIES - 1, -1, -1):
-            data = notes.get(name_of(trail.keys[at], attempt))
-            pivot = None if data is None else unpacked(data, packing, Pivot)
-            if pivot is not None and is_for(pivot, trail):
-                return Found(at, Known.of(pivot, is_stored=True))
+            data = notes.get(name_of(chain.keys[at], attempt))
+            pivot = None if data is None else decode_note(data, packing, Pivot)
+            if pivot is not None and is_for(pivot, chain):
+                return PivotMatch(at, RenderedPivot.of(pivot, is_stored=True))
     return None
 
 
-def is_for(pivot: Pivot, trail: Trail) -> bool:
+def is_for(pivot: Pivot, chain: HashChain) -> bool:
     """Tell whether a request is no shorter than the one that first needed a pivot.
 
     A client that sends an earlier request again gets what it got then.
     """
-    return pivot.due <= trail.length - trail.lead
+    return pivot.due <= chain.length - chain.lead
 
 
-def names(trail: Trail, ends: Iterable[int]) -> list[str]:
+def names(chain: HashChain, ends: Iterable[int]) -> list[str]:
     """List the notes that may hold a pivot that ends with one of these numbers of items."""
-    return [name_of(trail.keys[at], attempt) for at in ends for attempt in range(TRIES)]
+    return [name_of(chain.keys[at], attempt) for at in ends for attempt in range(TRIES)]
 
 
 class _Recent(OrderedDict[bytes, Value]):

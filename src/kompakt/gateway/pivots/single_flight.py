@@ -20,11 +20,10 @@ from kompakt.engine.compaction.report import Report, Step
 from kompakt.engine.compaction.telemetry import announce
 from kompakt.errors import StoreError
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.pivots import budget as planning
-from kompakt.gateway.pivots.budget import Learnt, Wanted
-from kompakt.gateway.pivots.lookup import Found, Pivot, name_of, ready_name
-from kompakt.gateway.request.hash_chain import Trail
-from kompakt.gateway.storage.storage import Keeping, Owner, Standing
+from kompakt.gateway.pivots.budget import LearnedLimits, PivotRequest, build_pivot
+from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, name_of, ready_name
+from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.model.budget import Budget
 
 _log = logging.getLogger("kompakt.gateway")
@@ -36,13 +35,13 @@ THREADS = 2
 """Pivots worked out at once: more would take as long all together, and each thread keeps memory of its own."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a pivot is wanted for."""
 
     budget: Budget
     policy: Policy
     reason: str
-    learnt: Learnt = Learnt()
+    learnt: LearnedLimits = LearnedLimits()
     attempt: int = 0
     due: int = 0
     """How many items the request has that needs the pivot."""
@@ -50,60 +49,60 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What the items cost that are sent behind the pivot."""
 
 
-class Compacting:
+class PivotMaker:
     """Makes pivots."""
 
-    def __init__(self, keeping: Keeping, metrics: Metrics) -> None:
-        self._keeping = keeping
+    def __init__(self, storage: GatewayStorage, metrics: Metrics) -> None:
+        self._storage = storage
         self._metrics = metrics
-        self._busy: dict[str, asyncio.Task[Standing]] = {}
+        self._busy: dict[str, asyncio.Task[Match]] = {}
         self._ready: dict[str, asyncio.Task[Pivot]] = {}
         self._threads = ThreadPoolExecutor(THREADS, "kompakt-pivot")
 
-    async def compact(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
+    async def compact(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
         """Make the pivot of a request, or take the one that is being made.
 
         Raises:
             InputError: a message is none.
         """
-        name = name_of(trail.key, terms.attempt)
+        name = name_of(chain.key, terms.attempt)
         task = self._busy.get(name)
         if task is None:
-            task = self._busy[name] = asyncio.create_task(self._made(owner, trail, standing, terms))
+            task = self._busy[name] = asyncio.create_task(self._made(owner, chain, match, terms))
             task.add_done_callback(lambda _: self._busy.pop(name, None))
         return await asyncio.shield(task)
 
-    async def _made(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Standing:
-        degraded, line, began = standing.degraded, standing.line, time.perf_counter()
+    async def _made(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
+        degraded, branch, began = match.degraded, match.branch, time.perf_counter()
         if degraded is None:
             try:
-                line = await self._keeping.record(owner, trail, line, covers=self._start(trail, standing))
-                found = await self._keeping.begin(owner, trail, terms.attempt)
+                branch = await self._storage.record(owner, chain, branch, covers=self._start(chain, match))
+                found = await self._storage.begin(owner, chain, terms.attempt)
                 if found is not None:
-                    return Standing(found, line)
+                    return Match(found, branch)
             except StoreError as error:
-                degraded = self._keeping.failed(error)
-        pivot = await self._prepared(owner, trail, Standing(standing.found, line, degraded), terms)
+                degraded = self._storage.store_failed(error)
+        pivot = await self._prepared(owner, chain, Match(match.found, branch, degraded), terms)
         before, after = pivot.tokens_before + terms.behind, pivot.tokens_after + terms.behind
         pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
-        self._tell(pivot, trail, terms, seconds=time.perf_counter() - began)
+        self._tell(pivot, chain, terms, seconds=time.perf_counter() - began)
         known = None
         if degraded is None:
             try:
-                known = await self._keeping.publish(owner, trail, pivot)
-                self._keeping.tell_later(owner, line, known)
+                known = await self._storage.publish(owner, chain, pivot)
+                self._storage.record_pivot_later(owner, branch, known)
             except StoreError as error:
-                degraded = self._keeping.failed(error)
-        known = known or await self._keeping.hold(trail, pivot, is_stored=False)
-        return Standing(Found(trail.length, known), line, degraded)
+                degraded = self._storage.store_failed(error)
+        known = known or await self._storage.hold(chain, pivot, is_stored=False)
+        return Match(PivotMatch(chain.length, known), branch, degraded)
 
     # --- ahead of time --------------------------------------------------------------------------------------------
 
-    def prepare(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> None:
+    def prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> None:
         """Begin to make a pivot that is not due yet."""
-        name = _ready_name(trail, terms)
-        if name not in self._ready and standing.degraded is None and len(self._ready) < MAX_READY:
-            task = self._ready[name] = asyncio.create_task(self._readied(owner, trail, standing, terms))
+        name = _ready_name(chain, terms)
+        if name not in self._ready and match.degraded is None and len(self._ready) < MAX_READY:
+            task = self._ready[name] = asyncio.create_task(self._readied(owner, chain, match, terms))
             task.add_done_callback(lambda done: self._over(name, done))
 
     def _over(self, name: str, task: asyncio.Task[Pivot]) -> None:
@@ -112,52 +111,52 @@ class Compacting:
         if not task.cancelled() and task.exception() is not None:
             _log.info("not prepared: %s", task.exception())
 
-    async def _readied(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
-        line = await self._keeping.record(owner, trail, standing.line, covers=self._start(trail, standing))
-        name = _ready_name(trail, terms)
-        found = await self._keeping.ready(owner, name)
+    async def _readied(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        branch = await self._storage.record(owner, chain, match.branch, covers=self._start(chain, match))
+        name = _ready_name(chain, terms)
+        found = await self._storage.ready(owner, name)
         if found is not None:
             return found
-        pivot = await self._worked_out(owner, trail, Standing(standing.found, line), terms)
-        await self._keeping.keep_ready(owner, name, pivot)
+        pivot = await self._worked_out(owner, chain, Match(match.found, branch), terms)
+        await self._storage.save_prepared(owner, name, pivot)
         return pivot
 
-    async def _prepared(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
+    async def _prepared(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
         """Take a pivot that was prepared, or make it."""
-        name = _ready_name(trail, terms)
+        name = _ready_name(chain, terms)
         task = self._ready.get(name)
         try:
             if task is not None:
                 return await asyncio.shield(task)
-            found = await self._keeping.ready(owner, name) if standing.degraded is None and not terms.attempt else None
+            found = await self._storage.ready(owner, name) if match.degraded is None and not terms.attempt else None
         except StoreError as error:
-            standing.degraded, found = self._keeping.failed(error), None
-        return found or await self._worked_out(owner, trail, standing, terms)
+            match.degraded, found = self._storage.store_failed(error), None
+        return found or await self._worked_out(owner, chain, match, terms)
 
-    async def _worked_out(self, owner: Owner, trail: Trail, standing: Standing, terms: Terms) -> Pivot:
+    async def _worked_out(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
         names: tuple[str, ...] = ()
-        if standing.degraded is None:
-            names = await self._keeping.names(owner, standing.line, self._start(trail, standing))
-        wanted = Wanted(
-            trail=trail,
-            found=standing.found,
+        if match.degraded is None:
+            names = await self._storage.names(owner, match.branch, self._start(chain, match))
+        wanted = PivotRequest(
+            chain=chain,
+            found=match.found,
             budget=terms.budget,
             policy=terms.policy,
-            session=standing.line.session,
+            session=match.branch.session,
             names=names,
             reason=terms.reason,
             learnt=terms.learnt,
             attempt=terms.attempt,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._threads, planning.make, wanted)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, build_pivot, wanted)
 
-    def _start(self, trail: Trail, standing: Standing) -> int:
+    def _start(self, chain: HashChain, match: Match) -> int:
         """Return how many items the pivot covers that a request stands on."""
-        return (standing.found.at if standing.found is not None else trail.lead) - trail.lead
+        return (match.found.at if match.found is not None else chain.lead) - chain.lead
 
-    def _tell(self, pivot: Pivot, trail: Trail, terms: Terms, *, seconds: float) -> None:
+    def _tell(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
-        sizes = (pivot.tokens_before, pivot.tokens_after, trail.length)
+        sizes = (pivot.tokens_before, pivot.tokens_after, chain.length)
         self._metrics.compactions.labels("overflow" if terms.attempt or terms.learnt.limit else "due").inc()
         announce(
             Report(
@@ -165,7 +164,7 @@ class Compacting:
                 reason=pivot.reason,
                 tokens_before=pivot.tokens_before,
                 tokens_after=pivot.tokens_after,
-                messages_before=trail.length - trail.lead,
+                messages_before=chain.length - chain.lead,
                 messages_after=len(pivot.items),
                 budget=terms.budget.trigger,
                 steps=tuple(Step(name, *sizes) for name in pivot.strategies),
@@ -176,5 +175,5 @@ class Compacting:
         )
 
 
-def _ready_name(trail: Trail, terms: Terms) -> str:
-    return ready_name(trail.key, terms.budget.trigger, terms.budget.target)
+def _ready_name(chain: HashChain, terms: PivotTerms) -> str:
+    return ready_name(chain.key, terms.budget.trigger, terms.budget.target)

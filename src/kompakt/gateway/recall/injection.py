@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.errors import InputError
-from kompakt.gateway.pivots.budget import Sizes
+from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.recall.saved_rounds import Kept, Place
 from kompakt.gateway.recall.turn import Dialect, Round, as_list, as_object
-from kompakt.gateway.request.body import Asked
-from kompakt.gateway.request.digests import Looks, decoded
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.body import RequestBody
+from kompakt.gateway.request.digests import DigestCache, decode_item
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.store.encoding import encode
@@ -35,7 +35,7 @@ class Patch(NamedTuple):
 class Aside:
     """What stands beside a client's request: the tool, and the rounds that were made."""
 
-    def __init__(self, trail: Trail, name: str, asked: Asked, dialect: Dialect, looks: Looks) -> None:
+    def __init__(self, trail: HashChain, name: str, asked: RequestBody, dialect: Dialect, looks: DigestCache) -> None:
         self.name, self.asked, self.dialect, self.trail = name, asked, dialect, trail
         self.rounds: list[Round] = []
         """Those that follow the end of the request."""
@@ -44,9 +44,9 @@ class Aside:
         self._patches: list[Patch] = []
         self._tool = 0
 
-    def put_back(self, found: Sequence[Place], kept: Mapping[int, Kept], sizes: Sizes) -> None:
+    def put_back(self, found: Sequence[Place], kept: Mapping[int, Kept], sizes: RequestSizes) -> None:
         """Take what is kept for the places of the request."""
-        offered = msgspec.structs.replace(self.trail, asked=self.asked)
+        offered = msgspec.structs.replace(self.trail, request=self.asked)
         self._tool = sizes.beside(offered) - sizes.beside(self.trail)
         for place in found:
             one = kept[place.at]
@@ -56,18 +56,18 @@ class Aside:
                 self._patches.append(self._patch(place, one))
 
     def _patch(self, place: Place, kept: Kept) -> Patch:
-        asked = self.trail.asked
+        asked = self.trail.request
         made: list[Json] = [item for one in kept.rounds for item in (*self._turn(place, one), *one.results)]
         shown = [item for one in kept.rounds for item in one.shown]
         end = place.at
         merged = None
         if kept.mixed is not None and place.end < self.trail.length:
-            merged = self.dialect.merged(kept.mixed, decoded(asked.item(place.end)))
+            merged = self.dialect.merged(kept.mixed, decode_item(asked.item(place.end)))
         if kept.mixed is not None and merged is not None:
             made += [*self._turn(place, kept.mixed), *merged]
             end = place.end + 1
         elif shown:
-            items = [decoded(asked.item(index)) for index in range(place.at, place.end)]
+            items = [decode_item(asked.item(index)) for index in range(place.at, place.end)]
             taken, instead = self.dialect.rest(items, shown) or (0, [])
             made += instead
             end = place.at + taken
@@ -95,7 +95,7 @@ class Aside:
 
     def items(self, start: int) -> list[bytes]:
         """Return the items from one on, with all that belongs between them."""
-        asked, made, at = self.trail.asked, list[bytes](), start
+        asked, made, at = self.trail.request, list[bytes](), start
         for patch in self._patches:
             if patch.at >= start:
                 made += [asked.item(index) for index in range(at, patch.at)]

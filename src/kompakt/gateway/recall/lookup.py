@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kompakt.engine.recall import Recalled
-from kompakt.gateway.storage.recorder import Line
+from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.session import recall as recalling
 from kompakt.session.reader import Reader
 from kompakt.session.row_codec import Stored
@@ -23,7 +23,7 @@ class _Upto(Reader):
         return await super().stored([row for row in rows if row.seq <= self.last])
 
 
-async def recalled(store: Store, line: Line, query: str, *, tokens: int) -> Recalled:
+async def recalled(store: Store, line: RecordedBranch, query: str, *, tokens: int) -> Recalled:
     """Find or restore what was said on a line.
 
     Raises:

@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.engine.recall import tool
 from kompakt.gateway.recall.turn import as_list, as_object
-from kompakt.gateway.request.body import Asked
+from kompakt.gateway.request.body import RequestBody
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.encoding import encode
 from kompakt.wire.registry import WIRES
@@ -22,13 +22,13 @@ _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _DECLARED = ("functionDeclarations", "function_declarations")
 
 
-def declared(asked: Asked) -> frozenset[str] | None:
+def declared(asked: RequestBody) -> frozenset[str] | None:
     """Return the names of the client's tools; ``None`` when there is none to put another behind."""
     raw = _raw(asked)
     return None if raw is None else _names(asked.format, raw)
 
 
-def fits(asked: Asked) -> bool:
+def fits(asked: RequestBody) -> bool:
     """Tell whether one answer with whole calls comes back, and the provider keeps nothing of it to continue from."""
     config = as_object(asked.field("generationConfig"))
     is_kept = asked.format == "openai-responses" and asked.field("store") is not False
@@ -38,13 +38,13 @@ def fits(asked: Asked) -> bool:
     return not is_kept and not in_pieces and asked.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
 
 
-def forbids(asked: Asked) -> bool:
+def forbids(asked: RequestBody) -> bool:
     """Tell whether the client wants no calls."""
     choice = asked.field("tool_choice")
     return choice == "none" or as_object(choice).get("type") == "none" or _calling(asked).get("mode") == "NONE"
 
 
-def _calling(asked: Asked) -> JsonObject:
+def _calling(asked: RequestBody) -> JsonObject:
     """Return how Gemini is told to call."""
     config = as_object(asked.field("toolConfig") or asked.field("tool_config"))
     return as_object(config.get("functionCallingConfig") or config.get("function_calling_config"))
@@ -59,7 +59,7 @@ def chosen(taken: frozenset[str]) -> str:
     return next(name for number in count(2) if (name := f"{names[-1]}_{number}") not in taken)
 
 
-def offered(asked: Asked, name: str) -> Asked:
+def offered(asked: RequestBody, name: str) -> RequestBody:
     """Put the tool behind the client's."""
     raw = _raw(asked)
     assert raw is not None
@@ -69,7 +69,7 @@ def offered(asked: Asked, name: str) -> Asked:
     return msgspec.structs.replace(asked, before=before, after=after)
 
 
-def _raw(asked: Asked) -> bytes | None:
+def _raw(asked: RequestBody) -> bytes | None:
     return asked.before.get("tools", asked.after.get("tools"))
 
 

@@ -19,16 +19,16 @@ from starlette.responses import Response, StreamingResponse
 from kompakt.errors import KompaktError
 from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.errors import GatewayError, error_body
-from kompakt.gateway.http.access_log import Told
+from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.recall import turn as turns
 from kompakt.gateway.recall.injection import Aside
 from kompakt.gateway.recall.saved_rounds import MAX_ROUNDS, Notes, mixed_name, round_name
 from kompakt.gateway.recall.sse import Events
 from kompakt.gateway.recall.turn import Call, Dialect, Round, Stream, Turn, as_object
-from kompakt.gateway.request.hash_chain import Trail
-from kompakt.gateway.storage.recorder import Line
-from kompakt.gateway.storage.storage import Keeping, Owner
+from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.recorder import RecordedBranch
+from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.messages import JsonObject
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
@@ -53,8 +53,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     """One request of a client, with all that is asked for it."""
 
     owner: Owner
-    trail: Trail
-    line: Line
+    trail: HashChain
+    line: RecordedBranch
     dialect: Dialect
     aside: Aside | None
     """``None`` when the tool is not offered, and the answer is only told otherwise."""
@@ -64,7 +64,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     raised: int = 0
     """By how much the input is told larger than it was."""
     headers: Sequence[tuple[str, str]] = ()
-    told: Told
+    told: RequestLog
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     @property
     def body(self) -> JsonObject:
         """The request without its messages."""
-        return self.trail.asked.envelope()
+        return self.trail.request.envelope()
 
 
 def plain(request: Request) -> Request:
@@ -86,7 +86,7 @@ def plain(request: Request) -> Request:
 class Answering:
     """Answers calls of the tool."""
 
-    def __init__(self, keeping: Keeping, notes: Notes, metrics: Metrics) -> None:
+    def __init__(self, keeping: GatewayStorage, notes: Notes, metrics: Metrics) -> None:
         self._keeping = keeping
         self._notes = notes
         self._metrics = metrics
@@ -183,7 +183,7 @@ class Answering:
         try:
             found = await self._keeping.recall(exchange.owner, exchange.trail, exchange.line, query, tokens=tokens)
         except KompaktError as error:
-            self._keeping.failed(error)
+            self._keeping.store_failed(error)
             return RECALL_DOWN
         return found.text
 
@@ -206,7 +206,7 @@ async def _pieces(stream: Stream, upstream: UpstreamResponse) -> AsyncGenerator[
         await upstream.response.aclose()
 
 
-async def _read(upstream: UpstreamResponse, told: Told) -> bytes:
+async def _read(upstream: UpstreamResponse, told: RequestLog) -> bytes:
     """Read all of an answer; the time that it takes is the provider's.
 
     Raises:

@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeVar
 
 from kompakt.errors import InputError, StoreError
 from kompakt.gateway.recall.turn import Round, made_by, named_by
-from kompakt.gateway.request.digests import decoded
-from kompakt.gateway.request.hash_chain import Trail
-from kompakt.gateway.storage.note_codec import packed, unpacked
-from kompakt.gateway.storage.storage import Keeping, Owner
+from kompakt.gateway.request.digests import decode_item
+from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.note_codec import decode_note, encode_note
+from kompakt.gateway.storage.storage import GatewayStorage, Owner
 
 MAX_ROUNDS = 6
 """Rounds that a prefix may have: five that are answered, and one that is told to go on."""
@@ -65,7 +65,7 @@ class Recent(OrderedDict[Key, Value]):
             self.popitem(last=False)
 
 
-def places(trail: Trail, start: int) -> list[Place]:
+def places(trail: HashChain, start: int) -> list[Place]:
     """List the answers after so many items, and the one that is asked for."""
     answers, found = trail.answers, list[Place]()
     index = bisect_left(answers, start)
@@ -82,13 +82,13 @@ def places(trail: Trail, start: int) -> list[Place]:
     return [*found, Place(trail.length, trail.length, last, last)]
 
 
-def _mixed_name(trail: Trail, place: Place) -> str | None:
+def _mixed_name(trail: HashChain, place: Place) -> str | None:
     """Name the note with an answer as the model gave it, where a client was shown some of its calls."""
     if place.end >= trail.length:
         return None
-    items = [decoded(trail.asked.item(index)) for index in range(place.at, place.end)]
+    items = [decode_item(trail.request.item(index)) for index in range(place.at, place.end)]
     try:
-        calls = made_by(items, trail.asked.format)
+        calls = made_by(items, trail.request.format)
     except InputError:
         return None
     return mixed_name(place.prefix, named_by(calls)) if calls else None
@@ -113,7 +113,7 @@ def mixed_name(key: bytes, calls: str) -> str:
 class Notes:
     """Finds and keeps them."""
 
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: GatewayStorage) -> None:
         self._keeping = keeping
         self._offers = Recent[bytes, str](MAX_KNOWN)
         self._empty = Recent[bytes, None](MAX_KNOWN)
@@ -121,7 +121,7 @@ class Notes:
         self._made = Recent[str, Round](MAX_MADE)
 
     async def find(
-        self, owner: Owner, trail: Trail, key: bytes, found: Sequence[Place]
+        self, owner: Owner, trail: HashChain, key: bytes, found: Sequence[Place]
     ) -> tuple[str, dict[int, Kept]] | None:
         """Return the name under which the tool is offered, and what is kept for places, asked for all at once.
 
@@ -136,12 +136,12 @@ class Notes:
         wanted = [one for names in unknown.values() for one in names]
         read: Mapping[str, Round] = self._made
         try:
-            notes = await self._keeping.notes(owner, wanted) if wanted else {}
-            read = {one: unpacked(data, self._keeping.packing, Round) for one, data in notes.items()}
+            notes = await self._keeping.read_notes(owner, wanted) if wanted else {}
+            read = {one: decode_note(data, self._keeping.packing, Round) for one, data in notes.items()}
             for place, names in unknown.items():
                 self._remember(place, _kept(names, read))
         except StoreError as error:
-            self._keeping.failed(error)
+            self._keeping.store_failed(error)
         return name, {place.at: kept or _kept(unknown[place], read) for place, kept in known.items()}
 
     async def _name(self, owner: Owner, key: bytes, *, has_answer: bool) -> str | None:
@@ -150,9 +150,9 @@ class Notes:
         if name is not None:
             return name
         try:
-            return self._offered(key, await self._keeping.notes(owner, [offer_name(key)]), has_answer=has_answer)
+            return self._offered(key, await self._keeping.read_notes(owner, [offer_name(key)]), has_answer=has_answer)
         except StoreError as error:
-            self._keeping.failed(error)
+            self._keeping.store_failed(error)
             return None
 
     def _remembered(self, place: Place) -> Kept | None:
@@ -182,23 +182,23 @@ class Notes:
         """Put an offer down; return the name that stands, ``None`` when it cannot be put down."""
         data = self._keeping.packing.pack_whole(name)
         try:
-            await self._keeping.note(owner, session, {offer_name(key): data})
-            notes = await self._keeping.notes(owner, [offer_name(key)])
+            await self._keeping.write_notes(owner, session, {offer_name(key): data})
+            notes = await self._keeping.read_notes(owner, [offer_name(key)])
             return self._offered(key, notes, has_answer=False)
         except StoreError as error:
-            self._keeping.failed(error)
+            self._keeping.store_failed(error)
             return None
 
     async def keep(self, owner: Owner, session: str, name: str, made: Round) -> None:
         """Put a round down; where the store cannot be reached it is only remembered."""
         self._made.put(name, made)
         try:
-            await self._keeping.note(owner, session, {name: packed(made, self._keeping.packing)})
+            await self._keeping.write_notes(owner, session, {name: encode_note(made, self._keeping.packing)})
         except StoreError as error:
-            self._keeping.failed(error)
+            self._keeping.store_failed(error)
 
 
-def _names(trail: Trail, place: Place) -> list[str]:
+def _names(trail: HashChain, place: Place) -> list[str]:
     """List the notes of a place: its rounds, then the answer itself."""
     rounds = [round_name(place.prefix, number) for number in range(MAX_ROUNDS)]
     mixed = _mixed_name(trail, place)

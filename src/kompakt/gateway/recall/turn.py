@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from kompakt.gateway.request.digests import parsed
+from kompakt.gateway.request.digests import parse_items
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.encoding import decode
 
@@ -147,7 +147,7 @@ def made_by(items: Sequence[Json], format: str) -> list[Call]:
     Raises:
         InputError: an item is no message.
     """
-    parts = [part for message in parsed(items, format) for part in message.calls if not part.hosted]
+    parts = [part for message in parse_items(items, format) for part in message.calls if not part.hosted]
     return [Call(part.id, part.name, part.input) for part in parts]
 
 

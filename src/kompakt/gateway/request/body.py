@@ -68,7 +68,7 @@ class TooManyMessages(InputError):
         super().__init__(f"the request has {found:,} messages, and {limit:,} are the most")
 
 
-class Asked(msgspec.Struct):
+class RequestBody(msgspec.Struct):
     """A request with a history that can be compacted."""
 
     format: str
@@ -151,7 +151,7 @@ class Asked(msgspec.Struct):
         return b"{" + b",".join(_NAME.encode(name) + b":" + raw for name, raw in fields) + b"}"
 
 
-def read(body: bytes, format: str, *, named: str | None = None, limit: int | None = None) -> Asked | None:
+def read(body: bytes, format: str, *, named: str | None = None, limit: int | None = None) -> RequestBody | None:
     """Take a body apart; ``None`` when it holds no list of messages.
 
     Raises:
@@ -176,10 +176,10 @@ def read(body: bytes, format: str, *, named: str | None = None, limit: int | Non
     names = list(fields)
     at = names.index(key)
     before = {name: bytes(fields[name]) for name in names[:at]}
-    return Asked(format, body, before, {name: bytes(fields[name]) for name in names[at + 1 :]}, spans, named)
+    return RequestBody(format, body, before, {name: bytes(fields[name]) for name in names[at + 1 :]}, spans, named)
 
 
-def read_behind(body: bytes, earlier: Asked, *, items: int, limit: int | None = None) -> Asked | None:
+def read_continuation(body: bytes, earlier: RequestBody, *, items: int, limit: int | None = None) -> RequestBody | None:
     """Take apart what follows the first items of a body that begins like an earlier one, up to these.
 
     ``None`` where it does not continue as a request does. Costs what is new.
@@ -208,7 +208,7 @@ def read_behind(body: bytes, earlier: Asked, *, items: int, limit: int | None = 
     shift = end + skipped + ahead[1] - len(ahead[0])
     spans = [(start + shift, stop + shift) for start, stop in _walk(glued, len(ahead[0]), listed)]
     after = {name: bytes(value) for name, value in fields.items()}
-    return Asked(earlier.format, body, earlier.before, after, [*earlier.spans[:items], *spans], earlier.named)
+    return RequestBody(earlier.format, body, earlier.before, after, [*earlier.spans[:items], *spans], earlier.named)
 
 
 def _check_number(found: int, limit: int | None) -> None:

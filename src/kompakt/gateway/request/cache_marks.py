@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from kompakt.gateway.request.digests import decoded
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.digests import decode_item
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.encoding import encode
 
 _MARK = b'"cache_control"'
 
 
-def marked(trail: Trail, at: int, sent: Sequence[bytes]) -> Sequence[bytes]:
+def move_cache_mark(chain: HashChain, at: int, sent: Sequence[bytes]) -> Sequence[bytes]:
     """Put the newest mark of the replaced items on the last of those that are sent instead."""
-    asked = trail.asked
-    start, end = asked.spans[trail.lead][0], asked.spans[at - 1][1]
-    if asked.format != "anthropic" or not sent or asked.body.find(_MARK, start, end) < 0:
+    request = chain.request
+    start, end = request.spans[chain.lead][0], request.spans[at - 1][1]
+    if request.format != "anthropic" or not sent or request.body.find(_MARK, start, end) < 0:
         return sent
-    for index in range(at - 1, trail.lead - 1, -1):
-        if _MARK in asked.item(index):
-            mark = _mark_of(decoded(asked.item(index)))
+    for index in range(at - 1, chain.lead - 1, -1):
+        if _MARK in request.item(index):
+            mark = _mark_of(decode_item(request.item(index)))
             if mark is not None:
-                return [*sent[:-1], encode(_with_mark(decoded(sent[-1]), mark))]
+                return [*sent[:-1], encode(_with_mark(decode_item(sent[-1]), mark))]
     return sent
 
 

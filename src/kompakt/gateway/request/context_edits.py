@@ -10,9 +10,9 @@ from typing import cast
 
 import msgspec
 
-from kompakt.gateway.request.body import Asked
-from kompakt.gateway.request.digests import decoded, parsed
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.body import RequestBody
+from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json, JsonObject
 
 CLEARS_AT = 100_000
@@ -22,7 +22,7 @@ KEEPS = 3
 """Tool uses that it keeps when it does not say how many."""
 
 
-class Clearing(msgspec.Struct, frozen=True, kw_only=True):
+class ToolClearing(msgspec.Struct, frozen=True, kw_only=True):
     """What an edit asks for."""
 
     tokens: int | None
@@ -33,16 +33,16 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
     excluded: frozenset[str]
 
 
-def clearing_of(asked: Asked) -> Clearing | None:
+def tool_clearing(request: RequestBody) -> ToolClearing | None:
     """Read the edit of a request; ``None`` when there is none."""
-    context = asked.field("context_management")
+    context = request.field("context_management")
     edits = cast("JsonObject", context).get("edits") if isinstance(context, dict) else None
     for edit in cast("list[Json]", edits) if isinstance(edits, list) else ():
         fields = cast("JsonObject", edit) if isinstance(edit, dict) else {}
         if str(fields.get("type")).startswith("clear_tool_uses_"):
             kind, at = _counted(fields.get("trigger"), CLEARS_AT)
             names = fields.get("exclude_tools")
-            return Clearing(
+            return ToolClearing(
                 tokens=None if kind == "tool_uses" else at,
                 uses=at if kind == "tool_uses" else 0,
                 keep=_counted(fields.get("keep"), KEEPS)[1],
@@ -57,17 +57,17 @@ def _counted(value: Json, default: int) -> tuple[str, int]:
     return str(fields.get("type")), number if isinstance(number, int) else default
 
 
-def cleared_tokens(trail: Trail, start: int, sent: int, clearing: Clearing) -> int:
+def cleared_tokens(chain: HashChain, start: int, sent: int, clearing: ToolClearing) -> int:
     """Count the tokens of tool results, from an item on, that the provider clears from a request of this size.
 
     Raises:
         InputError: an item is no message.
     """
-    indices = range(start, trail.length)
-    messages = parsed([decoded(trail.asked.item(index)) for index in indices], trail.asked.format)
+    indices = range(start, chain.length)
+    messages = parse_items([decode_item(chain.request.item(index)) for index in indices], chain.request.format)
     names = {call.id: call.name for message in messages for call in message.calls}
     results = [
-        (names.get(result.call_id, ""), trail.cost(index, index + 1) // len(message.parts))
+        (names.get(result.call_id, ""), chain.cost(index, index + 1) // len(message.parts))
         for index, message in zip(indices, messages, strict=True)
         for result in message.results
     ]

@@ -19,14 +19,14 @@ from kompakt.model.tokens import Counter
 from kompakt.store.encoding import decode
 from kompakt.wire.registry import WIRES
 
-MAX_LOOKS = 20_000
+MAX_DIGESTS = 20_000
 """Items remembered; the older half goes when there are more. About 7 MB."""
 
 _REMINDER = re.compile(r"\s*<(system[-_]reminder)>.*</\1>\s*", re.DOTALL)
 """A text that a client's runtime added and may word otherwise next time."""
 
 
-class Look(msgspec.Struct, frozen=True, gc=False):
+class MessageDigest(msgspec.Struct, frozen=True, gc=False):
     """One item, looked at."""
 
     digest: bytes
@@ -38,15 +38,15 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     has_reasoning: bool
 
 
-class Looks:
+class DigestCache:
     """Remembers items by their bytes; nothing else depends on it. Threads may share it."""
 
-    def __init__(self, limit: int = MAX_LOOKS) -> None:
+    def __init__(self, limit: int = MAX_DIGESTS) -> None:
         self._half = max(1, limit // 2)
-        self._young: dict[bytes, Look] = {}
-        self._old: dict[bytes, Look] = {}
+        self._young: dict[bytes, MessageDigest] = {}
+        self._old: dict[bytes, MessageDigest] = {}
 
-    def of(self, raw: bytes, format: str, counter: Counter) -> Look:
+    def of(self, raw: bytes, format: str, counter: Counter) -> MessageDigest:
         """Look at an item.
 
         Raises:
@@ -55,14 +55,14 @@ class Looks:
         key = hashlib.sha256(raw).digest() + f"{format} {counter.name}".encode()
         found = self._young.get(key)
         if found is None:
-            found = self._old.get(key) or _look(decoded(raw), format, counter)
+            found = self._old.get(key) or _look(decode_item(raw), format, counter)
             if len(self._young) >= self._half:
                 self._old, self._young = self._young, {}
             self._young[key] = found
         return found
 
 
-def decoded(raw: bytes) -> Json:
+def decode_item(raw: bytes) -> Json:
     """Read one item.
 
     Raises:
@@ -74,7 +74,7 @@ def decoded(raw: bytes) -> Json:
         raise InputError("an item of the request is not JSON") from None
 
 
-def parsed(items: Sequence[Json], format: str) -> tuple[Message, ...]:
+def parse_items(items: Sequence[Json], format: str) -> tuple[Message, ...]:
     """Read items as messages, one each.
 
     Raises:
@@ -86,10 +86,10 @@ def parsed(items: Sequence[Json], format: str) -> tuple[Message, ...]:
     return messages
 
 
-def _look(item: Json, format: str, counter: Counter) -> Look:
-    (message,) = parsed([item], format)
+def _look(item: Json, format: str, counter: Counter) -> MessageDigest:
+    (message,) = parse_items([item], format)
     said = [part for part in message.parts if type(part) is not Text or not _REMINDER.fullmatch(part.text)]
     hashed = digest(message if len(said) == len(message.parts) else msgspec.structs.replace(message, parts=tuple(said)))
     has_reasoning = any(type(part) is Reasoning for part in message.parts)
     role = message.role
-    return Look(hashed, counter.message(message), role == "system", role == "assistant", has_reasoning)
+    return MessageDigest(hashed, counter.message(message), role == "system", role == "assistant", has_reasoning)

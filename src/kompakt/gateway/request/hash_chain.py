@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.gateway.http.threads import off_loop
-from kompakt.gateway.request.body import Asked, read, read_behind
-from kompakt.gateway.request.digests import Looks
+from kompakt.gateway.request.body import RequestBody, read, read_continuation
+from kompakt.gateway.request.digests import DigestCache
 from kompakt.model.tokens import Counter, counter_for
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -53,10 +53,10 @@ _SAMPLE = 400
 _HASH = 16
 
 
-class Trail(msgspec.Struct):
+class HashChain(msgspec.Struct):
     """A request and the keys of its prefixes."""
 
-    asked: Asked
+    request: RequestBody
     lead: int
     """How many system messages it begins with; they are not part of the chain."""
     keys: list[bytes]
@@ -83,7 +83,7 @@ class Trail(msgspec.Struct):
     @property
     def size(self) -> int:
         """Bytes of memory that it takes, about."""
-        return len(self.asked.body) + PER_ITEM * self.length
+        return len(self.request.body) + PER_ITEM * self.length
 
     def tips(self) -> list[int]:
         """List the numbers of items with which earlier requests of the conversation ended, and this one."""
@@ -113,13 +113,17 @@ class Trail(msgspec.Struct):
             size *= 4
             yield page
 
-    def cut(self, items: int) -> Trail:
+    def all_ends(self) -> Iterator[int]:
+        """Iterate over all numbers of items with which earlier requests may have ended, newest first."""
+        return (at for page in self.ends(self.lead) for at in page)
+
+    def cut(self, items: int) -> HashChain:
         """Return the trail of an earlier request: the first items of this one."""
-        asked = msgspec.structs.replace(self.asked, spans=self.asked.spans[:items])
+        request = msgspec.structs.replace(self.request, spans=self.request.spans[:items])
         answers, reasons = ([at for at in found if at < items] for found in (self.answers, self.reasons))
         return msgspec.structs.replace(
             self,
-            asked=asked,
+            request=request,
             keys=self.keys[: items + 1],
             sums=self.sums[: items + 1],
             answers=answers,
@@ -144,33 +148,33 @@ class _Attempt(NamedTuple):
     """A way to read a request, and how many bytes of it have to be looked at."""
 
     size: int
-    work: Callable[[], Trail | None]
+    work: Callable[[], HashChain | None]
 
 
 class _Recent(NamedTuple):
     """A trail, and when it was read."""
 
-    trail: Trail
+    chain: HashChain
     at: float
 
     @property
     def size(self) -> int:
-        return self.trail.size
+        return self.chain.size
 
 
-class Trails:
+class HashChains:
     """Reads requests, each from where an earlier one of the same conversation leaves off."""
 
     def __init__(
         self,
-        looks: Looks | None = None,
+        digests: DigestCache | None = None,
         *,
         max_bytes: int = MAX_BYTES,
         short: int = SHORT,
         idle: float = IDLE,
         max_messages: int | None = None,
     ) -> None:
-        self._looks = looks or Looks()
+        self._digests = digests or DigestCache()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._short = short
@@ -183,93 +187,99 @@ class Trails:
         """How many requests are kept to compare the next ones with."""
         return len(self._recent)
 
-    def read(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> Trail | None:
+    def read(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> HashChain | None:
         """Read a request; ``None`` when it holds no history.
 
         Raises:
             InputError: the body is not a JSON object, or a message is none.
             TooManyMessages: there are more messages than are read.
         """
-        trail = None
+        chain = None
         for attempt in self._attempts(body, format, root, named):
-            trail = attempt.work()
-            if trail is not None:
+            chain = attempt.work()
+            if chain is not None:
                 break
-        return self._remember(trail)
+        return self._remember(chain)
 
-    async def read_off_loop(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> Trail | None:
+    async def read_off_loop(
+        self, body: bytes, format: str, root: bytes, *, named: str | None = None
+    ) -> HashChain | None:
         """Read a request like ``read``, without holding the event loop where much of it is new."""
-        trail = None
+        chain = None
         for attempt in self._attempts(body, format, root, named):
-            trail = await off_loop(attempt.work, size=attempt.size)
-            if trail is not None:
+            chain = await off_loop(attempt.work, size=attempt.size)
+            if chain is not None:
                 break
-        return self._remember(trail)
+        return self._remember(chain)
 
     def _attempts(self, body: bytes, format: str, root: bytes, named: str | None) -> Iterator[_Attempt]:
         """List the ways in which a request can be read: from where earlier ones leave off, or all of it."""
         if len(body) >= self._short:
-            for trail, _ in reversed(list(self._recent.values())):
-                items = _shared(body, trail) if (trail.root, trail.asked.format) == (root, format) else 0
-                if items > trail.lead and trail.asked.named == named:
-                    size = len(body) - trail.asked.spans[items - 1][1]
-                    yield _Attempt(size, partial(self._continued, body, trail, items))
+            for chain, _ in reversed(list(self._recent.values())):
+                items = _shared(body, chain) if (chain.root, chain.request.format) == (root, format) else 0
+                if items > chain.lead and chain.request.named == named:
+                    size = len(body) - chain.request.spans[items - 1][1]
+                    yield _Attempt(size, partial(self._continued, body, chain, items))
         yield _Attempt(len(body), partial(self._whole, body, format, root, named))
 
-    def _continued(self, body: bytes, earlier: Trail, items: int) -> Trail | None:
+    def _continued(self, body: bytes, earlier: HashChain, items: int) -> HashChain | None:
         """Read what follows the first items of an earlier request; ``None`` when it does not continue like this."""
-        asked = read_behind(body, earlier.asked, items=items, limit=self._max_messages)
-        counter = None if asked is None else counter_for(asked.model)
-        if asked is None or counter is None or counter.name != earlier.counter:
+        request = read_continuation(body, earlier.request, items=items, limit=self._max_messages)
+        counter = None if request is None else counter_for(request.model)
+        if request is None or counter is None or counter.name != earlier.counter:
             return None
-        return self._extended(asked, counter, earlier.root, earlier, items)
+        return self._extended(request, counter, earlier.root, earlier, items)
 
-    def _whole(self, body: bytes, format: str, root: bytes, named: str | None) -> Trail | None:
-        asked = read(body, format, named=named, limit=self._max_messages)
-        return None if asked is None else self._extended(asked, counter_for(asked.model), root, None, 0)
+    def _whole(self, body: bytes, format: str, root: bytes, named: str | None) -> HashChain | None:
+        request = read(body, format, named=named, limit=self._max_messages)
+        return None if request is None else self._extended(request, counter_for(request.model), root, None, 0)
 
-    def _extended(self, asked: Asked, counter: Counter, root: bytes, earlier: Trail | None, items: int) -> Trail:
+    def _extended(
+        self, request: RequestBody, counter: Counter, root: bytes, earlier: HashChain | None, items: int
+    ) -> HashChain:
         """Look at the items after those that are known."""
-        looks = [self._looks.of(asked.item(index), asked.format, counter) for index in range(items, len(asked.spans))]
+        digests = [
+            self._digests.of(request.item(index), request.format, counter) for index in range(items, len(request.spans))
+        ]
         if earlier is None:
-            lead = next((at for at, look in enumerate(looks) if not look.is_system), len(looks))
+            lead = next((at for at, digest in enumerate(digests) if not digest.is_system), len(digests))
             keys, sums, answers, reasons = [root], [0], list[int](), list[int]()
         else:
             lead, keys = earlier.lead, earlier.keys[: items + 1]
             sums, answers = earlier.sums[: items + 1], earlier.answers[: bisect_left(earlier.answers, items)]
             reasons = earlier.reasons[: bisect_left(earlier.reasons, items)]
-        for index, look in enumerate(looks, items):
+        for index, digest in enumerate(digests, items):
             keys.append(
-                keys[-1] if index < lead else hashlib.blake2b(keys[-1] + look.digest, digest_size=_HASH).digest()
+                keys[-1] if index < lead else hashlib.blake2b(keys[-1] + digest.digest, digest_size=_HASH).digest()
             )
-        answers += [index for index, look in enumerate(looks, items) if look.is_answer]
-        reasons += [index for index, look in enumerate(looks, items) if look.has_reasoning]
-        sums += list(accumulate((look.tokens for look in looks), initial=sums[-1]))[1:]
-        return Trail(asked, lead, keys, sums, root, counter.name, answers, reasons)
+        answers += [index for index, digest in enumerate(digests, items) if digest.is_answer]
+        reasons += [index for index, digest in enumerate(digests, items) if digest.has_reasoning]
+        sums += list(accumulate((digest.tokens for digest in digests), initial=sums[-1]))[1:]
+        return HashChain(request, lead, keys, sums, root, counter.name, answers, reasons)
 
-    def _remember(self, trail: Trail | None) -> Trail | None:
+    def _remember(self, chain: HashChain | None) -> HashChain | None:
         """Keep a trail to compare with, in the place of the one that it continues."""
-        if trail is None or len(trail.asked.body) < self._short:
-            return trail
-        begun = trail.keys[min(trail.lead + 1, trail.length)] + trail.keys[min(trail.lead + 2, trail.length)]
+        if chain is None or len(chain.request.body) < self._short:
+            return chain
+        begun = chain.keys[min(chain.lead + 1, chain.length)] + chain.keys[min(chain.lead + 2, chain.length)]
         gone = self._recent.pop(begun, None)
         now = time.monotonic()
-        self._recent[begun] = _Recent(trail, now)
+        self._recent[begun] = _Recent(chain, now)
         self._size += self._recent[begun].size - (gone.size if gone else 0)
         while len(self._recent) > 1 and self._has_too_many(now):
             _, oldest = self._recent.popitem(last=False)
             self._size -= oldest.size
-        return trail
+        return chain
 
     def _has_too_many(self, now: float) -> bool:
         oldest = next(iter(self._recent.values()))
         return self._size > self._max_bytes or len(self._recent) > MAX_RECENT or now - oldest.at > self._idle
 
 
-def _shared(body: bytes, trail: Trail) -> int:
+def _shared(body: bytes, chain: HashChain) -> int:
     """Count the items that a body has in common with an earlier one, byte for byte, up to some from the end."""
-    earlier = trail.asked
-    first, end = earlier.spans[min(trail.lead, len(earlier.spans) - 1)]
+    earlier = chain.request
+    first, end = earlier.spans[min(chain.lead, len(earlier.spans) - 1)]
     if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
         return 0
     length = bisect(earlier.spans, len(body), key=lambda span: span[1])  # the client may have gone back

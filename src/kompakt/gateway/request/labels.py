@@ -16,12 +16,12 @@ import msgspec
 
 from kompakt.engine.context.values import speaks
 from kompakt.errors import InputError
-from kompakt.gateway.request.body import Asked
-from kompakt.gateway.request.digests import decoded, parsed
-from kompakt.gateway.request.hash_chain import Trail
-from kompakt.gateway.storage.note_codec import packed
-from kompakt.gateway.storage.recorder import Line
-from kompakt.gateway.storage.storage import Keeping, Owner
+from kompakt.gateway.request.body import RequestBody
+from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.note_codec import encode_note
+from kompakt.gateway.storage.recorder import RecordedBranch
+from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.model.messages import Message, Text
 
 Purpose: TypeAlias = Literal["title", "quota-check", "loop-check", "next-speaker-check", "compaction", "auxiliary"]
@@ -104,30 +104,30 @@ def label_name(session: str) -> str:
 class Labels:
     """Labels sessions when they are first seen."""
 
-    def __init__(self, keeping: Keeping) -> None:
-        self._keeping = keeping
+    def __init__(self, storage: GatewayStorage) -> None:
+        self._storage = storage
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._losses = keeping.losses
+        self._losses = storage.losses
 
-    def put(self, owner: Owner, line: Line, trail: Trail, headers: Mapping[str, str]) -> None:
+    def put(self, owner: Owner, branch: RecordedBranch, chain: HashChain, headers: Mapping[str, str]) -> None:
         """Label the session of a request, when there is time and unless it is labelled."""
-        place = (owner.tenant, line.session)
-        if self._losses != self._keeping.losses:
+        place = (owner.tenant, branch.session)
+        if self._losses != self._storage.losses:
             self._known.clear()
-            self._losses = self._keeping.losses
+            self._losses = self._storage.losses
         if place in self._known:
             return
         self._known[place] = None
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         label = Label(
-            title_of(trail),
-            trail.asked.model,
+            title_of(chain),
+            chain.request.model,
             client_of(headers.get("user-agent", "")),
-            purpose_of(trail.asked, headers),
+            purpose_of(chain.request, headers),
         )
-        note = {label_name(line.session): packed(label, self._keeping.packing)}
-        self._keeping.note_later(owner, line.session, note)
+        note = {label_name(branch.session): encode_note(label, self._storage.packing)}
+        self._storage.write_notes_later(owner, branch.session, note)
 
 
 def client_of(agent: str) -> str | None:
@@ -140,31 +140,31 @@ def client_of(agent: str) -> str | None:
     return product[0] if product else None
 
 
-def purpose_of(asked: Asked, headers: Mapping[str, str]) -> Purpose | None:
+def purpose_of(request: RequestBody, headers: Mapping[str, str]) -> Purpose | None:
     """Say what a request is for; ``None`` when it is part of a conversation."""
     named = _CLASSES.get(headers.get("x-claude-code-request-class", ""))
-    tools = asked.before.get("tools", asked.after.get("tools", b""))
+    tools = request.before.get("tools", request.after.get("tools", b""))
     if named is not None or tools.strip() not in (b"", b"[]", b"null"):
         return named
-    first, last = asked.item(0)[:_SEARCHED], asked.item(len(asked.spans) - 1)[:_SEARCHED]
-    if len(asked.spans) == 1 and asked.output == 1 and b'"quota"' in first:
+    first, last = request.item(0)[:_SEARCHED], request.item(len(request.spans) - 1)[:_SEARCHED]
+    if len(request.spans) == 1 and request.output == 1 and b'"quota"' in first:
         return "quota-check"
-    beside = (asked.before | asked.after).items()
+    beside = (request.before | request.after).items()
     texts = [raw[:_SEARCHED] for name, raw in beside if name in ("system", "instructions", "systemInstruction")]
     return next(
         (purpose for phrase, purpose in _PHRASES if any(phrase in text for text in (*texts, first, last))), None
     )
 
 
-def title_of(trail: Trail) -> str:
+def title_of(chain: HashChain) -> str:
     """Return the first words of the first request that a person wrote."""
-    spoken, end = 0, min(trail.length, trail.lead + _SCANNED)
-    answers = set(takewhile(lambda at: at < end, trail.answers))
-    for index in range(trail.lead, end):
+    spoken, end = 0, min(chain.length, chain.lead + _SCANNED)
+    answers = set(takewhile(lambda at: at < end, chain.answers))
+    for index in range(chain.lead, end):
         if index in answers:
             continue
         try:
-            (message,) = parsed([decoded(trail.asked.item(index))], trail.asked.format)
+            (message,) = parse_items([decode_item(chain.request.item(index))], chain.request.format)
         except InputError:
             continue
         if not speaks(message):
@@ -181,9 +181,9 @@ def _words(message: Message) -> str:
     for part in message.parts:
         if type(part) is not Text or part.text.startswith(_CONTEXT):
             continue
-        line = " ".join(_task(part.text[:_TITLE_TEXT]).partition("\n")[0].split())
-        if line:
-            return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1].rstrip() + "…"
+        text = " ".join(_task(part.text[:_TITLE_TEXT]).partition("\n")[0].split())
+        if text:
+            return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1].rstrip() + "…"
     return ""
 
 

@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 from kompakt.errors import InputError
 from kompakt.gateway.request.body import read
-from kompakt.gateway.request.digests import decoded, parsed
+from kompakt.gateway.request.digests import decode_item, parse_items
 from kompakt.model.messages import Media, Message, ToolResult
 
 
 def media_bytes(body: bytes, format: str) -> int:
     """Count the bytes of media that a request holds inline; what is named by address counts nothing."""
-    asked = read(body, format)
-    if asked is None:
+    request = read(body, format)
+    if request is None:
         return 0
-    return sum(_in_message(message) for item in asked.items() for message in _messages(item, format))
+    return sum(_in_message(message) for item in request.items() for message in _messages(item, format))
 
 
 def _messages(item: bytes, format: str) -> Iterable[Message]:
     try:
-        return parsed([decoded(item)], format)
+        return parse_items([decode_item(item)], format)
     except InputError:
         return ()
 

@@ -20,7 +20,7 @@ PAUSE = 1.0
 """Seconds between two tries."""
 
 
-class Late:
+class LazyRecords:
     """Records that are opened when somebody first needs them and they are there; does all that ``Records`` can."""
 
     def __init__(self, url: str) -> None:

@@ -12,12 +12,12 @@ from kompakt.store.encoding import Packing
 Value = TypeVar("Value", bound=msgspec.Struct)
 
 
-def packed(value: msgspec.Struct, packing: Packing) -> bytes:
+def encode_note(value: msgspec.Struct, packing: Packing) -> bytes:
     """Make bytes of a value."""
     return packing.pack_whole(msgspec.to_builtins(value))
 
 
-def unpacked(data: bytes, packing: Packing, kind: type[Value]) -> Value:
+def decode_note(data: bytes, packing: Packing, kind: type[Value]) -> Value:
     """Make the value again.
 
     Raises:

@@ -18,8 +18,8 @@ from kompakt.engine.pivot.saved_state import State
 from kompakt.errors import Conflict, UsageError
 from kompakt.gateway.http.threads import off_loop
 from kompakt.gateway.pivots.lookup import Pivot
-from kompakt.gateway.request.digests import decoded, parsed
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.session.compaction import RECOVERABLE, frame_text
@@ -44,7 +44,7 @@ _TRIES = 8
 """How often a session is looked at again that others write to at the same time."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedBranch(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as far as it is recorded."""
 
     session: str
@@ -70,7 +70,7 @@ def mark_name(key: bytes) -> str:
     return f"mark {key.hex()}"
 
 
-async def record(store: Store, trail: Trail, line: Line) -> Line:
+async def record(store: Store, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
     """Write the next batch of what a session lacks of a request, or where it continued differently, into another one.
 
     Returns the line as far as it is recorded then; call it again until that is all of the request.
@@ -79,48 +79,48 @@ async def record(store: Store, trail: Trail, line: Line) -> Line:
         Conflict: others write to all sessions that were tried, at the same time.
     """
     for _ in range(_TRIES):
-        session = await store.session(line.session)
+        session = await store.session(branch.session)
         try:
-            known = await _found(session, trail, line)
-            if known.session == line.session:
-                return await _append(session, trail, known)
-            line = known
+            known = await _found(session, chain, branch)
+            if known.session == branch.session:
+                return await _append(session, chain, known)
+            branch = known
         except (_Moved, UsageError):  # written to, or deleted, since it was looked at
             continue
-    raise Conflict(f"session {line.session!r} is written to by too many at once; it is recorded with the next request")
+    raise Conflict(f"session {branch.session!r} has too many concurrent writers; it is recorded with the next request")
 
 
-async def _found(session: Session, trail: Trail, line: Line) -> Line:
+async def _found(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
     """Find out how much of a request a session really has; another session when it continued differently."""
     head = await session.records.head(session.key)
     if head is None:
-        return Line(session=line.session, items=0, offset=0)
-    if head.format != trail.asked.format:
-        return _forked(line, trail, line.items)
-    if head.messages < line.rows:
+        return RecordedBranch(session=branch.session, items=0, offset=0)
+    if head.format != chain.request.format:
+        return _forked(branch, chain, branch.items)
+    if head.messages < branch.rows:
         if head.rows != head.messages:  # somebody took messages back
-            return _forked(line, trail, line.items)
-        line = Line(session=line.session, items=0, offset=0)  # deleted, and begun again by somebody else
-    return line if head.messages == line.rows else await _compared(await session.reader(), trail, line)
+            return _forked(branch, chain, branch.items)
+        branch = RecordedBranch(session=branch.session, items=0, offset=0)  # deleted, and begun again by somebody else
+    return branch if head.messages == branch.rows else await _compared(await session.reader(), chain, branch)
 
 
-async def _append(session: Session, trail: Trail, line: Line) -> Line:
+async def _append(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
     """Write the items after a line, as many as one batch holds."""
-    asked = trail.asked
-    first = trail.lead + line.items if line.rows else 0
-    end = _batch_end(trail, trail.lead + line.items)
+    request = chain.request
+    first = chain.lead + branch.items if branch.rows else 0
+    end = _batch_end(chain, chain.lead + branch.items)
     if first == end:
-        return line
-    raw = [asked.item(index) for index in range(first, end)]
-    envelope, size = asked.envelope(), sum(map(len, raw))
+        return branch
+    raw = [request.item(index) for index in range(first, end)]
+    envelope, size = request.envelope(), sum(map(len, raw))
 
     def parse() -> History:
-        return WIRES[asked.format].parse(list(map(decoded, raw)), envelope)
+        return WIRES[request.format].parse(list(map(decode_item, raw)), envelope)
 
     history = await off_loop(parse, size=size)
 
     async def make(head: Head) -> Draft:
-        if head.messages != line.rows:
+        if head.messages != branch.rows:
             raise _Moved
         return await off_loop(lambda: draft_from(head), size=size)
 
@@ -133,38 +133,38 @@ async def _append(session: Session, trail: Trail, line: Line) -> Line:
         return draft
 
     await session.write(make, history=history)
-    offset = line.offset if line.rows else trail.lead
-    return Line(session=line.session, items=end - trail.lead, offset=offset)
+    offset = branch.offset if branch.rows else chain.lead
+    return RecordedBranch(session=branch.session, items=end - chain.lead, offset=offset)
 
 
-def _batch_end(trail: Trail, start: int) -> int:
-    spans = trail.asked.spans
-    most = min(trail.length, start + BATCH)
+def _batch_end(chain: HashChain, start: int) -> int:
+    spans = chain.request.spans
+    most = min(chain.length, start + BATCH)
     begins = spans[start][0] if start < most else 0
     return next((at + 1 for at in range(start, most) if spans[at][1] - begins >= BATCH_BYTES), most)
 
 
-async def _compared(reader: Reader, trail: Trail, line: Line) -> Line:
+async def _compared(reader: Reader, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
     """Find out how much of a request a session has that others wrote to; another session when it continued differently.
 
     Reads as far as both are the same.
     """
-    start, offset, same = trail.lead + line.items, line.offset, line.items
-    is_head = not line.rows
-    async for rows in reader.rows(after=line.rows):
+    start, offset, same = chain.lead + branch.items, branch.offset, branch.items
+    is_head = not branch.rows
+    async for rows in reader.rows(after=branch.rows):
         messages = [one.message for one in await _stored(reader, rows) if one.row.kind == "message"]
         if is_head:
             own = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
             offset, is_head, messages = offset + own, own == len(messages), messages[own:]
-        end = min(trail.length, start + len(messages))
-        common = await _common(messages, trail, start, end, reader.coding)
+        end = min(chain.length, start + len(messages))
+        common = await _common(messages, chain, start, end, reader.coding)
         same += common
         if start + common < end:
-            return _forked(line, trail, same)
+            return _forked(branch, chain, same)
         start = end
-        if end == trail.length:
+        if end == chain.length:
             break
-    return Line(session=line.session, items=same, offset=offset)
+    return RecordedBranch(session=branch.session, items=same, offset=offset)
 
 
 async def _stored(reader: Reader, rows: Sequence[Row]) -> list[Stored]:
@@ -172,28 +172,28 @@ async def _stored(reader: Reader, rows: Sequence[Row]) -> list[Stored]:
     return await off_loop(lambda: reader.coding.stored(rows, blobs), size=sum(len(row.item) for row in rows))
 
 
-def _forked(line: Line, trail: Trail, items: int) -> Line:
+def _forked(branch: RecordedBranch, chain: HashChain, items: int) -> RecordedBranch:
     """Name the session of a conversation that continues differently after so many items: by how it continues."""
-    key = trail.keys[min(trail.length, trail.lead + items + 1)]
-    return Line(session=f"{line.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
+    key = chain.keys[min(chain.length, chain.lead + items + 1)]
+    return RecordedBranch(session=f"{branch.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
 
 
-async def _common(stored: Sequence[Message], trail: Trail, start: int, end: int, coding: Coding) -> int:
+async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: int, coding: Coding) -> int:
     """Count the messages with which both begin; what was left out of those that are stored is left out of these."""
-    raw = [trail.asked.item(index) for index in range(start, end)]
+    raw = [chain.request.item(index) for index in range(start, end)]
 
     def count() -> int:
-        own = parsed(list(map(decoded, raw)), trail.asked.format)
+        own = parse_items(list(map(decode_item, raw)), chain.request.format)
         pairs = enumerate(zip(stored, coding.items(own), strict=False))
         return next((at for at, (one, (_, other)) in pairs if digest(one) != digest(other)), len(own))
 
     return await off_loop(count, size=sum(map(len, raw)))
 
 
-async def names(session: Session, line: Line, start: int) -> tuple[str, ...]:
+async def names(session: Session, branch: RecordedBranch, start: int) -> tuple[str, ...]:
     """Return the references of the items from one on, system messages not counted."""
     found: list[str] = []
-    at, end = line.offset + start, line.rows
+    at, end = branch.offset + start, branch.rows
     while at < end:
         rows = await session.records.rows(session.key, after=at, upto=end, limit=_PAGE)
         if not rows or any(row.kind != "message" for row in rows):  # deleted, or more was done than the gateway does
@@ -203,10 +203,10 @@ async def names(session: Session, line: Line, start: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def tell(session: Session, line: Line, pivot: Pivot) -> None:
+async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -> None:
     """Record in the session that a pivot was made, so that people see what the model sees."""
     size = 4 * pivot.tokens + 100 * len(pivot.view)
-    record = await off_loop(lambda: _account(line, pivot), size=size)
+    record = await off_loop(lambda: _account(branch, pivot), size=size)
 
     async def make(head: Head) -> Draft:
         draft = Draft(head, session.coding(head.format))
@@ -216,14 +216,14 @@ async def tell(session: Session, line: Line, pivot: Pivot) -> None:
     await session.write(make, id=f"pivot {pivot.id}")
 
 
-def _account(line: Line, pivot: Pivot) -> Compacted:
+def _account(branch: RecordedBranch, pivot: Pivot) -> Compacted:
     shown = {one.at for one in pivot.view}
     hidden = next((at for at in reversed(range(pivot.covers)) if at not in shown), -1)
     return Compacted(
         id=pivot.id,
-        frame=frame_text(_frame(line, pivot)),
-        covers_to=line.offset + hidden + 1 if hidden >= 0 else 0,
-        tip=line.offset + pivot.covers,
+        frame=frame_text(_frame(branch, pivot)),
+        covers_to=branch.offset + hidden + 1 if hidden >= 0 else 0,
+        tip=branch.offset + pivot.covers,
         reason=pivot.reason,
         policy=pivot.policy,
         tokens_before=pivot.tokens_before,
@@ -231,9 +231,9 @@ def _account(line: Line, pivot: Pivot) -> Compacted:
     )
 
 
-def _frame(line: Line, pivot: Pivot) -> Frame:
+def _frame(branch: RecordedBranch, pivot: Pivot) -> Frame:
     """Say a pivot's view in rows of the session, system messages first."""
-    offset, state = line.offset, pivot.state
+    offset, state = branch.offset, pivot.state
     lead = tuple(Entry(seq) for seq in range(1, offset + 1))
     shown = tuple(Entry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
     shifted: State = msgspec.structs.replace(
@@ -247,7 +247,7 @@ def _frame(line: Line, pivot: Pivot) -> Frame:
         reason=pivot.reason,
         tokens_before=pivot.tokens_before,
         tokens_after=pivot.tokens_after,
-        messages_before=line.items,
+        messages_before=branch.items,
         messages_after=len(pivot.items),
         budget=0,
         steps=(),

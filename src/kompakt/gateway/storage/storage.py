@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -22,23 +21,23 @@ from kompakt.errors import KompaktError, StoreError, StoreUnavailable, UsageErro
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.threads import off_loop
 from kompakt.gateway.pivots import lookup as pivots
-from kompakt.gateway.pivots.lookup import Found, Known, Pivot, Remembered
+from kompakt.gateway.pivots.lookup import Pivot, PivotCache, PivotMatch, RenderedPivot
 from kompakt.gateway.recall.lookup import recalled
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage import recorder as recording
 from kompakt.gateway.storage.locks import KeyedLocks
-from kompakt.gateway.storage.note_codec import packed, unpacked
-from kompakt.gateway.storage.recorder import Line
-from kompakt.gateway.storage.timeouts import Value, promptly
-from kompakt.gateway.storage.write_behind import Behind
-from kompakt.gateway.storage.written_prefixes import Written
+from kompakt.gateway.storage.note_codec import decode_note, encode_note
+from kompakt.gateway.storage.recorder import RecordedBranch
+from kompakt.gateway.storage.timeouts import Value, with_timeout
+from kompakt.gateway.storage.write_behind import WriteBehind
+from kompakt.gateway.storage.written_prefixes import WrittenPrefixes
 from kompakt.gateway.tenancy.tenants import Tenant
 from kompakt.session.store import Store
 from kompakt.store.values import key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
-MAX_LINES = 10_000
+MAX_BRANCHES = 10_000
 """Ends of requests for which it is remembered where they are recorded."""
 
 PATIENCE = 3.0
@@ -90,8 +89,8 @@ class Owner(NamedTuple):
 class _Recollection(NamedTuple):
     """What is remembered of a request."""
 
-    found: Found | None
-    line: Line | None
+    found: PivotMatch | None
+    branch: RecordedBranch | None
     above: int
     """From how many items on the store has to be asked."""
     notes: Mapping[str, str]
@@ -105,18 +104,18 @@ class _Lost(Exception):
     """Something that is remembered is no longer in the store."""
 
 
-class Standing(msgspec.Struct):
+class Match(msgspec.Struct):
     """What a request stands on."""
 
-    found: Found | None
-    line: Line
+    found: PivotMatch | None
+    branch: RecordedBranch
     degraded: str | None = None
     """Why the store was not asked."""
     undone: bool = False
     """Whether a deeper pivot was undone: the request is then sent without it as long as it fits."""
 
 
-class Keeping:
+class GatewayStorage:
     """Pivots, lines and sessions of all tenants."""
 
     def __init__(self, store: Store, metrics: Metrics, *, on_loss: Callable[[], object] = lambda: None) -> None:
@@ -128,10 +127,10 @@ class Keeping:
         """Called when something is no longer in the store that was."""
         self.losses = 0
         """How often that was so; whoever remembers what is in the store forgets it when this changes."""
-        self._remembered = Remembered()
-        self._lines: OrderedDict[bytes, Line] = OrderedDict()
-        self._written = Written()
-        self._behind = Behind(self.failed)
+        self._cache = PivotCache()
+        self._branches: OrderedDict[bytes, RecordedBranch] = OrderedDict()
+        self._written = WrittenPrefixes()
+        self._queue = WriteBehind(self.store_failed)
         self._locks = KeyedLocks()
         self._down_until = 0.0
 
@@ -141,94 +140,99 @@ class Keeping:
 
     # --- find -----------------------------------------------------------------------------------------------------
 
-    async def stand(self, owner: Owner, trail: Trail, *, named: str | None) -> Standing:
+    async def match(self, owner: Owner, chain: HashChain, *, named: str | None) -> Match:
         """Find the deepest pivot of a request and where it is recorded.
 
         What is remembered saves questions about what is not new. It is compared with the store each time: a session may
         have been deleted, by whoever, since the request before.
         """
-        known, degraded = self._recollection(trail), None
+        known, degraded = self._recollection(chain), None
         try:
             try:
-                found, line = await self._asked(owner, trail, known)
+                found, branch = await self._asked(owner, chain, known)
             except _Lost:
-                found, line = await self._asked(owner, trail, _NOTHING)
-            self._remembered.stand(trail, found)
+                found, branch = await self._asked(owner, chain, _NOTHING)
+            self._cache.remember(chain, found)
         except StoreError as error:
-            reason = self.failed(error)
-            found, line = known.found, known.line
-            degraded = reason if known.above < trail.length else None  # all of a known request is remembered
-        return Standing(found, await self._placed(owner, trail, line or self._begun(owner, trail, named)), degraded)
+            reason = self.store_failed(error)
+            found, branch = known.found, known.branch
+            degraded = reason if known.above < chain.length else None  # all of a known request is remembered
+        return Match(found, await self._placed(owner, chain, branch or self._begun(owner, chain, named)), degraded)
 
-    def _recollection(self, trail: Trail) -> _Recollection:
+    def _recollection(self, chain: HashChain) -> _Recollection:
         """Collect what is remembered of a request, and the notes that the store must have if it is still true."""
-        found, above = self._remembered.deepest(trail)
+        found, above = self._cache.deepest(chain)
         notes = dict[str, str]()
-        if found is not None and found.known.is_stored:
-            pivot = found.known.pivot
-            notes[pivots.name_of(trail.keys[found.at], pivot.attempt)] = pivot.session
-        for at in chain.from_iterable(trail.ends(trail.lead)):
-            line = self._lines.get(trail.keys[at])
-            if line is not None:
-                notes[recording.mark_name(trail.keys[at])] = line.session
-                return _Recollection(found, line, above, notes)
+        if found is not None and found.rendered.is_stored:
+            pivot = found.pivot
+            notes[pivots.name_of(chain.keys[found.at], pivot.attempt)] = pivot.session
+        for at in chain.all_ends():
+            branch = self._branches.get(chain.keys[at])
+            if branch is not None:
+                notes[recording.mark_name(chain.keys[at])] = branch.session
+                return _Recollection(found, branch, above, notes)
         return _Recollection(found, None, above, notes)
 
-    async def stand_again(self, owner: Owner, trail: Trail, standing: Standing) -> Standing:
+    async def match_uncached(self, owner: Owner, chain: HashChain, match: Match) -> Match:
         """Ask the store for every pivot after the one that a request stands on, whatever is remembered."""
-        above = standing.found.at if standing.found is not None else trail.lead
-        known = _Recollection(standing.found, standing.line, above, {})
+        above = match.found.at if match.found is not None else chain.lead
+        known = _Recollection(match.found, match.branch, above, {})
         try:
-            found, _ = await self._asked(owner, trail, known, is_thorough=True)
+            found, _ = await self._asked(owner, chain, known, is_thorough=True)
         except StoreError as error:
-            return Standing(standing.found, standing.line, self.failed(error))
-        self._remembered.stand(trail, found)
-        return Standing(found, standing.line, standing.degraded)
+            return Match(match.found, match.branch, self.store_failed(error))
+        self._cache.remember(chain, found)
+        return Match(found, match.branch, match.degraded)
 
-    async def without_undone(self, owner: Owner, trail: Trail, standing: Standing) -> Standing:
+    async def without_undone(self, owner: Owner, chain: HashChain, match: Match) -> Match:
         """Go back to the pivot before the one that a request stands on, as often as that was undone."""
-        found = standing.found
+        found = match.found
         while found is not None:
-            name = pivots.undo_name(found.known.pivot.id)
+            name = pivots.undo_name(found.pivot.id)
             try:
                 note = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
                 if note is None:
                     break
-                undo = unpacked(note, self.packing, pivots.Undo)
-                found = await self._before(owner, trail, undo) if undo.covers < found.at else None
+                undo = decode_note(note, self.packing, pivots.Undo)
+                found = await self._before(owner, chain, undo) if undo.covers < found.at else None
             except StoreError as error:
-                self.failed(error)
+                self.store_failed(error)
                 break
-        if found is standing.found:
-            return standing
-        return msgspec.structs.replace(standing, found=found, undone=True)
+        if found is match.found:
+            return match
+        return msgspec.structs.replace(match, found=found, undone=True)
 
-    async def _before(self, owner: Owner, trail: Trail, undo: pivots.Undo) -> Found | None:
+    async def _before(self, owner: Owner, chain: HashChain, undo: pivots.Undo) -> PivotMatch | None:
         """Find the pivot before one that was undone."""
-        if undo.covers <= trail.lead:
+        if undo.covers <= chain.lead:
             return None
-        names = [pivots.name_of(trail.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
+        names = [pivots.name_of(chain.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
         notes = await self._reached(self.records.notes(owner.tenant, names))
-        kept = (unpacked(notes[name], self.packing, Pivot) for name in names if name in notes)
+        kept = (decode_note(notes[name], self.packing, Pivot) for name in names if name in notes)
         return next(
-            (Found(undo.covers, Known.of(pivot, is_stored=True)) for pivot in kept if pivot.id == undo.before), None
+            (
+                PivotMatch(undo.covers, RenderedPivot.of(pivot, is_stored=True))
+                for pivot in kept
+                if pivot.id == undo.before
+            ),
+            None,
         )
 
-    async def _placed(self, owner: Owner, trail: Trail, line: Line) -> Line:
+    async def _placed(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
         """Record at once a conversation that continues differently from what its session holds: in another one."""
-        place = (owner.tenant, line.session)
-        if not self._behind.has_other(place, trail) and not self._written.differs(place, trail):
-            return line
+        place = (owner.tenant, branch.session)
+        if not self._queue.has_other(place, chain) and not self._written.differs(place, chain):
+            return branch
         try:
-            await self._behind.write(place)
-            return await self.record(owner, trail, line)
+            await self._queue.write(place)
+            return await self.record(owner, chain, branch)
         except StoreError as error:
-            self.failed(error)
-            return line
+            self.store_failed(error)
+            return branch
 
     async def _asked(
-        self, owner: Owner, trail: Trail, known: _Recollection, *, is_thorough: bool = False
-    ) -> tuple[Found | None, Line | None]:
+        self, owner: Owner, chain: HashChain, known: _Recollection, *, is_thorough: bool = False
+    ) -> tuple[PivotMatch | None, RecordedBranch | None]:
         """Look in the store for pivots and marks of prefixes that end above what is known.
 
         A pivot is only ever kept for a prefix that is marked, and a mark says which pivot the request stood on that it
@@ -237,9 +241,9 @@ class Keeping:
         Raises:
             _Lost: something that is remembered is no longer there; it is forgotten.
         """
-        above, line, expected = max(known.above, trail.lead), None, known.notes
-        for page in trail.ends(above):
-            names = [recording.mark_name(trail.keys[at]) for at in page]
+        above, branch, expected = max(known.above, chain.lead), None, known.notes
+        for page in chain.ends(above):
+            names = [recording.mark_name(chain.keys[at]) for at in page]
             if not names and not expected:
                 continue
             notes = await self._reached(self.records.notes(owner.tenant, [*names, *expected]))
@@ -251,22 +255,22 @@ class Keeping:
             marks = {at: notes[name] for at, name in zip(page, names, strict=True) if name in notes}
             if not marks:
                 continue
-            newest = unpacked(marks[max(marks)], self.packing, Line)
-            line = line or newest
+            newest = decode_note(marks[max(marks)], self.packing, RecordedBranch)
+            branch = branch or newest
             ends = set(marks)
-            if not is_thorough and newest.pivot_covers and above < trail.lead + newest.pivot_covers <= trail.length:
-                ends.add(trail.lead + newest.pivot_covers)
-            kept = await self._reached(self.records.notes(owner.tenant, pivots.names(trail, ends)))
+            if not is_thorough and newest.pivot_covers and above < chain.lead + newest.pivot_covers <= chain.length:
+                ends.add(chain.lead + newest.pivot_covers)
+            kept = await self._reached(self.records.notes(owner.tenant, pivots.names(chain, ends)))
             size = _UNPACKED * sum(map(len, kept.values()))
             found = await off_loop(
-                lambda kept=kept, ends=ends: pivots.deepest(trail, kept, self.packing, ends), size=size
+                lambda kept=kept, ends=ends: pivots.deepest(chain, kept, self.packing, ends), size=size
             )
             if found is not None:
-                self._remembered.put(trail.keys[found.at], found.known)
-                return found, line
+                self._cache.put(chain.keys[found.at], found.rendered)
+                return found, branch
             if newest.pivot_covers is not None and not is_thorough:
                 break
-        return known.found, line or known.line
+        return known.found, branch or known.branch
 
     def _forget(self, owner: Owner, sessions: Collection[str]) -> None:
         """Forget sessions that are no longer in the store."""
@@ -275,97 +279,101 @@ class Keeping:
         for session in sessions:
             _log.info("session %s is no longer in the store; its conversation is recorded again", session)
             self._written.forget((owner.tenant, session))
-            self._remembered.forget(session)
-        for key in [key for key, line in self._lines.items() if line.session in sessions]:
-            del self._lines[key]
+            self._cache.forget(session)
+        for key in [key for key, branch in self._branches.items() if branch.session in sessions]:
+            del self._branches[key]
 
-    def _line(self, trail: Trail) -> Line | None:
+    def _line(self, chain: HashChain) -> RecordedBranch | None:
         """Return where the longest prefix is recorded that is remembered."""
-        lines = (self._lines.get(trail.keys[at]) for at in chain.from_iterable(trail.ends(trail.lead)))
-        return next((line for line in lines if line is not None), None)
+        branches = (self._branches.get(chain.keys[at]) for at in chain.all_ends())
+        return next((branch for branch in branches if branch is not None), None)
 
-    def _begun(self, owner: Owner, trail: Trail, named: str | None) -> Line:
+    def _begun(self, owner: Owner, chain: HashChain, named: str | None) -> RecordedBranch:
         """Begin a line: named by the client, or by how the conversation begins."""
-        first = trail.keys[min(trail.lead + 1, trail.length)].hex()[:16]
-        return Line(session=owner.session(named or first), items=0, offset=0)
+        first = chain.keys[min(chain.lead + 1, chain.length)].hex()[:16]
+        return RecordedBranch(session=owner.session(named or first), items=0, offset=0)
 
     # --- keep -----------------------------------------------------------------------------------------------------
 
-    async def record(self, owner: Owner, trail: Trail, line: Line, *, covers: int | None = None) -> Line:
+    async def record(
+        self, owner: Owner, chain: HashChain, branch: RecordedBranch, *, covers: int | None = None
+    ) -> RecordedBranch:
         """Write the originals of a request; ``covers`` is how many items the pivot covers that it stands on.
 
         Raises:
             StoreError: that cannot be done now.
         """
-        async with self._locks.hold((owner.tenant, line.session)):
-            known = self._lines.get(trail.key)
+        async with self._locks.hold((owner.tenant, branch.session)):
+            known = self._branches.get(chain.key)
             if known is not None:
                 return known
-            covers = self._remembered.covers(trail) if covers is None else covers
-            return await self._recorded(owner, trail, self._line(trail) or line, covers)
+            covers = self._cache.covers(chain) if covers is None else covers
+            return await self._recorded(owner, chain, self._line(chain) or branch, covers)
 
-    async def _recorded(self, owner: Owner, trail: Trail, line: Line, covers: int | None) -> Line:
-        store, whole = self.store_of(owner), trail.length - trail.lead
+    async def _recorded(
+        self, owner: Owner, chain: HashChain, branch: RecordedBranch, covers: int | None
+    ) -> RecordedBranch:
+        store, whole = self.store_of(owner), chain.length - chain.lead
         while True:
-            line = await self._reached(recording.record(store, trail, line), WRITE_PATIENCE)
-            if line.items >= whole:
+            branch = await self._reached(recording.record(store, chain, branch), WRITE_PATIENCE)
+            if branch.items >= whole:
                 break
-        line = msgspec.structs.replace(line, pivot_covers=covers)
-        mark = {recording.mark_name(trail.key): packed(line, self.packing)}
-        note = self.records.note(owner.tenant, key_of(owner.tenant, line.session), mark)
+        branch = msgspec.structs.replace(branch, pivot_covers=covers)
+        mark = {recording.mark_name(chain.key): encode_note(branch, self.packing)}
+        note = self.records.note(owner.tenant, key_of(owner.tenant, branch.session), mark)
         await self._reached(note, WRITE_PATIENCE)
-        self._lines[trail.key] = line
-        self._written.put((owner.tenant, line.session), trail)
-        while len(self._lines) > MAX_LINES:
-            self._lines.popitem(last=False)
-        return line
+        self._branches[chain.key] = branch
+        self._written.put((owner.tenant, branch.session), chain)
+        while len(self._branches) > MAX_BRANCHES:
+            self._branches.popitem(last=False)
+        return branch
 
-    async def names(self, owner: Owner, line: Line, start: int) -> tuple[str, ...]:
+    async def names(self, owner: Owner, branch: RecordedBranch, start: int) -> tuple[str, ...]:
         """Return what the recorded items from one on are called."""
-        session = await self.store_of(owner).session(line.session)
-        return await self._reached(recording.names(session, line, start))
+        session = await self.store_of(owner).session(branch.session)
+        return await self._reached(recording.names(session, branch, start))
 
-    async def publish(self, owner: Owner, trail: Trail, pivot: Pivot) -> Known:
+    async def publish(self, owner: Owner, chain: HashChain, pivot: Pivot) -> RenderedPivot:
         """Keep a pivot; return the one that is kept, which another replica may have made.
 
         Raises:
             StoreError: that cannot be done now.
         """
-        name = pivots.name_of(trail.key, pivot.attempt)
+        name = pivots.name_of(chain.key, pivot.attempt)
         data = await self._packed(pivot)
         note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
         await self._reached(note, WRITE_PATIENCE)
         kept = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name, data)
-        return await self.hold(trail, pivot if kept == data else await self._unpacked(kept), is_stored=True)
+        return await self.hold(chain, pivot if kept == data else await self._unpacked(kept), is_stored=True)
 
-    async def hold(self, trail: Trail, pivot: Pivot, *, is_stored: bool) -> Known:
+    async def hold(self, chain: HashChain, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
         """Remember a pivot here."""
-        known = await off_loop(lambda: Known.of(pivot, is_stored=is_stored), size=_size(pivot))
-        self._remembered.put(trail.key, known)
+        known = await off_loop(lambda: RenderedPivot.of(pivot, is_stored=is_stored), size=_size(pivot))
+        self._cache.put(chain.key, known)
         return known
 
     async def _packed(self, pivot: Pivot) -> bytes:
-        return await off_loop(lambda: packed(pivot, self.packing), size=_size(pivot))
+        return await off_loop(lambda: encode_note(pivot, self.packing), size=_size(pivot))
 
     async def _unpacked(self, data: bytes) -> Pivot:
-        return await off_loop(lambda: unpacked(data, self.packing, Pivot), size=_UNPACKED * len(data))
+        return await off_loop(lambda: decode_note(data, self.packing, Pivot), size=_UNPACKED * len(data))
 
-    def settle(self, trail: Trail, standing: Standing) -> None:
+    def settle(self, chain: HashChain, match: Match) -> None:
         """Remember what a request stands on after a pivot was made for it."""
-        self._remembered.stand(trail, standing.found)
+        self._cache.remember(chain, match.found)
 
-    async def begin(self, owner: Owner, trail: Trail, attempt: int) -> Found | None:
+    async def begin(self, owner: Owner, chain: HashChain, attempt: int) -> PivotMatch | None:
         """Begin to make a pivot; return it where another replica has made it, or is at it and done soon.
 
         Raises:
             StoreError: the store cannot be asked now.
         """
-        name = pivots.name_of(trail.key, attempt)
+        name = pivots.name_of(chain.key, attempt)
         place = key_of(owner.tenant, name)
         for _ in range(_LOOKS):
             data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
             if data is not None:
-                return Found(trail.length, await self.hold(trail, await self._unpacked(data), is_stored=True))
+                return PivotMatch(chain.length, await self.hold(chain, await self._unpacked(data), is_stored=True))
             if await self._reached(self.records.acquire(place, "pivot", lease=_LEASE)) is not None:
                 return None
             await asyncio.sleep(_PAUSE)
@@ -380,7 +388,7 @@ class Keeping:
         data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
         return None if data is None else await self._unpacked(data)
 
-    async def keep_ready(self, owner: Owner, name: str, pivot: Pivot) -> None:
+    async def save_prepared(self, owner: Owner, name: str, pivot: Pivot) -> None:
         """Keep a pivot that was prepared.
 
         Raises:
@@ -389,7 +397,7 @@ class Keeping:
         note = {name: await self._packed(pivot)}
         await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), note))
 
-    async def notes(self, owner: Owner, names: Collection[str]) -> dict[str, bytes]:
+    async def read_notes(self, owner: Owner, names: Collection[str]) -> dict[str, bytes]:
         """Return the notes of these names that exist.
 
         Raises:
@@ -397,7 +405,7 @@ class Keeping:
         """
         return await self._reached(self.records.notes(owner.tenant, names))
 
-    async def note(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
+    async def write_notes(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
         """Keep notes that go with a session; a name that is there keeps its first value.
 
         Raises:
@@ -405,18 +413,20 @@ class Keeping:
         """
         await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, session), notes))
 
-    async def recall(self, owner: Owner, trail: Trail, line: Line, query: str, *, tokens: int) -> Recalled:
+    async def recall(
+        self, owner: Owner, chain: HashChain, branch: RecordedBranch, query: str, *, tokens: int
+    ) -> Recalled:
         """Find or restore what was said on the chain of a request, and nowhere else.
 
         Raises:
             StoreError: the store cannot be asked now.
         """
-        recorded = await self.record(owner, trail, line)
+        recorded = await self.record(owner, chain, branch)
         try:
             return await self._reached(recalled(self.store_of(owner), recorded, query, tokens=tokens))
         except UsageError:  # deleted since it was recorded
             self._forget(owner, [recorded.session])
-            recorded = await self.record(owner, trail, line)
+            recorded = await self.record(owner, chain, branch)
             return await self._reached(recalled(self.store_of(owner), recorded, query, tokens=tokens))
 
     async def _reached(self, call: Awaitable[Value], patience: float = PATIENCE) -> Value:
@@ -432,48 +442,48 @@ class Keeping:
                 close()
             raise StoreUnavailable("the store did not answer a moment ago")
         try:
-            return await promptly(call, patience)
+            return await with_timeout(call, patience)
         except StoreUnavailable:
             self._down_until = asyncio.get_running_loop().time() + _REST
             raise
 
     # --- behind the answers ---------------------------------------------------------------------------------------
 
-    def record_later(self, owner: Owner, trail: Trail, line: Line) -> None:
+    def record_later(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> None:
         """Write the originals of a request when there is time."""
-        place = (owner.tenant, line.session)
-        if not self._written.holds(place, trail):
-            self._behind.put(place, trail, lambda: self.record(owner, trail, line))
+        place = (owner.tenant, branch.session)
+        if not self._written.holds(place, chain):
+            self._queue.put(place, chain, lambda: self.record(owner, chain, branch))
 
-    def tell_later(self, owner: Owner, line: Line, known: Known) -> None:
+    def record_pivot_later(self, owner: Owner, branch: RecordedBranch, known: RenderedPivot) -> None:
         """Record in the session that a pivot was made, when there is time."""
 
-        async def tell() -> None:
-            session = await self.store_of(owner).session(line.session)
+        async def record_pivot() -> None:
+            session = await self.store_of(owner).session(branch.session)
             with suppress(UsageError):  # the session was deleted meanwhile: there is nothing to add to
-                await self._reached(recording.tell(session, line, known.pivot))
+                await self._reached(recording.record_pivot(session, branch, known.pivot))
 
-        self._behind.put_other(tell, known.size)
+        self._queue.put_other(record_pivot, known.size)
 
-    def note_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
+    def write_notes_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
         """Keep notes that go with a session, when there is time."""
-        self._behind.put_other(lambda: self.note(owner, session, notes), sum(map(len, notes.values())))
+        self._queue.put_other(lambda: self.write_notes(owner, session, notes), sum(map(len, notes.values())))
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while more has to be written than may wait for it."""
-        await self._behind.room()
+        await self._queue.room()
 
-    async def catch_up(self, tenant: str, session: str) -> None:
+    async def flush_session(self, tenant: str, session: str) -> None:
         """Write what waits of a session, so that who reads it now finds what was said a moment ago."""
-        await self._behind.write((tenant, session))
+        await self._queue.write((tenant, session))
         async with self._locks.hold((tenant, session)):
             return
 
     async def flush(self) -> None:
         """Wait until everything is written that was put off."""
-        await self._behind.flush()
+        await self._queue.flush()
 
-    def failed(self, error: KompaktError) -> str:
+    def store_failed(self, error: KompaktError) -> str:
         """Note that the store failed; return the reason that clients are told."""
         self._metrics.store_failures.inc()
         _log.warning("the store cannot be used now: %s", error)

@@ -15,7 +15,7 @@ from kompakt.errors import StoreUnavailable
 Value = TypeVar("Value")
 
 
-async def promptly(call: Awaitable[Value], seconds: float) -> Value:
+async def with_timeout(call: Awaitable[Value], seconds: float) -> Value:
     """Return what a call returns, if that takes no longer than so many seconds.
 
     Raises:

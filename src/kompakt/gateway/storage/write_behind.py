@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kompakt.errors import KompaktError
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.hash_chain import HashChain
 
 REST = 10.0
 """How many times as long as it writes it rests, while little waits."""
@@ -33,13 +33,13 @@ Write: TypeAlias = Callable[[], Awaitable[object]]
 class Waiting(NamedTuple):
     """A request whose originals are to be written."""
 
-    trail: Trail
+    chain: HashChain
     write: Write
 
     @property
     def size(self) -> int:
         """Bytes that are held until then."""
-        return self.trail.size
+        return self.chain.size
 
 
 class Other(NamedTuple):
@@ -49,7 +49,7 @@ class Other(NamedTuple):
     size: int
 
 
-class Behind:
+class WriteBehind:
     """Writes what can wait."""
 
     def __init__(
@@ -68,10 +68,10 @@ class Behind:
         """Say how much waits, as a share of what may."""
         return max((len(self._requests) + len(self._others)) / self._most, self._size / self._max_bytes)
 
-    def put(self, place: tuple[str, str], trail: Trail, write: Write) -> None:
+    def put(self, place: tuple[str, str], chain: HashChain, write: Write) -> None:
         """Let a request of a session wait, in the place of those that it goes on from."""
-        waiting = [one for one in self._taken(place) if not goes_on(trail, one.trail)]
-        self._requests[place] = [*waiting, Waiting(trail, write)]
+        waiting = [one for one in self._taken(place) if not extends(chain, one.chain)]
+        self._requests[place] = [*waiting, Waiting(chain, write)]
         self._size += sum(one.size for one in self._requests[place])
         self._awake()
 
@@ -81,10 +81,10 @@ class Behind:
         self._size += size
         self._awake()
 
-    def has_other(self, place: tuple[str, str], trail: Trail) -> bool:
+    def has_other(self, place: tuple[str, str], chain: HashChain) -> bool:
         """Tell whether a request of a session waits that goes on otherwise than this one."""
-        waiting = [one.trail for one in self._requests.get(place, ())]
-        return any(not goes_on(trail, one) and not goes_on(one, trail) for one in waiting)
+        waiting = [one.chain for one in self._requests.get(place, ())]
+        return any(not extends(chain, one) and not extends(one, chain) for one in waiting)
 
     async def room(self) -> None:
         """Wait until more may be put."""
@@ -141,6 +141,6 @@ class Behind:
             self._failed(error)
 
 
-def goes_on(trail: Trail, earlier: Trail) -> bool:
+def extends(chain: HashChain, earlier: HashChain) -> bool:
     """Tell whether a request begins with an earlier one."""
-    return earlier.length <= trail.length and trail.keys[earlier.length] == earlier.key
+    return earlier.length <= chain.length and chain.keys[earlier.length] == earlier.key

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeAlias
 
-from kompakt.gateway.request.hash_chain import Trail
+from kompakt.gateway.request.hash_chain import HashChain
 
 MAX_BYTES = 32 * 1024 * 1024
 """Bytes of keys that are kept: those of about 2,000 long sessions."""
@@ -18,7 +18,7 @@ Place: TypeAlias = tuple[str, str]
 """A tenant and the id of a session."""
 
 
-class Written:
+class WrittenPrefixes:
     """The sessions that were written to."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -26,12 +26,12 @@ class Written:
         self._max_bytes = max_bytes
         self._size = 0
 
-    def put(self, place: Place, trail: Trail) -> None:
+    def put(self, place: Place, chain: HashChain) -> None:
         """Remember that a session holds a request, unless it holds more that begins with it."""
-        if self.holds(place, trail):
+        if self.holds(place, chain):
             return
         self.forget(place)
-        self._keys[place] = b"".join(trail.keys[trail.lead + 1 :])
+        self._keys[place] = b"".join(chain.keys[chain.lead + 1 :])
         self._size += len(self._keys[place])
         while self._size > self._max_bytes and len(self._keys) > 1:
             self.forget(next(iter(self._keys)))
@@ -40,15 +40,15 @@ class Written:
         """Forget a session."""
         self._size -= len(self._keys.pop(place, b""))
 
-    def holds(self, place: Place, trail: Trail) -> bool:
+    def holds(self, place: Place, chain: HashChain) -> bool:
         """Tell whether a session holds all of a request."""
-        own = trail.length - trail.lead
-        return self._key(place, own) == trail.key if own else True
+        own = chain.length - chain.lead
+        return self._key(place, own) == chain.key if own else True
 
-    def differs(self, place: Place, trail: Trail) -> bool:
+    def differs(self, place: Place, chain: HashChain) -> bool:
         """Tell whether a session holds something else than a request, as far as both go."""
-        both = min(trail.length - trail.lead, len(self._keys.get(place, b"")) // _KEY)
-        return both > 0 and self._key(place, both) != trail.keys[trail.lead + both]
+        both = min(chain.length - chain.lead, len(self._keys.get(place, b"")) // _KEY)
+        return both > 0 and self._key(place, both) != chain.keys[chain.lead + both]
 
     def _key(self, place: Place, items: int) -> bytes:
         return self._keys.get(place, b"")[(items - 1) * _KEY : items * _KEY]

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 from kompakt.errors import Conflict, StoreError
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.storage.timeouts import promptly
+from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.session.store import Store
 from kompakt.store.encoding import Packing
 from kompakt.store.records import Records
@@ -62,7 +62,7 @@ class Registry:
         if (tenant in self._seen and tenant not in self._unsure) or time.monotonic() < self._resting_until:
             return False
         try:
-            new = await promptly(self._enter(tenant), PATIENCE)
+            new = await with_timeout(self._enter(tenant), PATIENCE)
         except StoreError:
             self.metrics.store_failures.inc()
             self._resting_until = time.monotonic() + PAUSE
