@@ -72,9 +72,7 @@ def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
     if not lengths:
         return
     if len(set(lengths)) > 1 or not lengths[0].isdigit():
-        raise GatewayError(
-            400, "content-length is not a number", code="invalid_content_length", headers=_CLOSE
-        )
+        raise GatewayError(400, "content-length is not a number", code="invalid_content_length", headers=_CLOSE)
     if len(lengths[0]) > 18 or int(lengths[0]) > settings.max_body:
         raise _too_large(settings)
 
