@@ -20,7 +20,7 @@ from rich.table import Table
 
 import kompakt
 from kompakt.errors import KompaktError
-from kompakt.evals.sources.data import Session, sessions
+from kompakt.evals.session_files import RecordedSession, sessions
 from kompakt.model.groups import rounds
 from kompakt.model.messages import Message
 
@@ -54,7 +54,7 @@ def load(path: Path) -> Document:
 class Row(msgspec.Struct, frozen=True):
     """What was found out about one session."""
 
-    session: Session
+    session: RecordedSession
     rounds: int
     expected_rounds: int | None
     problems: int
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     return 1 if failed or not rows else 0
 
 
-def _examine(directory: Path, session: Session) -> Row:
+def _examine(directory: Path, session: RecordedSession) -> Row:
     name, _, entry = session.name.partition("#")
     document = load(directory / name)
     items = _items(session)
@@ -102,7 +102,7 @@ def _examine(directory: Path, session: Session) -> Row:
     )
 
 
-def _judged(session: Session) -> tuple[int, tuple[str, ...]]:
+def _judged(session: RecordedSession) -> tuple[int, tuple[str, ...]]:
     """Count the problems of a body, and name those that repair leaves."""
     try:
         problems = kompakt.check(session.body, format=session.format)
@@ -129,7 +129,7 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-def _items(session: Session) -> list[Any]:
+def _items(session: RecordedSession) -> list[Any]:
     return session.body["input"] if session.format == "openai-responses" else session.body["messages"]
 
 
@@ -156,7 +156,7 @@ def _recorded_rounds(document: Document) -> int:
     return changes + bool(kinds and kinds[0] is None)
 
 
-def _lost_blocks(document: Document, session: Session) -> int:
+def _lost_blocks(document: Document, session: RecordedSession) -> int:
     """Count blocks that are not in the body exactly as often as in the file."""
     records = {record["uuid"]: record for record in _recorded(document)}
     wanted = Counter(block for record in records.values() for block in _blocks(record["message"]["content"]))
@@ -175,7 +175,7 @@ WORDS = frozenset(["arguments", "content", "input", "output", "text", "thinking"
 """Fields that hold what somebody said, called or got back, in any of the sources."""
 
 
-def _lost_words(document: Document, session: Session, entry: str) -> int:
+def _lost_words(document: Document, session: RecordedSession, entry: str) -> int:
     """Count texts of the recording that do not occur in the body."""
     hay = RUN_SEPARATOR.join(_strings(session.body))
     return sum(piece not in hay for piece in _pieces(document, session.source, entry))

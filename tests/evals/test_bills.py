@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evals.making import Script, long, write_transcript
+from tests.evals.sample_sessions import Script, long, write_transcript
 
 from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.context.context import Context
+from kompakt.evals.case import Recording, record
 from kompakt.evals.measures.bills import (
     CLAIRVOYANT,
     ECONOMIC,
@@ -21,19 +22,18 @@ from kompakt.evals.measures.bills import (
     SAVED,
     UNTOUCHED_READS,
     WORST,
-    Request,
-    bills,
+    BilledRequest,
     clairvoyant,
+    cost_of_everything,
     economic,
+    measure_bills,
     replay,
     requests,
-    sent_whole,
 )
-from kompakt.evals.reports.results import goals, numbers
-from kompakt.evals.reports.row import Row
-from kompakt.evals.run import Settings, run
-from kompakt.evals.sources.case import Recording, record
-from kompakt.evals.sources.data import read, sessions
+from kompakt.evals.measures.score import ResultRow
+from kompakt.evals.results import goals, metrics
+from kompakt.evals.run import EvalSettings, run
+from kompakt.evals.session_files import read, sessions
 from kompakt.model.budget import Budget
 from kompakt.wire.transcripts.transcript import seconds
 
@@ -86,17 +86,17 @@ class TestRequests:
 class TestReplay:
     def test_sending_everything_by_hand(self) -> None:
         """New tokens are written, old ones read, and all is written again when the cache went cold."""
-        asked = [Request(1, 1_000, 10, 0.0), Request(3, 1_500, 20, 60.0), Request(5, 1_600, 0, 600.0)]
-        bill = sent_whole(asked, Prices())
+        asked = [BilledRequest(1, 1_000, 10, 0.0), BilledRequest(3, 1_500, 20, 60.0), BilledRequest(5, 1_600, 0, 600.0)]
+        bill = cost_of_everything(asked, Prices())
         assert bill.paid == pytest.approx(1_250 + 50 + 100 + 625 + 100 + 2_000)
         assert (bill.reads, bill.writes, bill.peak) == (1_000, 3_100, 1_600)
 
     def test_what_is_never_full_costs_as_much_as_sending_everything(self, recording: Recording) -> None:
         """The context shows all of it."""
         asked = requests(recording)
-        whole = sent_whole(asked, Prices())
+        whole = cost_of_everything(asked, Prices())
         found = replay(recording, asked, "default", WIDE, Prices())
-        assert (found.rewritings, found.reads, found.peak) == (0, whole.reads, whole.peak)
+        assert (found.rewrites, found.reads, found.peak) == (0, whole.reads, whole.peak)
         assert found.paid == pytest.approx(whole.paid)
         assert found.dearest == pytest.approx(1)
 
@@ -105,14 +105,14 @@ class TestReplay:
         asked = requests(recording)
         budget = Budget.of(20_000)
         found = replay(recording, asked, "default", budget, Prices())
-        assert found.rewritings > 1
+        assert found.rewrites > 1
         assert found.peak <= 20_000
-        assert found.untouched == pytest.approx(sent_whole(asked, Prices()).paid)
+        assert found.untouched == pytest.approx(cost_of_everything(asked, Prices()).paid)
 
     def test_the_economic_trigger_saves_and_keeps_its_promise(self, recording: Recording) -> None:
         """Nothing forces it."""
         found = replay(recording, requests(recording), "default", WIDE, Prices(), due=economic)
-        assert found.rewritings > 0
+        assert found.rewrites > 0
         assert found.paid < 0.9 * found.untouched
         assert found.dearest <= 1.01
 
@@ -129,15 +129,15 @@ class TestReplay:
             undone.append(shown != list(context.project()) == list(context.messages))
 
         asked = requests(recording)
-        whole = sent_whole(asked, Prices())
+        whole = cost_of_everything(asked, Prices())
         monkeypatch.setattr(Economy, "keeps", lambda *_, **__: False)
         monkeypatch.setattr(Context, "rollback", rollback)
         found = replay(recording, asked[:40], "default", WIDE, Prices(), due=lambda *_: True)
-        assert found.rewritings == 40
+        assert found.rewrites == 40
         found = replay(recording, asked, "default", WIDE, Prices(), due=economic)
         assert undone
         assert all(undone)
-        assert (found.rewritings, found.paid) == (0, pytest.approx(whole.paid))
+        assert (found.rewrites, found.paid) == (0, pytest.approx(whole.paid))
 
 
 class TestClairvoyant:
@@ -145,11 +145,11 @@ class TestClairvoyant:
     @given(st.lists(st.tuples(st.integers(0, 40_000), st.sampled_from([1, 1, 1, 900])), min_size=1, max_size=8))
     def test_no_schedule_is_cheaper(self, trace: list[tuple[int, int]]) -> None:
         """Every other one costs as much or more."""
-        asked: list[Request] = []
+        asked: list[BilledRequest] = []
         total, now = 0, 0
         for new, pause in trace:
             total, now = total + new, now + pause
-            asked.append(Request(0, total, 0, float(now)))
+            asked.append(BilledRequest(0, total, 0, float(now)))
         plan = clairvoyant(asked, Economy())
         costs = {
             frozenset(step for step, chosen in enumerate(choice) if chosen): cost
@@ -160,7 +160,7 @@ class TestClairvoyant:
 
     def test_a_short_session_needs_no_plan(self) -> None:
         """There is nothing to leave out."""
-        assert clairvoyant([Request(0, 500 * step, 0) for step in range(1, 9)], Economy()) == frozenset()
+        assert clairvoyant([BilledRequest(0, 500 * step, 0) for step in range(1, 9)], Economy()) == frozenset()
 
 
 def _priced(trace: list[tuple[int, int]], choice: tuple[bool, ...]) -> float | None:
@@ -181,18 +181,18 @@ def _priced(trace: list[tuple[int, int]], choice: tuple[bool, ...]) -> float | N
 class TestReport:
     def test_rows(self, recording: Recording) -> None:
         """One a way; the clairvoyant's is the cheapest, and sending everything is what all are held against."""
-        rows = {row.mode: row for row in bills(recording, "default")}
+        rows = {row.mode: row for row in measure_bills(recording, "default")}
         assert list(rows) == [FULL, ECONOMIC, CLAIRVOYANT]
-        assert rows[FULL].told[SAVED] == 0
-        assert 0 < rows[ECONOMIC].told[SAVED] <= rows[CLAIRVOYANT].told[SAVED]
-        assert rows[ECONOMIC].asked[SAVED] == rows[FULL].asked[SAVED] > 0
+        assert rows[FULL].passed[SAVED] == 0
+        assert 0 < rows[ECONOMIC].passed[SAVED] <= rows[CLAIRVOYANT].passed[SAVED]
+        assert rows[ECONOMIC].total[SAVED] == rows[FULL].total[SAVED] > 0
         assert rows[FULL].share(READS) == rows[FULL].share(UNTOUCHED_READS)
         assert (rows[ECONOMIC].share(WORST) or 0) >= -0.01
-        assert "rewritings" in rows[ECONOMIC].note
+        assert "rewrites" in rows[ECONOMIC].note
 
     def test_a_session_without_answers_has_no_bill(self) -> None:
         """Nothing was asked."""
-        assert list(bills(record(Script().user("Is anybody there?").session()), "default")) == []
+        assert list(measure_bills(record(Script().user("Is anybody there?").session()), "default")) == []
 
     def test_goals(self) -> None:
         """Halved, never dearer, near the clairvoyant, and the cache in use."""
@@ -216,18 +216,18 @@ class TestReport:
         folder.mkdir()
         write_transcript(folder / "priced.jsonl", long(25))
         assert len(list(sessions(folder))) == 1
-        rows = run(Settings(data=folder, out=tmp_path / "out", jobs=1, bill=True))
+        rows = run(EvalSettings(data=folder, out=tmp_path / "out", jobs=1, bill=True))
         assert [row.mode for row in rows if row.measure == "bill"] == [FULL, ECONOMIC, CLAIRVOYANT]
-        assert all(row.measure != "bill" for row in run(Settings(data=folder, out=tmp_path / "out", jobs=1)))
+        assert all(row.measure != "bill" for row in run(EvalSettings(data=folder, out=tmp_path / "out", jobs=1)))
 
 
-def _row(mode: str, *, saved: int, worst: int, reads: int) -> Row:
+def _row(mode: str, *, saved: int, worst: int, reads: int) -> ResultRow:
     told = {SAVED: saved, WORST: worst, READS: reads, UNTOUCHED_READS: 96}
-    return Row(
-        measure="bill", mode=mode, session="a", source="x", told=told, asked=dict.fromkeys(told, 100),
+    return ResultRow(
+        measure="bill", mode=mode, session="a", source="x", passed=told, total=dict.fromkeys(told, 100),
         tokens=150_000, budget=168_000,
     )  # fmt: skip
 
 
-def _judged(rows: list[Row]) -> dict[str, bool | None]:
-    return {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
+def _judged(rows: list[ResultRow]) -> dict[str, bool | None]:
+    return {goal.name: goal.reached for goal in goals(metrics(rows), rows)}

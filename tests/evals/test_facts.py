@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.evals.making import Script, busy
+from tests.evals.sample_sessions import Script, busy
 
-from kompakt.evals.facts import KINDS, Fact
+from kompakt.evals.facts import KINDS, OperationalFact
 from kompakt.evals.facts.constraints import constraints
 from kompakt.evals.facts.fact import surroundings
 from kompakt.evals.facts.shell import operations
@@ -125,8 +125,8 @@ class TestErrors:
     def test_it_must_stand_near_its_source(self) -> None:
         """A line alone is not told."""
         (fact,) = [one for one in busy().case().facts if one.key == "error: header missing"]
-        assert fact.told("pytest -q tests/test_parser.py gave error: header missing")
-        assert not fact.told("error: header missing")
+        assert fact.stated_in("pytest -q tests/test_parser.py gave error: header missing")
+        assert not fact.stated_in("error: header missing")
 
     def test_eighty_characters(self) -> None:
         """A long line is cut."""
@@ -163,9 +163,9 @@ class TestConstraints:
         """It stands in the user's place and says other people's words."""
         script = Script().user("Summary: the user said never to push to main.")
         session = script.session(summaries=frozenset([0]))
-        from tests.evals.making import whole
+        from tests.evals.sample_sessions import whole
 
-        from kompakt.evals.sources.case import record
+        from kompakt.evals.case import record
 
         assert [fact for fact in whole(record(session)).facts if fact.kind == "constraint"] == []
 
@@ -203,17 +203,17 @@ class TestTasksAndNames:
 class TestTold:
     def test_the_relation_must_be_near(self) -> None:
         """200 characters either side, no further."""
-        fact = Fact("modified", "a/b.go", "modified", "modif|edit")
-        assert fact.told("modified a/b.go")
-        assert fact.told("a/b.go" + " " * 150 + "was edited")
-        assert not fact.told("modified" + " " * 250 + "a/b.go")
-        assert not fact.told("a/b.go")
+        fact = OperationalFact("modified", "a/b.go", "modified", "modif|edit")
+        assert fact.stated_in("modified a/b.go")
+        assert fact.stated_in("a/b.go" + " " * 150 + "was edited")
+        assert not fact.stated_in("modified" + " " * 250 + "a/b.go")
+        assert not fact.stated_in("a/b.go")
 
     def test_a_piece_of_a_name_is_no_relation(self) -> None:
         """A list of identifiers says nothing about the files in it."""
         (fact,) = [one for one in busy().case().facts if one.kind == "modified"]
-        assert fact.told("src/parser.py was edited")
-        assert not fact.told("edit_mode\nsrc/parser.py\nis_modified\nlib/edit.go\nwrite()")
+        assert fact.stated_in("src/parser.py was edited")
+        assert not fact.stated_in("edit_mode\nsrc/parser.py\nis_modified\nlib/edit.go\nwrite()")
 
     def test_a_key_is_found_as_a_whole(self) -> None:
         """Not inside a longer name."""
@@ -222,9 +222,9 @@ class TestTold:
 
     def test_a_call_with_its_result_tells(self) -> None:
         """What stands unchanged needs no words."""
-        fact = Fact("command", "make", "success", "ok", ("toolu_1",))
-        assert fact.told("", frozenset(["toolu_1"]))
-        assert not fact.told("make", frozenset(["toolu_2"]))
+        fact = OperationalFact("command", "make", "success", "ok", ("toolu_1",))
+        assert fact.stated_in("", frozenset(["toolu_1"]))
+        assert not fact.stated_in("make", frozenset(["toolu_2"]))
 
     def test_every_kind_is_found(self) -> None:
         """The invented session has one of each."""

@@ -8,23 +8,22 @@ from pathlib import Path
 import pytest
 from tests.cli.running import run as command
 from tests.cli.storing import runner
-from tests.evals.making import long, write_transcript
+from tests.evals.sample_sessions import long, write_transcript
 
 import kompakt
 from kompakt.errors import UsageError
 from kompakt.evals import run as running
-from kompakt.evals.measures.attack import ATTACKS, PLANTED, plant, spoil
-from kompakt.evals.measures.chains import PASSES, chains, walk
-from kompakt.evals.measures.measure import Missed
-from kompakt.evals.measures.recall import evidence
-from kompakt.evals.measures.speed import compression, latency
-from kompakt.evals.reports.report import gather, markdown, write
-from kompakt.evals.reports.results import Number, goals, numbers
-from kompakt.evals.reports.row import Row
-from kompakt.evals.run import ROWS, Settings, run
-from kompakt.evals.sources.case import record
-from kompakt.evals.sources.session import Question, Session
-from kompakt.evals.sources.trail import events, text_of
+from kompakt.evals.case import record
+from kompakt.evals.history_events import events_of, text_of
+from kompakt.evals.measures.attack import ATTACKS, PLANTED, add_to_outputs, plant
+from kompakt.evals.measures.chains import PASSES, measure_chains, walk
+from kompakt.evals.measures.recall import measure_evidence
+from kompakt.evals.measures.score import Miss, ResultRow
+from kompakt.evals.measures.speed import measure_compression, measure_latency
+from kompakt.evals.report import gather, markdown, write
+from kompakt.evals.results import Metric, goals, metrics
+from kompakt.evals.run import ROWS, EvalSettings, run
+from kompakt.evals.session_files import Question, RecordedSession
 
 
 @pytest.fixture
@@ -35,17 +34,19 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def row(mode: str, told: int, asked: int, *, measure: str = "told", kind: str = "read", session: str = "a") -> Row:
-    return Row(measure=measure, mode=mode, session=session, source="x", told={kind: told}, asked={kind: asked})
+def row(
+    mode: str, told: int, asked: int, *, measure: str = "retention", kind: str = "read", session: str = "a"
+) -> ResultRow:
+    return ResultRow(measure=measure, mode=mode, session=session, source="x", passed={kind: told}, total={kind: asked})
 
 
 class TestRun:
     def test_everything_is_measured_and_kept(self, data: Path, tmp_path: Path) -> None:
         """Rows of all measures come back, and each result lies in the folder."""
         seen: list[tuple[int, int, str]] = []
-        settings = Settings(data=data, out=tmp_path / "out", jobs=1)
+        settings = EvalSettings(data=data, out=tmp_path / "out", jobs=1)
         rows = run(settings, lambda done, total, what: seen.append((done, total, what)))
-        assert {row.measure for row in rows} == {"told", "chains", "attack", "latency"}
+        assert {row.measure for row in rows} == {"retention", "chains", "attack", "latency"}
         assert [done for done, _, _ in seen] == [0, 1, 2, 3]
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 3
 
@@ -54,11 +55,11 @@ class TestRun:
     ) -> None:
         """What lies there is taken; what was lost is made again."""
         monkeypatch.setattr(running, "_code", lambda: "1")
-        settings = Settings(data=data, out=tmp_path / "out", jobs=1)
+        settings = EvalSettings(data=data, out=tmp_path / "out", jobs=1)
         first = run(settings)
         done: list[str] = []
         perform = running.perform
-        monkeypatch.setattr(running, "perform", lambda work: done.append(work.measure) or perform(work))
+        monkeypatch.setattr(running, "perform", lambda job: done.append(job.measure) or perform(job))
         again = run(settings)
         assert done == []
         assert [one for one in again if one.measure != "latency"] == [one for one in first if one.measure != "latency"]
@@ -68,15 +69,15 @@ class TestRun:
 
     def test_another_policy_is_another_result(self, data: Path, tmp_path: Path) -> None:
         """The key holds data, policy and code."""
-        run(Settings(data=data, out=tmp_path / "out", jobs=1))
-        run(Settings(data=data, out=tmp_path / "out", jobs=1, policy="window"))
+        run(EvalSettings(data=data, out=tmp_path / "out", jobs=1))
+        run(EvalSettings(data=data, out=tmp_path / "out", jobs=1, policy="window"))
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 6
 
     def test_processes_give_the_same(self, data: Path, tmp_path: Path) -> None:
         """Two processes measure what one does."""
-        alone = run(Settings(data=data, out=tmp_path / "a", jobs=1))
-        beside = run(Settings(data=data, out=tmp_path / "b", jobs=2))
-        assert [(one.mode, one.told) for one in alone] == [(one.mode, one.told) for one in beside]
+        alone = run(EvalSettings(data=data, out=tmp_path / "a", jobs=1))
+        beside = run(EvalSettings(data=data, out=tmp_path / "b", jobs=2))
+        assert [(one.mode, one.passed) for one in alone] == [(one.mode, one.passed) for one in beside]
 
     def test_bad_files_and_failing_measures_do_not_stop_it(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,48 +87,55 @@ class TestRun:
         (data / "odd.jsonl").write_text('{"type": "session", "id": "s"}\n{"type": "message", "message": {}}\n')
         perform = running.perform
 
-        def failing(work: running.Work) -> list[Row]:
-            if work.measure == "chains":
+        def failing(job: running.EvalJob) -> list[ResultRow]:
+            if job.measure == "chains":
                 raise KeyError("content")
-            return perform(work)
+            return perform(job)
 
         monkeypatch.setattr(running, "perform", failing)
         reported: list[str] = []
-        rows = run(Settings(data=data, out=tmp_path / "out", jobs=1), report=reported.append)
-        assert {row.measure for row in rows} == {"told", "attack", "latency"}
+        rows = run(EvalSettings(data=data, out=tmp_path / "out", jobs=1), report=reported.append)
+        assert {row.measure for row in rows} == {"retention", "attack", "latency"}
         assert "bad.traj" in reported[0]
         assert "one.jsonl: chains failed: KeyError: 'content'" in reported
 
     def test_an_empty_folder_is_an_error(self, tmp_path: Path) -> None:
         """Nothing measured is not a good result."""
         with pytest.raises(UsageError, match="holds no sessions"):
-            run(Settings(data=tmp_path, out=tmp_path / "out"))
+            run(EvalSettings(data=tmp_path, out=tmp_path / "out"))
 
 
 class TestReport:
     def test_files_are_written(self, data: Path, tmp_path: Path) -> None:
         """JSON, a page, and pictures twice each."""
-        rows = run(Settings(data=data, out=tmp_path / "out", jobs=1))
+        rows = run(EvalSettings(data=data, out=tmp_path / "out", jobs=1))
         results = gather(rows, version="1", policy="default")
         names = {path.name for path in write(results, rows, tmp_path / "out")}
-        assert {"results.json", "report.md", "told-10.png", "told-10.svg", "spread.svg", "chains.png"} <= names
+        assert {
+            "results.json",
+            "report.md",
+            "retention-10.png",
+            "retention-10.svg",
+            "spread.svg",
+            "chains.png",
+        } <= names
         assert all((tmp_path / "out" / name).stat().st_size > 500 for name in names)
         kept = json.loads((tmp_path / "out" / "results.json").read_text())
-        assert {"goals", "numbers", "by_source"} <= kept.keys()
+        assert {"goals", "metrics", "by_source"} <= kept.keys()
         page = (tmp_path / "out" / "report.md").read_text()
         assert "| modified, 10 % | ≥ 100% |" in page
 
     def test_distributions(self) -> None:
         """Share over all, median, tenth percentile and least over sessions, and the worst by name."""
         rows = [row("kompakt, 10 %", told, 10, session=f"s{told}") for told in (10, 10, 9, 2)]
-        (number,) = numbers(rows)
-        assert (number.told, number.asked, number.median, number.least) == (31, 40, 0.95, 0.2)
+        (number,) = metrics(rows)
+        assert (number.passed, number.total, number.median, number.least) == (31, 40, 0.95, 0.2)
         assert number.worst[0] == "s2@0 20%"
 
     def test_goals(self) -> None:
         """Reached, missed, and not measured are three things."""
         rows = [row("kompakt, 10 %", 96, 100), row("kompakt, 10 %", 99, 100, kind="modified")]
-        judged = {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
+        judged = {goal.name: goal.reached for goal in goals(metrics(rows), rows)}
         assert judged["read, 10 %"] is True
         assert judged["modified, 10 %"] is False
         assert judged["evidence"] is None
@@ -135,32 +143,32 @@ class TestReport:
     def test_chains_must_be_flat(self) -> None:
         """More than two points down is a miss."""
         rows = [row("after 1", 90, 100, measure="chains"), row("after 16", 87, 100, measure="chains")]
-        judged = {goal.name: goal.reached for goal in goals(numbers(rows), rows)}
+        judged = {goal.name: goal.reached for goal in goals(metrics(rows), rows)}
         assert judged["chains, facts"] is False
 
     def test_misses_are_listed(self) -> None:
         """A pipe in a key does not break the table."""
-        missed = (Missed("read", "a|b.py", "absent"),)
-        one = Row(measure="told", mode="kompakt, 10 %", session="s", source="x", missed=missed)
+        missed = (Miss("read", "a|b.py", "absent"),)
+        one = ResultRow(measure="retention", mode="kompakt, 10 %", session="s", source="x", missed=missed)
         assert "a\\|b.py" in markdown(gather([one], version="1", policy="p"), [one])
 
     def test_numbers_are_plain(self) -> None:
         """What was never asked is no share."""
         assert row("x", 0, 0).share("read") is None
-        assert [type(one) for one in numbers([row("x", 1, 2)])] == [Number]
+        assert [type(one) for one in metrics([row("x", 1, 2)])] == [Metric]
 
 
 class TestMeasures:
     def test_chains_end_with_the_same_prefix(self) -> None:
         """Every number of passes is asked for the same facts."""
         recording = record(long(45).session())
-        rows = list(chains(recording, "default"))
+        rows = list(measure_chains(recording, "default"))
         assert [one.mode for one in rows] == [f"after {passes}" for passes in PASSES]
-        assert len({tuple(sorted(one.asked.items())) for one in rows}) == 1
+        assert len({tuple(sorted(one.total.items())) for one in rows}) == 1
 
     def test_a_walk_compacts_on_the_way(self) -> None:
         """The last payload fits and ends where the prefix ends."""
-        from tests.evals.making import whole
+        from tests.evals.sample_sessions import whole
 
         recording = record(long(45).session())
         payload = walk(recording, whole(recording), 4, 4000, "default")
@@ -171,10 +179,10 @@ class TestMeasures:
         """Planted in three requests; outputs speak against them."""
         history = kompakt.parse(long(45).session().body)
         planted = plant(history, PLANTED)
-        text = text_of(events(planted))
+        text = text_of(events_of(planted))
         assert all(sentence in text for sentence in PLANTED)
-        assert text_of(events(spoil(planted, "REVOKED"))).count("REVOKED") == 3
-        rows = [one for one in run(Settings(data=data, out=tmp_path, jobs=1)) if one.measure == "attack"]
+        assert text_of(events_of(add_to_outputs(planted, "REVOKED"))).count("REVOKED") == 3
+        rows = [one for one in run(EvalSettings(data=data, out=tmp_path, jobs=1)) if one.measure == "attack"]
         assert [one.mode for one in rows] == list(ATTACKS)
         assert [one.share("constraint") for one in rows] == [1.0] * 4
 
@@ -183,17 +191,19 @@ class TestMeasures:
         turns = [f"Ann: the number of boat {n} is {n * 37}, it lies in harbour {chr(65 + n)}x" for n in range(20)]
         messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": turn} for n, turn in enumerate(turns)]
         asked = (Question("Which number has boat 7?", "259", messages=(7,)), Question("Nothing?", None))
-        session = Session(name="d", source="locomo", format="openai-chat", body={"messages": messages}, questions=asked)
-        (found,) = evidence(record(session))
-        assert found.asked["evidence"] == 1
-        assert found.told["evidence"] == 1
+        session = RecordedSession(
+            name="d", source="locomo", format="openai-chat", body={"messages": messages}, questions=asked
+        )
+        (found,) = measure_evidence(record(session))
+        assert found.total["evidence"] == 1
+        assert found.passed["evidence"] == 1
 
     def test_latency_and_compression(self) -> None:
         """Time is taken several times; what is saved is held against the facts."""
         recording = record(long(30).session())
-        assert all(one.seconds > 0 and one.tokens > 5000 for one in latency([recording], "default"))
-        (saved,) = compression(recording, "default")
-        assert saved.asked["tokens removed"] > 5000
+        assert all(one.seconds > 0 and one.tokens > 5000 for one in measure_latency([recording], "default"))
+        (saved,) = measure_compression(recording, "default")
+        assert saved.total["tokens removed"] > 5000
         assert saved.share("facts") == 1.0
 
 
@@ -237,10 +247,10 @@ class TestCommand:
         kom = runner(tmp_path, monkeypatch, capsysbinary)
         done: list[str] = []
 
-        def perform(work: running.Work) -> list[Row]:
+        def perform(job: running.EvalJob) -> list[ResultRow]:
             if len(done) == finished:
                 raise KeyboardInterrupt
-            done.append(work.measure)
+            done.append(job.measure)
             return []
 
         monkeypatch.setattr(running, "perform", perform)
@@ -258,7 +268,7 @@ class TestCommand:
     ) -> None:
         """There is no folder, and the message says so."""
 
-        def interrupted(*_: object) -> list[Session]:
+        def interrupted(*_: object) -> list[RecordedSession]:
             raise KeyboardInterrupt
 
         kom = runner(tmp_path, monkeypatch, capsysbinary)

@@ -10,9 +10,9 @@ import typer
 from kompakt.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from kompakt.evals.reports.report import Results
-    from kompakt.evals.reports.row import Row
-    from kompakt.evals.run import Settings
+    from kompakt.evals.measures.score import ResultRow
+    from kompakt.evals.report import Results
+    from kompakt.evals.run import EvalSettings
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Recorded sessions.", exists=True, file_okay=False)]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results go; a stopped run continues there.")]
@@ -45,11 +45,11 @@ def evaluate(
     """
     import msgspec  # late: `--help` should not pay for any of these
 
-    from kompakt.evals.reports.report import REPORT, gather, write
-    from kompakt.evals.run import ROWS, Settings
+    from kompakt.evals.report import REPORT, gather, write
+    from kompakt.evals.run import ROWS, EvalSettings
     from kompakt.version import __version__
 
-    settings = Settings(data=data, out=out, policy=policy, admission=admission, bill=bill, limit=limit, jobs=jobs)
+    settings = EvalSettings(data=data, out=out, policy=policy, admission=admission, bill=bill, limit=limit, jobs=jobs)
     kept = _Kept()
     try:
         rows = _measured(settings, kept)
@@ -84,7 +84,7 @@ class _Kept:
         return f"{self.done} of {self.total} results are in {folder}; run it again to continue"
 
 
-def _measured(settings: Settings, kept: _Kept) -> list[Row]:
+def _measured(settings: EvalSettings, kept: _Kept) -> list[ResultRow]:
     """Run with a bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,7 +1,7 @@
-"""The benchmark: recorded sessions in, measured promises out."""
+"""Benchmark for compaction: measure a policy on recorded sessions."""
 
-from kompakt.evals.measures.measure import read, score
-from kompakt.evals.sources.case import cases, record
-from kompakt.evals.sources.data import sessions
+from kompakt.evals.case import cases, record
+from kompakt.evals.measures.score import read, score
+from kompakt.evals.session_files import sessions
 
 __all__ = ["cases", "read", "record", "score", "sessions"]

@@ -1,8 +1,7 @@
-"""The run: every measure of every session, on several processes, each result written as it is made.
+"""Run every measure on every session in several processes, and store each result as it is finished.
 
-One invariant: a result is kept under a hash of its session, the measure, the policy and the code, so a run that was
-stopped continues where it was, and one after a change measures again. A file that cannot be read and a measure that
-fails are reported; the run continues without them.
+A result is stored under a hash of session, measure, policy and code. An interrupted run continues where it stopped, and
+a run after a code change measures again. Unreadable files and failing measures are reported and skipped.
 """
 
 from __future__ import annotations
@@ -17,98 +16,97 @@ from pathlib import Path
 import msgspec
 
 from kompakt.errors import KompaktError, UsageError
-from kompakt.evals.measures.attack import attack
-from kompakt.evals.measures.bills import bills
-from kompakt.evals.measures.chains import chains
-from kompakt.evals.measures.context import told
-from kompakt.evals.measures.recall import evidence
-from kompakt.evals.measures.speed import compression, latency
-from kompakt.evals.reports.row import Row
-from kompakt.evals.sources.case import Recording, record
-from kompakt.evals.sources.data import sessions
-from kompakt.evals.sources.session import Session
+from kompakt.evals.case import Recording, record
+from kompakt.evals.measures.attack import measure_attacks
+from kompakt.evals.measures.bills import measure_bills
+from kompakt.evals.measures.chains import measure_chains
+from kompakt.evals.measures.recall import measure_evidence
+from kompakt.evals.measures.retention import measure_retention
+from kompakt.evals.measures.score import ResultRow
+from kompakt.evals.measures.speed import measure_compression, measure_latency
+from kompakt.evals.session_files import RecordedSession, sessions
 from kompakt.version import __version__
 
 FEWEST_TOKENS = 8_000
-"""Of a session that is cut and compacted: shorter ones fit every window."""
+"""Sessions with fewer tokens are not compacted, because they fit every window."""
 
 ROWS = "rows"
-"""The folder of single results below the output folder."""
+"""Folder of the stored results, below the output folder."""
 
 FAULTS = (KompaktError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a measure may raise on a recording of a shape that nobody thought of."""
+"""Errors of a measure on a recording of an unexpected shape."""
 
 _log = logging.getLogger("kompakt.evals")
 
-_CACHED = msgspec.json.Decoder(list[Row])
+_CACHED = msgspec.json.Decoder(list[ResultRow])
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure, and how."""
+class EvalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a run."""
 
     data: Path
     out: Path
     policy: str = "default"
     admission: str | None = None
-    """The policy whose savings without pressure are measured; none: not measured."""
+    """The policy whose savings without pressure are measured, if any."""
     bill: bool = False
-    """Whether whole sessions are replayed and priced."""
+    """Whether to replay and price whole sessions."""
     limit: int | None = None
-    """Sessions at most."""
+    """Maximum number of sessions."""
     jobs: int = 2
 
 
-class Work(msgspec.Struct, frozen=True):
-    """One measure of one session."""
+class EvalJob(msgspec.Struct, frozen=True):
+    """One measure on one session."""
 
     measure: str
-    session: Session
+    session: RecordedSession
     policy: str
     admission: str | None
     key: str
 
 
 def run(
-    settings: Settings,
+    settings: EvalSettings,
     progress: Callable[[int, int, str], None] | None = None,
     report: Callable[[str], None] = _log.warning,
-) -> list[Row]:
-    """Measure everything that has not been measured; the rows of all of it come back.
+) -> list[ResultRow]:
+    """Run all measures without a stored result and return the rows of all results.
 
-    ``report`` is called with a line for each file that was skipped and each measure that failed.
+    ``report`` is called with one line for each skipped file and each failed measure.
 
     Raises:
-        UsageError: the directory holds no session that can be read.
+        UsageError: the directory has no readable session.
     """
     chosen = list(sessions(settings.data, report))[: settings.limit]
     if not chosen:
         raise UsageError(f"{str(settings.data)!r} holds no sessions; --data takes a directory of recordings")
     folder = settings.out / ROWS
     folder.mkdir(parents=True, exist_ok=True)
-    todo = list(_planned(chosen, settings))
-    done = {one.key: rows for one in todo if (rows := _kept(folder, one.key)) is not None}
-    waiting = [one for one in todo if one.key not in done]
+    jobs = list(_jobs(chosen, settings))
+    done = {one.key: rows for one in jobs if (rows := _stored(folder, one.key)) is not None}
+    pending = [one for one in jobs if one.key not in done]
     if progress is not None:
-        progress(len(done), len(todo), "measuring")
-    for one, outcome in _performed(waiting, settings.jobs):
+        progress(len(done), len(jobs), "measuring")
+    for one, outcome in _run_jobs(pending, settings.jobs):
         if isinstance(outcome, str):
             report(outcome)
         else:
             (folder / f"{one.key}.json").write_bytes(msgspec.json.encode(outcome))
         done[one.key] = [] if isinstance(outcome, str) else outcome
         if progress is not None:
-            progress(len(done), len(todo), f"{one.measure} {one.session.name}")
-    timed = _timed(chosen, settings.policy)
+            progress(len(done), len(jobs), f"{one.measure} {one.session.name}")
+    timed = _latency_rows(chosen, settings.policy)
     if isinstance(timed, str):
         report(timed)
         timed = []
-    return [row for one in todo for row in done[one.key]] + timed
+    return [row for one in jobs for row in done[one.key]] + timed
 
 
-def _planned(chosen: Sequence[Session], settings: Settings) -> Iterator[Work]:
+def _jobs(chosen: Sequence[RecordedSession], settings: EvalSettings) -> Iterator[EvalJob]:
     code = _code()
     for session in chosen:
-        measures = ["evidence"] if session.questions else ["told", "chains", "attack"]
+        measures = ["evidence"] if session.questions else ["retention", "chains", "attack"]
         if settings.admission is not None and not session.questions:
             measures.append("compression")
         if settings.bill and not session.questions:
@@ -117,85 +115,84 @@ def _planned(chosen: Sequence[Session], settings: Settings) -> Iterator[Work]:
         for measure in measures:
             text = f"{measure}\0{settings.policy}\0{settings.admission}\0{code}\0"
             key = hashlib.blake2b(text.encode() + data, digest_size=12).hexdigest()
-            yield Work(measure, session, settings.policy, settings.admission, key)
+            yield EvalJob(measure, session, settings.policy, settings.admission, key)
 
 
 def _code() -> str:
-    """Name the code that measures and is measured: its version and a hash of its files."""
+    """Return the version and a hash of all source files."""
     hasher = hashlib.blake2b(digest_size=12)
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         hasher.update(path.read_bytes())
     return f"{__version__} {hasher.hexdigest()}"
 
 
-def _kept(folder: Path, key: str) -> list[Row] | None:
+def _stored(folder: Path, key: str) -> list[ResultRow] | None:
     try:
         return _CACHED.decode((folder / f"{key}.json").read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _performed(waiting: list[Work], jobs: int) -> Iterator[tuple[Work, list[Row] | str]]:
-    """Yield results, or why there is none, in the order they are made, the largest sessions first."""
-    waiting = sorted(waiting, key=lambda one: -len(str(one.session.body)))
-    if jobs < 2 or len(waiting) < 2:
-        for one in waiting:
+def _run_jobs(pending: list[EvalJob], jobs: int) -> Iterator[tuple[EvalJob, list[ResultRow] | str]]:
+    """Yield results or error lines as they finish; the largest sessions start first."""
+    pending = sorted(pending, key=lambda one: -len(str(one.session.body)))
+    if jobs < 2 or len(pending) < 2:
+        for one in pending:
             yield one, attempt(one)
         return
-    pool = ProcessPoolExecutor(jobs, initializer=_end_quietly)
+    pool = ProcessPoolExecutor(jobs, initializer=_ignore_traceback)
     try:
-        futures = {pool.submit(attempt, one): one for one in waiting}
+        futures = {pool.submit(attempt, one): one for one in pending}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _end_quietly() -> None:
-    """Let an interrupt end a worker without a traceback; the main process says what was done."""
+def _ignore_traceback() -> None:
+    """End a worker on an interrupt without a traceback; the main process prints the message."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def attempt(work: Work) -> list[Row] | str:
-    """Do one piece of work, or say why it cannot be done."""
+def attempt(job: EvalJob) -> list[ResultRow] | str:
+    """Run one job; return its rows or an error line."""
     try:
-        return perform(work)
+        return perform(job)
     except FAULTS as error:
-        return f"{work.session.name}: {work.measure} failed: {type(error).__name__}: {error}"
+        return f"{job.session.name}: {job.measure} failed: {type(error).__name__}: {error}"
 
 
 _recorded: dict[str, Recording] = {}
-"""The recording a process measured last: the next measure is often of the same session."""
+"""The last recording of this process. The next job is often on the same session."""
 
 
-def perform(work: Work) -> list[Row]:
-    """Do one piece of work."""
-    name = f"{work.session.source} {work.session.name}"
+def perform(job: EvalJob) -> list[ResultRow]:
+    name = f"{job.session.source} {job.session.name}"
     if name not in _recorded:
         _recorded.clear()
-        _recorded[name] = record(work.session)
+        _recorded[name] = record(job.session)
     recording = _recorded[name]
-    if work.measure == "evidence":
-        return list(evidence(recording))
+    if job.measure == "evidence":
+        return list(measure_evidence(recording))
     if sum(recording.weight) < FEWEST_TOKENS:
         return []
-    match work.measure:
-        case "told":
-            return list(told(recording, work.policy))
+    match job.measure:
+        case "retention":
+            return list(measure_retention(recording, job.policy))
         case "chains":
-            return list(chains(recording, work.policy))
+            return list(measure_chains(recording, job.policy))
         case "attack":
-            return list(attack(recording, work.policy))
+            return list(measure_attacks(recording, job.policy))
         case "bill":
-            return list(bills(recording, work.policy))
+            return list(measure_bills(recording, job.policy))
         case _:
-            return list(compression(recording, work.admission or work.policy))
+            return list(measure_compression(recording, job.admission or job.policy))
 
 
-def _timed(chosen: Sequence[Session], policy: str) -> list[Row] | str:
-    """Time the longest session alone, when nothing else runs."""
+def _latency_rows(chosen: Sequence[RecordedSession], policy: str) -> list[ResultRow] | str:
+    """Time the longest session while no other job runs."""
     longest = max(chosen, key=lambda session: len(str(session.body)))
     try:
-        return list(latency([record(longest)], policy))
+        return list(measure_latency([record(longest)], policy))
     except FAULTS as error:
         return f"{longest.name}: latency failed: {type(error).__name__}: {error}"

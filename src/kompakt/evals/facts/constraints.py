@@ -1,17 +1,17 @@
-"""User constraints: sentences in the user's own words that forbid, demand or restrict.
+"""Constraints: sentences in which the user forbids, requires or restricts something.
 
-Not the user's own: anything inside angle brackets, fenced code, indented or quoted blocks, logs, and an agent's own
-summary that stands in the user's place.
+Ignored are elements in angle brackets, fenced code, pasted documents, logs, and summaries written by an agent in the
+user's role.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from kompakt.evals.facts.fact import Fact
-from kompakt.evals.facts.markup import own_text
-from kompakt.evals.sources.trail import Event
+from kompakt.evals.facts.fact import OperationalFact
+from kompakt.evals.history_events import HistoryEvent
 
 SHORTEST, LONGEST = 12, 240
 
@@ -20,7 +20,7 @@ _DEMAND = re.compile(
 )
 _PASTED = 1_500
 _HEADING = re.compile(r"^#{1,6} |^\*\*[^*]+\*\*", re.M)
-"""A long text with several headings is a document that somebody pasted."""
+"""A long text with several headings is treated as a pasted document."""
 
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 _LOG = re.compile(
@@ -32,15 +32,14 @@ _CODE = re.compile(
 )
 
 
-def constraint_facts(trail: Iterable[Event]) -> Iterator[Fact]:
-    """Yield each constraint once."""
-    for event in trail:
+def constraint_facts(events: Iterable[HistoryEvent]) -> Iterator[OperationalFact]:
+    for event in events:
         if event.kind == "user" and not event.summary:
-            yield from (Fact("constraint", one, "stated") for one in constraints(event.text))
+            yield from (OperationalFact("constraint", one, "stated") for one in constraints(event.text))
 
 
 def constraints(text: str) -> Iterator[str]:
-    """Yield the constraining sentences of what a user wrote."""
+    """Yield the constraining sentences of a user message."""
     if len(text) > _PASTED and len(_HEADING.findall(text)) >= 3:
         return
     for line in own_text(text).splitlines():
@@ -50,3 +49,31 @@ def constraints(text: str) -> Iterator[str]:
             words = sentence.strip().lstrip("-*•# ").strip()
             if SHORTEST <= len(words) <= LONGEST and _DEMAND.search(words) and " " in words:
                 yield words
+
+
+_TAG = re.compile(r"<(/?)([A-Za-z][\w-]{0,80})(?:\s[^<>]{0,2000})?>")
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
+
+
+def own_text(text: str) -> str:
+    """Replace elements in angle brackets and fenced code with line breaks, in linear time."""
+    return _FENCED.sub("\n", _without_elements(text))
+
+
+def _without_elements(text: str) -> str:
+    """Replace each element up to the next closing tag of the same name; unclosed elements stay."""
+    tags = list(_TAG.finditer(text)) if "</" in text else []
+    closing: dict[str, list[int]] = {}
+    for tag in tags:
+        if tag[1]:
+            closing.setdefault(tag[2], []).append(tag.start())
+    kept: list[str] = []
+    at = 0
+    for tag in tags:
+        ends = closing.get(tag[2], [])
+        place = bisect_left(ends, tag.end())
+        if tag[1] or tag.start() < at or place == len(ends):
+            continue
+        kept.append(text[at : tag.start()])
+        at = text.index(">", ends[place]) + 1
+    return "\n".join([*kept, text[at:]])

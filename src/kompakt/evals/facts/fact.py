@@ -1,7 +1,7 @@
-"""A fact: a key, what the history says about it, and the words that say so.
+"""A fact: a key, what the history states about it, and the words that state it.
 
-A fact is told when its key stands verbatim in a text and a word for its relation stands within 200 characters, or when
-the call and the result that it was taken from both stand there unchanged.
+A text states a fact when it has the key verbatim and a word for the relation within 200 characters, or when it has the
+original call and result unchanged.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Kind: TypeAlias = Literal[
+FactKind: TypeAlias = Literal[
     "read", "modified", "created", "deleted", "command", "error", "test", "number", "id", "task", "constraint"
 ]
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[FactKind, ...] = (
     "modified", "read", "created", "deleted", "command", "error", "test", "number", "id", "task", "constraint"
 )  # fmt: skip
 
 REACH = 200
-"""Characters either side of the key in which the relation must stand."""
+"""Characters on either side of the key in which the relation must occur."""
 
 
 def words(*stems: str) -> str:
-    """Return a pattern for ordinary words that begin with one of these stems; a piece of a name or a path is none."""
+    """Return a pattern for words that begin with one of the stems, but not inside a name or a path."""
     return rf"(?<![\w./-])(?:{'|'.join(stems)})[a-z]*(?![\w/(]|[.-]\w)"
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """Something a history bears out."""
+class OperationalFact(msgspec.Struct, frozen=True):
+    """A fact that a history contains."""
 
-    kind: Kind
+    kind: FactKind
     key: str
     relation: str
-    """What is said of the key, for reports: an outcome, a source, a state."""
+    """What is stated about the key, for reports: an outcome, a source or a state."""
     words: str = ""
-    """A pattern for the words that say so; empty when the key alone says everything."""
+    """A pattern for words that state the relation. Empty when the key alone is the fact."""
     origins: tuple[str, ...] = ()
-    """The calls it was taken from."""
+    """Ids of the calls it was taken from."""
 
-    def told(self, text: str, whole: frozenset[str] = frozenset()) -> bool:
-        """Tell whether a text says it; ``whole`` are the calls that stand in it with their results, unchanged."""
-        if not whole.isdisjoint(self.origins):
+    def stated_in(self, text: str, unchanged: frozenset[str] = frozenset()) -> bool:
+        """Return whether a text states the fact; ``unchanged`` are calls shown with their original results."""
+        if not unchanged.isdisjoint(self.origins):
             return True
         if not self.words:
             return self.key in text
@@ -52,29 +52,28 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 def surroundings(text: str, key: str, reach: int) -> Iterator[str]:
-    """Yield what stands around each place of a key, the key itself left out."""
+    """Yield the text around each occurrence of a key, without the key."""
     for start, end in places(text, key):
         yield f"{text[max(0, start - reach) : start]} \0 {text[end : end + reach]}"
 
 
 def places(text: str, key: str) -> Iterator[tuple[int, int]]:
-    """Yield where a key stands as a whole: not inside a longer word."""
+    """Yield each occurrence of a key that is not part of a longer word."""
     at = text.find(key)
     while at >= 0:
         end = at + len(key)
-        if not (_joined(text[at - 1 : at], key[0]) or _joined(key[-1], text[end : end + 1])):
+        if not (_same_word(text[at - 1 : at], key[0]) or _same_word(key[-1], text[end : end + 1])):
             yield at, end
         at = text.find(key, at + 1)
 
 
-def _joined(left: str, right: str) -> bool:
-    """Tell whether two neighbouring characters belong to one word."""
+def _same_word(left: str, right: str) -> bool:
     return bool(left) and bool(right) and (left.isalnum() or left == "_") and (right.isalnum() or right == "_")
 
 
-def merged(facts: Iterable[Fact]) -> list[Fact]:
-    """Make facts that say the same into one with all their origins."""
-    found: dict[tuple[str, str, str], Fact] = {}
+def merge_facts(facts: Iterable[OperationalFact]) -> list[OperationalFact]:
+    """Merge equal facts into one with the origins of all."""
+    found: dict[tuple[str, str, str], OperationalFact] = {}
     for fact in facts:
         name = (fact.kind, fact.key, fact.relation)
         known = found.get(name)

@@ -1,7 +1,7 @@
-"""Shell commands, read far enough to see which files they plainly touch.
+"""Shell commands, parsed far enough to see which files they touch.
 
-Not a shell: quoting, chains, pipes and redirections are understood, here-documents are passed over, and what cannot
-be split says nothing. Linear in the command.
+Quoting, chains, pipes and redirections are understood. Here-documents are skipped, and a line that cannot be split is
+ignored. Linear in the length of the command.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from kompakt.evals.sources.trail import Event
+from kompakt.evals.history_events import HistoryEvent
 
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _ENDS = frozenset([";", "&&", "||", "|", "&", "(", ")", ";;", "|&", "{", "}"])
@@ -18,17 +18,14 @@ _PREFIXES = frozenset(["sudo", "time", "env", "nohup", "command", "then", "do", 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 _PLAIN = re.compile(r"[\w@%+=:,./~-]+")
 
-READERS = frozenset(["cat", "head", "tail", "less", "more", "nl", "bat", "sed", "awk"])
-MAKERS = frozenset(["touch", "tee"])
 
-
-def command_of(event: Event) -> str | None:
-    """Return the shell command of a call, told by its shape; other calls have none."""
-    given = event.input
-    if any(isinstance(given.get(key), str) for key in ("path", "file_path", "filename")):
+def command_of(event: HistoryEvent) -> str | None:
+    """Return the shell command of a call, recognised by the shape of its input, or ``None``."""
+    fields = event.input
+    if any(isinstance(fields.get(key), str) for key in ("path", "file_path", "filename")):
         return None
     for key in ("command", "cmd", "script"):
-        value = given.get(key)
+        value = fields.get(key)
         if isinstance(value, str) and value.strip():
             return value
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
@@ -39,12 +36,12 @@ def command_of(event: Event) -> str | None:
 
 
 def first_line(command: str, limit: int = 60) -> str:
-    """Return what a command is known by: its first line, shortened."""
+    """Return the first line of a command, shortened."""
     return command.strip().split("\n", 1)[0][:limit].rstrip()
 
 
 def operations(command: str) -> Iterator[tuple[str, str]]:
-    """Yield ``(operation, path)`` for each file that a command plainly reads, makes, changes or deletes."""
+    """Yield ``(operation, path)`` for each file that a command clearly reads, creates, modifies or deletes."""
     for words, outputs in _simple_commands(command):
         for sign, target in outputs:
             if _is_file(target):
@@ -54,7 +51,7 @@ def operations(command: str) -> Iterator[tuple[str, str]]:
 
 
 def programs(command: str) -> list[str]:
-    """Name the programs of a command, in order."""
+    """List the programs of a command, in order."""
     return [words[0].rsplit("/", 1)[-1] for words, _ in _simple_commands(command) if words]
 
 
@@ -85,7 +82,7 @@ def _touched(program: str, arguments: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_file(word: str) -> bool:
-    """Tell whether a word plainly names one file."""
+    """Return whether a word clearly names one file."""
     if word.startswith(("-", "&", "/dev/", "$")) or not _PLAIN.fullmatch(word):
         return False
     return "/" in word.rstrip("/") or bool(re.search(r"[\w-]\.\w{1,8}$", word)) or word.isupper()
@@ -135,7 +132,7 @@ def _without_prefixes(words: list[str]) -> list[str]:
 
 
 def _lines(command: str) -> Iterator[str]:
-    """Yield logical lines: continuations and open quotes joined, here-documents left out."""
+    """Yield logical lines: continuations and open quotes joined, here-documents removed."""
     end: str | None = None
     held = ""
     for line in command.split("\n"):

@@ -1,8 +1,8 @@
-"""What whole sessions cost: replayed request by request, priced with a prompt cache, under several ways to go about it.
+"""The cost of whole sessions, replayed request by request and priced with a prompt cache.
 
-Each answer of the model is one request. What a request shares with the one before is read from the cache while that
-lives, the rest is written. A live context is rewritten by the engine itself, so sizes are real; only the clairvoyant
-plans on what a rewriting should leave, and then has its plan carried out like the others.
+Each answer of the model is one request. The prefix that a request shares with the previous one is read from the cache
+while the cache lives; the rest is written. The engine itself rewrites the context, so sizes are real. The clairvoyant
+plans with the size that a rewrite should leave; its plan is then replayed like the others.
 """
 
 from __future__ import annotations
@@ -17,80 +17,80 @@ from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.compaction.fit import fit
 from kompakt.engine.compaction.policies import Policy, policy_named
 from kompakt.engine.context.context import Context
-from kompakt.evals.reports.row import Row
-from kompakt.evals.sources.case import Recording
+from kompakt.evals.case import Recording
+from kompakt.evals.measures.score import ResultRow
 from kompakt.model.budget import Budget
 from kompakt.model.limits import Limits, limits
 from kompakt.model.messages import History, Message
 from kompakt.model.tokens import counter_for
 
 WINDOW = Limits(model="", context=200_000, output=32_000)
-"""Of a model that nobody knows: what most sessions on record were made with."""
+"""Assumed for unknown models. Most recorded sessions used this window."""
 
 FULL, ECONOMIC, CLAIRVOYANT = "when full", "economic", "clairvoyant"
 SAVED, READS, UNTOUCHED_READS, WORST = "saved", "cache reads", "cache reads, untouched", "saved, worst moment"
 
 
-class Request(msgspec.Struct, frozen=True):
-    """One request of a recorded session, had everything been sent."""
+class BilledRequest(msgspec.Struct, frozen=True):
+    """One request of a recorded session, if the whole history is sent."""
 
     at: int
-    """The message that answers it."""
+    """Index of the message that answers it."""
     total: int
     output: int
     now: float | None = None
 
 
 class Bill(msgspec.Struct):
-    """What a replay cost."""
+    """The cost of a replay."""
 
     paid: float = 0.0
     untouched: float = 0.0
-    """Sending everything at the same prices."""
+    """The cost of sending everything, at the same prices."""
     reads: int = 0
     writes: int = 0
-    rewritings: int = 0
+    rewrites: int = 0
     peak: int = 0
     """Tokens of the largest request."""
     dearest: float = 0.0
-    """The bill over that of sending everything, at the moment when this was worst."""
+    """The highest ratio of this bill to sending everything, over all moments."""
 
     @property
     def cache(self) -> float:
-        """Return the share of input tokens that were read from the cache."""
+        """The share of input tokens read from the cache."""
         return self.reads / max(1, self.reads + self.writes)
 
 
-def bills(recording: Recording, policy: str, prices: Prices | None = None) -> Iterator[Row]:
-    """Price a session: compacted when full, by the economic trigger, and by a clairvoyant who knows all of it."""
-    asked = requests(recording)
-    if not asked:
+def measure_bills(recording: Recording, policy: str, prices: Prices | None = None) -> Iterator[ResultRow]:
+    """Price a session: compacted when full, by the economic trigger, and by a plan that knows the whole session."""
+    sent = requests(recording)
+    if not sent:
         return
     budget, prices = _budget(recording.history), prices or Prices()
-    untouched = sent_whole(asked, prices)
+    untouched = cost_of_everything(sent, prices)
     found = {
-        FULL: replay(recording, asked, policy, budget, prices),
-        ECONOMIC: replay(recording, asked, policy, budget, prices, due=economic),
+        FULL: replay(recording, sent, policy, budget, prices),
+        ECONOMIC: replay(recording, sent, policy, budget, prices, due=economic),
     }
-    plan = clairvoyant(asked, Economy(prices))
-    planned = replay(recording, asked, policy, budget, prices, due=lambda step, *_: step in plan)
+    plan = clairvoyant(sent, Economy(prices))
+    planned = replay(recording, sent, policy, budget, prices, due=lambda step, *_: step in plan)
     fits = [untouched] if untouched.peak <= budget.usable else []
     found[CLAIRVOYANT] = min([planned, *found.values(), *fits], key=lambda bill: bill.paid)
     for mode, bill in found.items():
         yield _row(recording, mode, bill, untouched, budget)
 
 
-def _row(recording: Recording, mode: str, bill: Bill, untouched: Bill, budget: Budget) -> Row:
+def _row(recording: Recording, mode: str, bill: Bill, untouched: Bill, budget: Budget) -> ResultRow:
     whole = round(untouched.paid)
-    told = {SAVED: whole - round(bill.paid), READS: bill.reads, UNTOUCHED_READS: untouched.reads}
-    told[WORST] = round((1 - bill.dearest) * whole)
-    asked = {SAVED: whole, READS: bill.reads + bill.writes, UNTOUCHED_READS: untouched.reads + untouched.writes}
-    asked[WORST] = whole
-    note = f"{bill.rewritings} rewritings, largest request {bill.peak}"
+    passed = {SAVED: whole - round(bill.paid), READS: bill.reads, UNTOUCHED_READS: untouched.reads}
+    passed[WORST] = round((1 - bill.dearest) * whole)
+    total = {SAVED: whole, READS: bill.reads + bill.writes, UNTOUCHED_READS: untouched.reads + untouched.writes}
+    total[WORST] = whole
+    note = f"{bill.rewrites} rewrites, largest request {bill.peak}"
     session = recording.session
-    return Row(
+    return ResultRow(
         measure="bill", mode=mode, session=session.name, source=session.source, at=len(recording.history),
-        told=told, asked=asked, tokens=untouched.peak, budget=budget.usable, note=note,
+        passed=passed, total=total, tokens=untouched.peak, budget=budget.usable, note=note,
     )  # fmt: skip
 
 
@@ -104,15 +104,15 @@ def _budget(history: History) -> Budget:
 # --- requests ----------------------------------------------------------------------------------------------------
 
 
-def requests(recording: Recording) -> list[Request]:
-    """List the requests of a session: one before each answer of the model."""
+def requests(recording: Recording) -> list[BilledRequest]:
+    """List the requests of a session, one for each answer of the model."""
     times = dict(recording.session.times)
     context = _empty(recording.history)
-    found: list[Request] = []
+    found: list[BilledRequest] = []
     for index, message in enumerate(recording.history):
         if _answers(recording.history, index):
             total = context.archive.tokens + context.fixed_tokens
-            found.append(Request(index, total, context.counter.message(message), times.get(index)))
+            found.append(BilledRequest(index, total, context.counter.message(message), times.get(index)))
         context.append(message)
     return found
 
@@ -128,10 +128,10 @@ def _empty(history: History) -> Context:
 # --- replays -----------------------------------------------------------------------------------------------------
 
 
-def sent_whole(asked: Sequence[Request], prices: Prices) -> Bill:
-    """Price sending everything, whether a window would take it or not."""
+def cost_of_everything(sent: Sequence[BilledRequest], prices: Prices) -> Bill:
+    """Price sending the whole history each time, even beyond the window."""
     economy, bill, cached = Economy(prices), Bill(), 0
-    for one in asked:
+    for one in sent:
         cached = 0 if economy.is_cold(one.now) else cached
         bill.reads, bill.writes = bill.reads + cached, bill.writes + one.total - cached
         economy.sent(one.total, total=one.total, now=one.now, output=one.output)
@@ -141,25 +141,24 @@ def sent_whole(asked: Sequence[Request], prices: Prices) -> Bill:
     return bill
 
 
-def economic(step: int, economy: Economy, context: Context, one: Request) -> bool:
-    """Ask the economic trigger."""
+def economic(step: int, economy: Economy, context: Context, one: BilledRequest) -> bool:
     del step
     return economy.due(context.projected_tokens, total=one.total, now=one.now, shared=context.fixed_tokens)
 
 
 def replay(
     recording: Recording,
-    asked: Sequence[Request],
+    sent: Sequence[BilledRequest],
     policy: str,
     budget: Budget,
     prices: Prices,
     *,
-    due: Callable[[int, Economy, Context, Request], bool] | None = None,
+    due: Callable[[int, Economy, Context, BilledRequest], bool] | None = None,
 ) -> Bill:
-    """Run a session on a live context, rewritten when it is full and, where ``due`` is given, when that says so."""
+    """Replay a session on a live context, rewritten when it is full and when ``due`` returns true."""
     context, economy, bill, at = _empty(recording.history), Economy(prices), Bill(), 0
     plan = policy_named(policy)
-    for step, one in enumerate(asked):
+    for step, one in enumerate(sent):
         context.extend(recording.history[at : one.at])
         at = one.at
         cached = 0 if economy.is_cold(one.now) else economy.shown
@@ -168,7 +167,7 @@ def replay(
         if full or (due is not None and due(step, economy, context, one)):
             before = context.snapshot()
             goal = economy.goal(context.projected_tokens) if due is not None else None
-            kept = min(cached, _rewritten(context, plan, budget, goal))
+            kept = min(cached, _rewrite(context, plan, budget, goal))
             shown = context.projected_tokens
             if due is economic and not full and not economy.keeps(shown, total=one.total, now=one.now, shared=kept):
                 context.rollback(before)
@@ -177,7 +176,7 @@ def replay(
         if kept is None:
             economy.sent(shown, total=one.total, now=one.now, output=one.output)
         else:
-            cached, bill.rewritings = kept, bill.rewritings + 1
+            cached, bill.rewrites = kept, bill.rewrites + 1
             economy.rewrote(shown, total=one.total, now=one.now, output=one.output, shared=kept)
         bill.reads, bill.writes = bill.reads + cached, bill.writes + shown - cached
         bill.peak, bill.dearest = max(bill.peak, shown), max(bill.dearest, economy.paid / economy.untouched)
@@ -185,8 +184,8 @@ def replay(
     return bill
 
 
-def _rewritten(context: Context, policy: Policy, budget: Budget, goal: int | None) -> int:
-    """Rewrite a context and return the tokens in front that stayed as they were."""
+def _rewrite(context: Context, policy: Policy, budget: Budget, goal: int | None) -> int:
+    """Rewrite a context and return the number of leading tokens that did not change."""
     before = list(context.project())
     drive(rewrite(context, policy, budget, [], at_most=goal), may_wait=policy.awaits)
     if budget.usable and context.projected_tokens > budget.usable:
@@ -203,20 +202,20 @@ def _rewritten(context: Context, policy: Policy, budget: Budget, goal: int | Non
 
 
 class _Way(msgspec.Struct, frozen=True):
-    """A schedule up to some step: what it cost beyond the answers, what it carries, when it rewrote."""
+    """A schedule up to a step: its cost without the answers, the tokens it carries, and the steps of its rewrites."""
 
     paid: float
     carried: int
     steps: tuple[int, ...] = ()
 
 
-def clairvoyant(asked: Sequence[Request], economy: Economy) -> frozenset[int]:
-    """Plan the cheapest schedule of rewritings, knowing all requests; each leaves what the economy's goal says.
+def clairvoyant(sent: Sequence[BilledRequest], economy: Economy) -> frozenset[int]:
+    """Plan the cheapest schedule of rewrites, knowing all requests. Each rewrite leaves the goal of the economy.
 
-    Of two ways that carry as much only the cheaper can win, so few are kept from step to step.
+    Dynamic programming: of two schedules that carry the same tokens only the cheaper can win.
     """
     prices, ways, before = economy.prices, [_Way(0.0, 0)], 0
-    for step, one in enumerate(asked):
+    for step, one in enumerate(sent):
         new, cold = one.total - before, economy.is_cold(one.now)
         left = max(economy.least, int(economy.share * before))
         held = [0 if cold else way.carried for way in ways]
@@ -235,7 +234,7 @@ def clairvoyant(asked: Sequence[Request], economy: Economy) -> frozenset[int]:
 
 
 def _undominated(ways: list[_Way]) -> list[_Way]:
-    """Keep the ways that no cheaper one undercuts in what it carries."""
+    """Drop schedules that cost more and carry at least as much as another."""
     kept: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.paid, way.carried)):
         if not kept or way.carried < kept[-1].carried:

@@ -1,7 +1,7 @@
-"""Chains: what is left of a prefix when it was compacted on the way, once or many times.
+"""Chains: what remains of a prefix after it was compacted once or many times on the way.
 
-The prefix is the same for every number of passes, and so is the budget: it is walked in as many stretches as there are
-passes, each compaction starting from what the one before it left. What decays is the fault of the chain alone.
+Prefix and budget are the same for every number of passes. The prefix is divided into one stretch per pass, and each
+compaction starts from the result of the previous one, so any decay is caused by the chain alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from kompakt import api
-from kompakt.evals.measures.cuts import BUDGET_SHARE, cuts
-from kompakt.evals.measures.floor import compacted
-from kompakt.evals.measures.measure import read, score
-from kompakt.evals.reports.row import Row, scored
-from kompakt.evals.sources.case import Case, Recording, case
+from kompakt.evals.case import BUDGET_SHARE, EvalCase, Recording, case_at, compact_at_least, cuts
+from kompakt.evals.measures.score import ResultRow, read, score, with_score
 from kompakt.model.messages import History, Json
 
 PASSES = (1, 2, 4, 8, 16)
@@ -24,23 +21,25 @@ FEWEST_ROUNDS = 20
 FEWEST_TOKENS = 20_000
 
 
-def chains(recording: Recording, policy: str) -> Iterator[Row]:
-    """Compact a long session along the way, 1 to 16 times; short ones have no way to speak of."""
+def measure_chains(recording: Recording, policy: str) -> Iterator[ResultRow]:
+    """Compact a long session 1 to 16 times on the way; skip short sessions."""
     session = recording.session
     if sum(recording.weight) < FEWEST_TOKENS or len(api.rounds(recording.history)) < FEWEST_ROUNDS:
         return
     for cut in cuts(recording.history, recording.weight, (CUT,)):
-        whole = case(recording, cut)
+        whole = case_at(recording, cut)
         for passes in PASSES:
-            row = Row(measure="chains", mode=f"after {passes}", session=session.name, source=session.source, at=cut.at)
+            row = ResultRow(
+                measure="chains", mode=f"after {passes}", session=session.name, source=session.source, at=cut.at
+            )
             budget = cut.budget(BUDGET_SHARE)
             payload = walk(recording, whole, passes, budget, policy)
-            projection = read(payload, whole, recording.history.format)
-            yield msgspec.structs.replace(scored(row, score(whole, projection)), budget=budget)
+            shown = read(payload, whole, recording.history.format)
+            yield msgspec.structs.replace(with_score(row, score(whole, shown)), budget=budget)
 
 
-def walk(recording: Recording, whole: Case, passes: int, budget: int, policy: str) -> Json:
-    """Compact at the end of each stretch; the last payload comes back."""
+def walk(recording: Recording, whole: EvalCase, passes: int, budget: int, policy: str) -> Json:
+    """Compact at the end of each stretch and return the last payload."""
     history = recording.history
     at = 0
     payload: Json = None
@@ -48,13 +47,13 @@ def walk(recording: Recording, whole: Case, passes: int, budget: int, policy: st
         stretch = history[at:stop]
         before = () if payload is None else tuple(api.parse(payload, history.format))
         given: History = history.with_messages((*before, *stretch))
-        payload = compacted(given, budget, policy).payload
+        payload = compact_at_least(given, budget, policy).payload
         at = stop
     return payload
 
 
 def _stops(recording: Recording, end: int, passes: int) -> list[int]:
-    """Return where the stretches end: equal shares of the prefix's tokens, at round boundaries."""
+    """Return the ends of the stretches: equal shares of the tokens, at round boundaries."""
     starts = [one.start for one in api.rounds(recording.history) if 0 < one.start < end]
     total = sum(recording.weight[:end])
     reached = 0

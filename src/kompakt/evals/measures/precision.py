@@ -1,7 +1,7 @@
-"""Precision: what a projection asserts in words of its own, held against the history.
+"""Precision: what a projection asserts in its own words, compared with the history.
 
-Read are the lines that stand in no message of the prefix. Three kinds of assertion: a path with an operation, a command
-with an outcome, a sentence given as the user's. Quotes from the history assert nothing new and are passed over.
+Only lines that no message of the prefix contains are read. There are three kinds of assertion: a path with an
+operation, a command with an outcome, and a sentence attributed to the user. Quotes from the history are skipped.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kompakt.evals.facts.commands import outcome_of
+from kompakt.evals.case import EvalCase
+from kompakt.evals.facts.outcomes import outcome_of
 from kompakt.evals.facts.paths import path_facts, short
 from kompakt.evals.facts.shell import command_of, first_line
-from kompakt.evals.sources.case import Case
-from kompakt.evals.sources.trail import calls
+from kompakt.evals.history_events import pair_calls
 
 _OPERATION = re.compile(
     r"(?<![\w./-])(?:(?P<modified>modified|edited|changed)|(?P<created>created)|(?P<deleted>deleted)|(?P<read>read|viewed))"
@@ -24,7 +24,7 @@ _OPERATION = re.compile(
 )
 _PATH = re.compile(r"(?<![\w@:])(?:[\w.@~+-]*/)+[\w.@+-]+\.\w{1,10}\b|(?<![\w/@.-])[\w-]+\.[a-z]{1,5}\b(?![./(])")
 _MAX_LINE = 1_000
-"""Characters of a line in which paths are looked for: the pattern is tried at each part of a path."""
+"""Characters of a line that are searched for paths. Bounds the cost of the pattern."""
 
 _OUTCOME = re.compile(
     r"(?P<bad>\bfailed\b|\bfailure\b|\bexit(?: code| status)? [1-9]\d*|✗)"
@@ -41,15 +41,15 @@ _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _SUPPORT = {"modified": {"modified", "created"}, "created": {"created", "modified"}, "deleted": {"deleted"}}
 _CODE = re.compile(r"`([^`\n]*)`")
 _DENIED = re.compile(r"\b(?:not|never|failed|failure|error|cannot|could|should|must|to be|will|n't)\b", re.IGNORECASE)
-"""A clause that says what did not happen, or what ought to."""
-_BEFORE, _BEHIND = 3, 16
-"""Characters before and behind a word that make it a quote when the history has them too."""
+"""A clause about something that did not happen or should happen."""
+_BEFORE, _AFTER = 3, 16
+"""A word is a quote when the history also has these characters before and after it."""
 _NEAR = 40
-"""Characters behind a command in which its outcome is looked for."""
+"""Characters after a command in which its outcome is searched."""
 
 
 class Assertion(msgspec.Struct, frozen=True):
-    """Something a projection says, and whether the history bears it out."""
+    """A statement of a projection, and whether the history supports it."""
 
     kind: str
     text: str
@@ -57,14 +57,14 @@ class Assertion(msgspec.Struct, frozen=True):
 
 
 class _History:
-    """What a history bears out, for looking things up."""
+    """Lookup tables of what a history supports."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: EvalCase) -> None:
         self.text = " ".join(case.text.split())
         self.lines = {line.strip() for line in case.text.splitlines()}
-        self.user = " ".join(" ".join(event.text for event in case.trail if event.kind == "user").split())
+        self.user = " ".join(" ".join(event.text for event in case.events if event.kind == "user").split())
         self.operations: dict[str, set[str]] = {}
-        pairs = calls(case.trail)
+        pairs = pair_calls(case.events)
         for fact in path_facts(pairs):
             for key in (fact.key, fact.key.rsplit("/", 1)[-1]):
                 self.operations.setdefault(key, set()).add(fact.kind)
@@ -76,8 +76,8 @@ class _History:
                 self.outcomes.setdefault(first_line(command), set()).add(outcome)
 
 
-def assertions(case: Case, fresh: str) -> list[Assertion]:
-    """List what the fresh text of a projection asserts."""
+def assertions(case: EvalCase, fresh: str) -> list[Assertion]:
+    """List the assertions in the fresh text of a projection."""
     history = _History(case)
     found: list[Assertion] = []
     heading = ""
@@ -97,7 +97,7 @@ def assertions(case: Case, fresh: str) -> list[Assertion]:
 
 
 def _own(line: str, history: _History) -> str:
-    """Leave out what a line quotes from the history: all of it, or pieces of some words."""
+    """Remove what a line quotes from the history."""
     words = _BULLET.sub("", line).strip()
     if line.strip() in history.lines or (words.count(" ") >= 2 and words in history.text):
         return ""
@@ -110,12 +110,12 @@ def _own(line: str, history: _History) -> str:
 
 
 def _without_command(code: re.Match[str]) -> str:
-    """Leave out a command in backquotes: the files it names are not said to be touched."""
+    """Remove a command in backquotes: naming a file in a command does not assert an operation."""
     return " " if " " in code[1] else code[0]
 
 
 def _paths(line: str, heading: str, history: _History) -> Iterator[Assertion]:
-    """Yield each path of a line with the operations that the line, or the heading above it, gives it."""
+    """Yield each path of a line with its operations, stated in the line or in the heading above it."""
     paths = list(_PATH.finditer(line, 0, _MAX_LINE))
     if not paths:
         return
@@ -131,14 +131,14 @@ def _paths(line: str, heading: str, history: _History) -> Iterator[Assertion]:
     else:
         ends = [path.start() for path in paths[1:]] + [len(line)]
         for path, end in zip(paths, ends, strict=True):
-            said = [word for word in words if path.end() <= word.start() < end]
-            yield from (_path(path[0], str(word.lastgroup), history) for word in said)
+            stated = [word for word in words if path.end() <= word.start() < end]
+            yield from (_path(path[0], str(word.lastgroup), history) for word in stated)
 
 
 def _quoted(line: str, word: re.Match[str], history: _History) -> bool:
-    """Tell whether a word stands in the history between the same neighbours."""
+    """Return whether the history has the word between the same neighbours."""
     start = word.start() - _BEFORE
-    return start >= 0 and line[start : word.end() + _BEHIND].strip() in history.text
+    return start >= 0 and line[start : word.end() + _AFTER].strip() in history.text
 
 
 def _path(path: str, operation: str, history: _History) -> Assertion:
@@ -148,16 +148,16 @@ def _path(path: str, operation: str, history: _History) -> Assertion:
 
 
 def _commands(line: str, history: _History) -> Iterator[Assertion]:
-    """Yield the commands of a line that it gives an outcome."""
+    """Yield the commands of a line that have an outcome."""
     for command, outcomes in history.outcomes.items():
         at = line.find(command) if len(command) >= 4 else -1
         if at < 0:
             continue
-        behind = _CITED.sub(" ", line[at + len(command) :])
-        said = _last(_OUTCOME.finditer(line[max(0, at - 12) : at])) or _OUTCOME.search(behind[:_NEAR])
-        if said is not None:
-            wanted = "failure" if said.lastgroup == "bad" else "success"
-            yield Assertion("command", f"{command} {said[0]}", bool(outcomes & {wanted, "either"}))
+        after = _CITED.sub(" ", line[at + len(command) :])
+        stated = _last(_OUTCOME.finditer(line[max(0, at - 12) : at])) or _OUTCOME.search(after[:_NEAR])
+        if stated is not None:
+            wanted = "failure" if stated.lastgroup == "bad" else "success"
+            yield Assertion("command", f"{command} {stated[0]}", bool(outcomes & {wanted, "either"}))
 
 
 def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
@@ -165,7 +165,7 @@ def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
 
 
 def _constraints(line: str, history: _History) -> Iterator[Assertion]:
-    """Yield the sentences that a line gives as the user's."""
+    """Yield the sentences that a line attributes to the user."""
     quoted = _QUOTED.findall(line)
     item = _REFERENCE.sub("", _BULLET.sub("", line)).strip()
     for sentence in quoted or ([item] if _BULLET.match(line) and len(item) >= 12 else []):

@@ -1,4 +1,4 @@
-"""Latency of one full compaction, and what admission alone saves."""
+"""Latency of a full compaction, and the savings of admission alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from kompakt import api
 from kompakt.errors import DoesNotFit
-from kompakt.evals.measures.cuts import BUDGET_SHARE, cut_at
-from kompakt.evals.measures.measure import Score, read
-from kompakt.evals.reports.row import Row, scored
-from kompakt.evals.sources.case import Recording, case
+from kompakt.evals.case import BUDGET_SHARE, Recording, case_at, cut_at
+from kompakt.evals.measures.score import ResultRow, Score, read, with_score
 
 TOKENS = 200_000
 RUNS = 5
 
 
-def latency(recordings: Sequence[Recording], policy: str) -> Iterator[Row]:
-    """Time compactions of the longest session, cut where it has 200,000 tokens (or whole, where it has fewer)."""
+def measure_latency(recordings: Sequence[Recording], policy: str) -> Iterator[ResultRow]:
+    """Time compactions of the longest session, cut at 200,000 tokens."""
     if not recordings:
         return
     longest = max(recordings, key=lambda one: sum(one.weight))
@@ -36,23 +34,23 @@ def latency(recordings: Sequence[Recording], policy: str) -> Iterator[Row]:
         except DoesNotFit as error:
             note = str(error)
         seconds = time.perf_counter() - began
-        yield Row(
+        yield ResultRow(
             measure="latency", mode=f"run {run + 1}", session=session.name, source=session.source,
             at=at, tokens=cut.tokens, seconds=seconds, note=note,
         )  # fmt: skip
 
 
-def compression(recording: Recording, admission: str) -> Iterator[Row]:
-    """Measure what a policy removes from a whole session without pressure, and whether the facts are still told."""
+def measure_compression(recording: Recording, admission: str) -> Iterator[ResultRow]:
+    """Measure what a policy removes from a session that fits, and whether its facts are still stated."""
     cut = cut_at(recording.history, recording.weight, len(recording.history))
-    whole = case(recording, cut)
+    whole = case_at(recording, cut)
     result = api.compact(whole.prefix, budget=cut.tokens, policy=admission)
-    projection = read(result.payload, whole, recording.history.format)
+    shown = read(result.payload, whole, recording.history.format)
     found = Score({}, {}, [])
     for fact in whole.facts:
-        found.add("facts", fact.told(projection.text, projection.whole), fact.key, fact.kind)
-    found.told["tokens removed"] = max(0, result.tokens_before - result.tokens_after)
-    found.asked["tokens removed"] = result.tokens_before
+        found.add("facts", fact.stated_in(shown.text, shown.unchanged), fact.key, fact.kind)
+    found.passed["tokens removed"] = max(0, result.tokens_before - result.tokens_after)
+    found.total["tokens removed"] = result.tokens_before
     session = recording.session
-    row = Row(measure="compression", mode=admission, session=session.name, source=session.source, at=cut.at)
-    yield scored(row, found)
+    row = ResultRow(measure="compression", mode=admission, session=session.name, source=session.source, at=cut.at)
+    yield with_score(row, found)

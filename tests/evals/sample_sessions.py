@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kompakt.evals.measures.cuts import cut_at
-from kompakt.evals.sources.case import Case, Recording, case, record
-from kompakt.evals.sources.session import Session
+from kompakt.evals.case import EvalCase, Recording, case_at, cut_at, record
+from kompakt.evals.session_files import RecordedSession
 
 Json = dict[str, Any]
 
@@ -39,8 +38,8 @@ class Script:
         self.messages.append({"role": "user", "content": [result]})
         return self
 
-    def session(self, name: str = "invented", summaries: frozenset[int] = frozenset()) -> Session:
-        return Session(
+    def session(self, name: str = "invented", summaries: frozenset[int] = frozenset()) -> RecordedSession:
+        return RecordedSession(
             name=name,
             source="claude-code",
             format="anthropic",
@@ -48,14 +47,14 @@ class Script:
             summaries=summaries,
         )
 
-    def case(self) -> Case:
+    def case(self) -> EvalCase:
         """Ask for everything in the whole session."""
         return whole(record(self.session()))
 
 
-def whole(recording: Recording) -> Case:
+def whole(recording: Recording) -> EvalCase:
     """Cut behind the last message."""
-    return case(recording, cut_at(recording.history, recording.weight, len(recording.history)))
+    return case_at(recording, cut_at(recording.history, recording.weight, len(recording.history)))
 
 
 def busy() -> Script:

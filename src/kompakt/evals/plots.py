@@ -1,4 +1,4 @@
-"""Pictures of the results, as PNG and SVG. Needs matplotlib: install ``kompakt[evals]``."""
+"""Plots of the results as PNG and SVG. Needs matplotlib: install ``kompakt[evals]``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from matplotlib.figure import Figure
 
 from kompakt.evals.facts import KINDS
 from kompakt.evals.measures.chains import PASSES
-from kompakt.evals.measures.context import SUMMARY, TENTH
-from kompakt.evals.measures.measure import ASKED
-from kompakt.evals.reports.results import Number, chain_share
+from kompakt.evals.measures.retention import SUMMARY, TENTH
+from kompakt.evals.measures.score import SCORED_KINDS
+from kompakt.evals.results import Metric, chain_share
 
 _SETTINGS: dict[Any, Any] = {"svg.hashsalt": "kompakt", "font.size": 9}
-"""The salt keeps the ids of an SVG the same from run to run."""
+"""The salt makes the ids in an SVG the same in every run."""
 
 
-def draw(found: Sequence[Number], out: Path) -> list[Path]:
-    """Draw every picture there are numbers for; the files come back."""
+def draw(found: Sequence[Metric], out: Path) -> list[Path]:
+    """Draw every plot that has data and return the files."""
     pictures = {
-        "told-10": _told(found, TENTH),
-        "told-summary": _told(found, SUMMARY),
+        "retention-10": _retention(found, TENTH),
+        "retention-summary": _retention(found, SUMMARY),
         "spread": _spread(found),
         "chains": _chains(found),
     }
@@ -49,27 +49,30 @@ def _axes(title: str, width: float = 10.0) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _told(found: Sequence[Number], size: str) -> Figure | None:
-    """Draw what is told of each kind, kompakt beside the others."""
-    shares = {(one.mode, one.kind): one.share for one in found if one.measure == "told" and one.mode.endswith(size)}
+def _retention(found: Sequence[Metric], size: str) -> Figure | None:
+    shares = {
+        (one.mode, one.kind): one.share for one in found if one.measure == "retention" and one.mode.endswith(size)
+    }
     modes = sorted(dict.fromkeys(mode for mode, _ in shares), key=lambda mode: not mode.startswith("kompakt"))
     if not modes:
         return None
-    figure, axes = _axes(f"Told, at {size}", width=12)
+    figure, axes = _axes(f"Retention at {size}", width=12)
     width = 0.85 / len(modes)
     for place, mode in enumerate(modes):
-        heights = [shares.get((mode, kind), 0.0) for kind in ASKED]
-        places = [index + place * width for index in range(len(ASKED))]
+        heights = [shares.get((mode, kind), 0.0) for kind in SCORED_KINDS]
+        places = [index + place * width for index in range(len(SCORED_KINDS))]
         axes.bar(places, heights, width, label=mode.removesuffix(f", {size}"))
-    axes.set_xticks([index + 0.4 for index in range(len(ASKED))], [kind.replace(", ", ",\n") for kind in ASKED])
+    axes.set_xticks(
+        [index + 0.4 for index in range(len(SCORED_KINDS))], [kind.replace(", ", ",\n") for kind in SCORED_KINDS]
+    )
     axes.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     return figure
 
 
-def _spread(found: Sequence[Number]) -> Figure | None:
-    """Draw median, tenth percentile and least of each kind."""
-    chosen = {one.kind: one for one in found if one.measure == "told" and one.mode == f"kompakt, {TENTH}"}
-    kinds = [kind for kind in ASKED if kind in chosen]
+def _spread(found: Sequence[Metric]) -> Figure | None:
+    """Draw median, tenth percentile and minimum of each kind."""
+    chosen = {one.kind: one for one in found if one.measure == "retention" and one.mode == f"kompakt, {TENTH}"}
+    kinds = [kind for kind in SCORED_KINDS if kind in chosen]
     if not kinds:
         return None
     figure, axes = _axes(f"Over sessions and cuts, at {TENTH}")
@@ -81,8 +84,8 @@ def _spread(found: Sequence[Number]) -> Figure | None:
     return figure
 
 
-def _chains(found: Sequence[Number]) -> Figure | None:
-    """Draw what is told after each number of passes."""
+def _chains(found: Sequence[Metric]) -> Figure | None:
+    """Draw retention after each number of passes."""
     groups = (("facts", KINDS), ("forward need", ("need",)), ("constraints", ("constraint",)))
     figure, axes = _axes("After repeated compaction", width=7)
     drawn = False

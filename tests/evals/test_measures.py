@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evals.making import Script, busy, long
+from tests.evals.sample_sessions import Script, busy, long
 
 import kompakt
+from kompakt.evals.case import cases, cuts, record, summary_cases
+from kompakt.evals.history_events import events_of, text_of
 from kompakt.evals.measures.baselines import BASELINES, everything, projections
-from kompakt.evals.measures.context import told
-from kompakt.evals.measures.cuts import cuts
-from kompakt.evals.measures.measure import Projection, read, score
 from kompakt.evals.measures.needs import CALLS, Need, names, needs
 from kompakt.evals.measures.precision import assertions
-from kompakt.evals.sources.case import cases, record, summarized
-from kompakt.evals.sources.trail import events, text_of
+from kompakt.evals.measures.retention import measure_retention
+from kompakt.evals.measures.score import ShownText, read, score
 
 Step = tuple[str, dict[str, Any], str]
 STEPS: list[Step] = [
@@ -35,7 +34,7 @@ STEPS: list[Step] = [
 
 def behind(script: Script) -> list[str]:
     """List what is needed after the first message."""
-    trail = events(kompakt.parse(script.session().body))
+    trail = events_of(kompakt.parse(script.session().body))
     before = [event for event in trail if event.message == 0]
     return [need.key for need in needs(text_of(before), [event for event in trail if event.message > 0])]
 
@@ -82,14 +81,14 @@ class TestNeeds:
     def test_a_bare_list_tells_nothing(self) -> None:
         """A name needs two ordinary words within reach."""
         need = Need("server_config", 0)
-        assert need.told("the port is read from server_config")
-        assert not need.told("client_config\nserver_config\nother_config")
-        assert not need.told("the port is here" + "." * 80 + "server_config")
-        assert not need.told("module.server_config " + "x" * 52 + "_y_longname", frozenset())
+        assert need.stated_in("the port is read from server_config")
+        assert not need.stated_in("client_config\nserver_config\nother_config")
+        assert not need.stated_in("the port is here" + "." * 80 + "server_config")
+        assert not need.stated_in("module.server_config " + "x" * 52 + "_y_longname", frozenset())
 
     def test_a_formula_is_told_but_marked(self) -> None:
         """The same two words beside every name are no sentence."""
-        assert not Need("server_config", 0).told("also uses server_config", frozenset(["also", "uses"]))
+        assert not Need("server_config", 0).stated_in("also uses server_config", frozenset(["also", "uses"]))
 
     def test_the_query_leaves_the_need_out(self) -> None:
         """Neither the need nor its pieces stand in the query."""
@@ -122,16 +121,16 @@ class TestProjections:
         """It has nearly every name and no relation."""
         script = long(30).call("Grep", {"pattern": "value_0_7|value_3_9", "path": "src"}, "")
         case = list(cases(record(script.session())))[-1]
-        found = score(case, Projection(BASELINES["bare identifiers"](case, case.cut.tokens)))
-        assert found.asked["modified"] > 3 and found.asked["need"] >= 2
-        assert found.told["modified"] == found.told["read"] == found.told["need"] == 0
+        found = score(case, ShownText(BASELINES["bare identifiers"](case, case.cut.tokens)))
+        assert found.total["modified"] > 3 and found.total["need"] >= 2
+        assert found.passed["modified"] == found.passed["read"] == found.passed["need"] == 0
 
     def test_a_changed_result_is_not_the_result(self) -> None:
         """A placeholder in place of the output does not tell the outcome."""
         script = Script().user("go").call("Bash", {"command": "make all"}, "built everything")
         case = script.case()
         script.messages[-1]["content"][0]["content"] = "[hidden]"
-        assert score(case, read(script.session().body, case)).told["command"] == 0
+        assert score(case, read(script.session().body, case)).passed["command"] == 0
 
     @pytest.mark.parametrize("name", BASELINES)
     def test_baselines_keep_to_their_room(self, name: str) -> None:
@@ -159,10 +158,10 @@ class TestProjections:
         script.call("Edit", {"file_path": "/repo/src/late.py", "old_string": "a", "new_string": "b"}, "ok")
         second = len(script.messages)
         script.user("This session is continued: edited src/late.py too.").says("Good.")
-        found = list(summarized(record(script.session(summaries=frozenset([first, second])))))
+        found = list(summary_cases(record(script.session(summaries=frozenset([first, second])))))
         assert [(one.case.cut.start, one.case.cut.at) for one in found] == [(0, first), (first, second)]
         assert {fact.key for fact in found[1].case.facts if fact.kind == "modified"} == {"src/late.py"}
-        assert score(found[1].case, Projection(found[1].text)).told["modified"] == 1
+        assert score(found[1].case, ShownText(found[1].text)).passed["modified"] == 1
 
 
 class TestPrecision:
@@ -219,7 +218,7 @@ class TestPrecision:
 class TestRows:
     def test_a_session_is_measured_at_every_cut(self) -> None:
         """kompakt and every baseline, with validity, fit, reach and restoring."""
-        rows = list(told(record(long(40).session()), "default"))
+        rows = list(measure_retention(record(long(40).session()), "default"))
         ours = [row for row in rows if row.mode == "kompakt, 10 %"]
         assert len(ours) == 4
         assert {row.mode for row in rows} == {f"{name}, 10 %" for name in ("kompakt", *BASELINES)}
@@ -227,16 +226,16 @@ class TestRows:
             assert row.note == ""
             assert row.share("valid") == row.share("fits") == row.share("restored") == 1.0
             assert row.tokens <= row.budget
-            assert row.asked["modified"] > 0
+            assert row.total["modified"] > 0
 
     def test_one_that_does_not_fit_has_missed_everything(self) -> None:
         """It is noted and counts as nothing told."""
         script = Script().user("x " * 4000)
         script.call("Read", {"file_path": "a/b.py"}, "y " * 3000).says("done").user("z " * 50)
-        from kompakt.evals.measures.context import compacted
-        from kompakt.evals.reports.row import Row
+        from kompakt.evals.measures.retention import compact_case
+        from kompakt.evals.measures.score import ResultRow
 
-        blank = Row(measure="told", mode="10 %", session="s", source="x")
-        row = compacted(blank, script.case(), 20, "default")
+        blank = ResultRow(measure="retention", mode="10 %", session="s", source="x")
+        row = compact_case(blank, script.case(), 20, "default")
         assert row.note.startswith("does not fit")
-        assert row.told["read"] == 0 < row.asked["read"]
+        assert row.passed["read"] == 0 < row.total["read"]

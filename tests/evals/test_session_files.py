@@ -11,7 +11,7 @@ import pytest
 from tests.judges import judge
 
 from kompakt.errors import UnreadableFile
-from kompakt.evals.sources.data import Session, sessions
+from kompakt.evals.session_files import RecordedSession, sessions
 
 Record = dict[str, Any]
 
@@ -25,7 +25,7 @@ def write(directory: Path, name: str, content: Any) -> None:
         path.write_text(json.dumps(content))
 
 
-def only(directory: Path) -> Session:
+def only(directory: Path) -> RecordedSession:
     (session,) = sessions(directory)
     return session
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from kompakt.evals.measures.measure import Missed
-from kompakt.evals.measures.shortfall import shortfalls
-from kompakt.evals.reports.report import gather, markdown
-from kompakt.evals.reports.row import Row
+from kompakt.evals.measures.score import Miss, ResultRow
+from kompakt.evals.report import gather, markdown
+from kompakt.evals.results import shortfalls
 
 
-def row(told: int, asked: int, *missed: Missed, at: int = 1, note: str = "", mode: str = "kompakt, 10 %") -> Row:
-    return Row(
-        measure="told",
+def row(told: int, asked: int, *missed: Miss, at: int = 1, note: str = "", mode: str = "kompakt, 10 %") -> ResultRow:
+    return ResultRow(
+        measure="retention",
         mode=mode,
         session="s",
         source="x",
         at=at,
-        told={"need": told},
-        asked={"need": asked},
+        passed={"need": told},
+        total={"need": asked},
         missed=missed,
         budget=500,
         note=note,
     )
 
 
-ALONE, ABSENT = Missed("need", "a_name", "call +1; its name stands alone"), Missed("need", "b_name", "call +2; absent")
+ALONE, ABSENT = Miss("need", "a_name", "call +1; key without context"), Miss("need", "b_name", "call +2; absent")
 
 
 def test_each_miss_is_counted_once_and_by_its_cause() -> None:
@@ -33,16 +32,16 @@ def test_each_miss_is_counted_once_and_by_its_cause() -> None:
         row(0, 5, ABSENT, mode="tail, 10 %"),
     ]
     (one,) = shortfalls(rows)
-    assert (one.name, one.told, one.asked, one.more) == ("forward need, 10 %", 14, 20, 4)
-    assert (one.unfit, one.alone, one.absent) == (3, 1, 2)
-    assert one.unfit + one.alone + one.absent == one.asked - one.told
+    assert (one.name, one.passed, one.total, one.more) == ("forward need, 10 %", 14, 20, 4)
+    assert (one.unfit, one.key_only, one.absent) == (3, 1, 2)
+    assert one.unfit + one.key_only + one.absent == one.total - one.passed
     assert one.worst == ("s@1: 3 in 500 tokens",)
 
 
 def test_a_goal_that_is_reached_is_no_shortfall() -> None:
     rows = [row(9, 10, ABSENT)]
     assert list(shortfalls(rows)) == []
-    assert "Every goal on what is told is reached." in markdown(gather(rows, version="1", policy="p"), rows)
+    assert "Every retention goal is reached." in markdown(gather(rows, version="1", policy="p"), rows)
 
 
 def test_the_report_says_by_how_much() -> None:
