@@ -23,7 +23,7 @@ import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.events import Answered
 from kompakt.model.phrases import NOT_FINISHED
-from kompakt.session import lock as locking
+from kompakt.session import lock
 from kompakt.session.store import Store, open_store
 
 KILLS = int(os.environ.get("KOMPAKT_KILLS", "6"))
@@ -32,7 +32,7 @@ STRIDE = int(os.environ.get("KOMPAKT_STRIDE", "3"))
 
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(locking.hold.__wrapped__.__kwdefaults__, "lease", 0.3)
+    monkeypatch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 0.3)
 
 
 class Trap:
@@ -181,9 +181,9 @@ def test_those_of_a_step_that_finished_keep_their_results() -> None:
 CHILD = """
 import asyncio, sys
 from kompakt.agent.agent import Agent
-from kompakt.session import lock as locking
+from kompakt.session import lock
 from tests.agent.clients_serving import client_of
-locking.hold.__wrapped__.__kwdefaults__["lease"] = 0.5
+lock.hold.__wrapped__.__kwdefaults__["lease"] = 0.5
 _, url, path, log, format, task = sys.argv
 
 def work(path: str) -> str:

@@ -22,7 +22,7 @@ from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import NOT_FINISHED
 from kompakt.session.providers import HistoryProvider, Run
 from kompakt.session.store import open_store
-from kompakt.store.values import Fence
+from kompakt.store.records import Fence
 
 OUTPUT = "\n".join(f"line {number} of what was found there" for number in range(120))
 

@@ -21,7 +21,7 @@ from kompakt.agent.events import Compacted
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.errors import UsageError
 from kompakt.model.budget import Usage
-from kompakt.session import lock as locking
+from kompakt.session import lock
 from kompakt.session.store import Store, open_store
 
 BUDGET = 6_000
@@ -131,7 +131,7 @@ def test_a_preparation_that_breaks_never_breaks_the_run(monkeypatch: pytest.Monk
         raise RuntimeError("no plan")
 
     async def main() -> None:
-        monkeypatch.setattr("kompakt.session.prepared_compaction.Plan.prepared", broken)
+        monkeypatch.setattr("kompakt.session.prepared_compaction.CompactionPlan.prepared", broken)
         seen, client, _ = await ran(Writer())
         assert seen.count(Compacted) > 0 and "told by the writer" in str(client.texts)
         assert "no plan" in caplog.text and not any(map(str.startswith, reasons(seen), ["prepared"] * 9))
@@ -315,7 +315,7 @@ def test_a_summary_may_be_asked_for_behind_the_runs_own_request() -> None:
 
 def test_cancelled_at_any_await_nothing_is_left_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store and the summariser are trapped: the run is cancelled at its nth await, one run for each fifth n."""
-    monkeypatch.setitem(locking.hold.__wrapped__.__kwdefaults__, "lease", 0.3)  # type: ignore[attr-defined]
+    monkeypatch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 0.3)  # type: ignore[attr-defined]
 
     async def cut(at: int) -> bool:
         store, client, left = await open_store("memory:"), Echo(steps=12), [at]

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Event, Head, Row, key_of
+from kompakt.store.records import Batch, Head, Records, StoredEvent, StoredRow, key_of
 
 _batches = itertools.count(1)
 
@@ -31,23 +30,23 @@ def begun(id: str = "session", tenant: str = "tenant") -> Head:
     return Head(key_of(tenant, id), tenant, raw, "openai-chat", b'\x00\xff{"model": "x"}', 1700000000.123456)
 
 
-def row(seq: int, *, turn: int = 0, words: str = "", blobs: Sequence[str] = (), item: bytes | None = None) -> Row:
+def row(seq: int, *, turn: int = 0, words: str = "", blobs: Sequence[str] = (), item: bytes | None = None) -> StoredRow:
     """Make a row; its name comes from its number."""
     item = item if item is not None else b"\x00\xffitem %d\n" % seq
     content = hashlib.blake2b(item, digest_size=16).digest()
     chain = hashlib.blake2b(content + bytes([seq % 256]), digest_size=16).digest()
-    return Row(seq, turn, "message", f"m{seq:05x}", chain, content, item, b"\x00note", tuple(blobs), words)
+    return StoredRow(seq, turn, "message", f"m{seq:05x}", chain, content, item, b"\x00note", tuple(blobs), words)
 
 
-def event(number: int, *, tip: int = 0, blobs: Sequence[str] = ()) -> Event:
+def event(number: int, *, tip: int = 0, blobs: Sequence[str] = ()) -> StoredEvent:
     """Make an event."""
-    return Event(number, "compacted", tip, 1700000000.1 + number, b"\x00\xff%d" % number, tuple(blobs))
+    return StoredEvent(number, "compacted", tip, 1700000000.1 + number, b"\x00\xff%d" % number, tuple(blobs))
 
 
 def batch(
     head: Head,
-    rows: Sequence[Row] = (),
-    events: Sequence[Event] = (),
+    rows: Sequence[StoredRow] = (),
+    events: Sequence[StoredEvent] = (),
     *,
     blobs: Mapping[str, bytes] | None = None,
     id: str = "",
@@ -66,7 +65,7 @@ def batch(
     return Batch(id or f"batch {next(_batches)}", after, tuple(rows), tuple(events), dict(blobs or {}))
 
 
-def plain(head: Head, count: int, *, turn: int = 0) -> list[Row]:
+def plain(head: Head, count: int, *, turn: int = 0) -> list[StoredRow]:
     """Make the rows that follow a head."""
     return [row(head.rows + number, turn=turn) for number in range(1, count + 1)]
 
@@ -82,8 +81,8 @@ async def start(records: Records, id: str = "session", tenant: str = "tenant", *
 async def extend(
     records: Records,
     head: Head,
-    rows: Sequence[Row] = (),
-    events: Sequence[Event] = (),
+    rows: Sequence[StoredRow] = (),
+    events: Sequence[StoredEvent] = (),
     *,
     blobs: Mapping[str, bytes] | None = None,
 ) -> Head:

@@ -10,8 +10,7 @@ from tests.contract.making import batch, begun, event, plain, row, start
 from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
-from kompakt.store.records import Records
-from kompakt.store.values import Fence, key_of
+from kompakt.store.records import Fence, Records, key_of
 
 KEY = key_of("tenant", "session")
 LONG = 60.0

@@ -21,7 +21,7 @@ OTHER = begun("other").key
 
 RACER = """
 import asyncio, sys
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 
 async def main(url, who):
     records = await open_records(url)

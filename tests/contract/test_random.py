@@ -19,8 +19,7 @@ from tests.contract.places import STORES, Place
 
 from kompakt.errors import Conflict
 from kompakt.store.memory import MemoryRecords
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Fence, Head
+from kompakt.store.records import Batch, Fence, Head, Records
 
 IDS = ("a", "b\0", "c\udc80")
 TENANTS = ("one", "two")

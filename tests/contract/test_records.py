@@ -10,8 +10,7 @@ from tests.contract.making import batch, begun, digest, event, everything, exten
 from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
-from kompakt.store.records import Records
-from kompakt.store.values import key_of
+from kompakt.store.records import Records, key_of
 
 NOBODY = key_of("tenant", "nobody")
 

@@ -10,8 +10,7 @@ import pytest
 from tests.contract.making import batch, begun, extend, row, start
 from tests.contract.places import INDEXED, Place
 
-from kompakt.store.records import Records
-from kompakt.store.values import Head
+from kompakt.store.records import Head, Records
 
 TEXTS = [
     "the parser of the archive failed on a broken header",

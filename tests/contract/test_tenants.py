@@ -8,8 +8,7 @@ import time
 from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
 from tests.contract.places import Place, stored
 
-from kompakt.store.records import Records
-from kompakt.store.values import Event
+from kompakt.store.records import Records, StoredEvent
 
 STRANGE = [
     "",
@@ -214,7 +213,7 @@ class TestDeletion:
                 other = await start(records, "other", rows=50)
                 head = await start(records, rows=50)
                 hash = digest("secret")
-                written = Event(1, "compacted", 1, 1.0, secrets["event"])
+                written = StoredEvent(1, "compacted", 1, 1.0, secrets["event"])
                 blobs = {hash: secrets["blob"]}
                 await extend(records, head, [row(51, item=secrets["item"], blobs=[hash])], [written], blobs=blobs)
                 await records.note("tenant", head.key, {"secret": secrets["note"]})

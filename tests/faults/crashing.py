@@ -9,9 +9,8 @@ import msgspec
 
 from kompakt.errors import StoreUnavailable
 from kompakt.session.session import Session
-from kompakt.store.encoding import Packing
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Fence, key_of
+from kompakt.store.codec import ValueCodec
+from kompakt.store.records import Batch, Fence, Records, key_of
 
 Mode = Literal["before", "after", "lost call", "lost answer"]
 """A crash before or after a call; a connection that is lost on the way there or on the way back."""
@@ -97,4 +96,4 @@ async def cloned(records: Records, id: str, new: str) -> None:
 
 def session_of(records: Any, id: str) -> Session:
     """Return a session as a process would that has just started."""
-    return Session(records, id, packing=Packing())
+    return Session(records, id, value_codec=ValueCodec())

@@ -21,7 +21,7 @@ from tests.session.making import asked
 
 from kompakt.errors import KompaktError, StoreDamaged, StoreUnavailable, StoreVersion
 from kompakt.session.session import Session
-from kompakt.store.values import Row, key_of
+from kompakt.store.records import StoredRow, key_of
 
 SERVERS = ("postgres", "redis")
 SECRET = "the eagle lands at noon"
@@ -106,7 +106,7 @@ def damage(place: Place, change: Callable[[bytes], bytes], seq: int = 2) -> None
         connection.close()
     elif place.name == "redis":
         name = f"{place.url.partition('prefix=')[2]}:{{{key}}}:rows"
-        row = msgspec.msgpack.decode(redis.command(place.url, "HGET", name, seq), type=Row)
+        row = msgspec.msgpack.decode(redis.command(place.url, "HGET", name, seq), type=StoredRow)
         changed = msgspec.structs.replace(row, item=change(row.item))
         redis.command(place.url, "HSET", name, seq, msgspec.msgpack.encode(changed))
     else:

@@ -8,7 +8,7 @@ from typing import Any
 from kompakt.errors import StoreUnavailable
 from kompakt.session.lock import hold
 from kompakt.store.memory import MemoryRecords
-from kompakt.store.values import Fence
+from kompakt.store.records import Fence
 
 
 class Deaf(MemoryRecords):

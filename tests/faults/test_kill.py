@@ -13,7 +13,7 @@ import pytest
 from tests.contract.places import Place
 from tests.faults.writing import LEASE, shorten_leases, started, turn_of, write_until_killed
 
-from kompakt.session import lock as locking
+from kompakt.session import lock
 from kompakt.session.store import open_store
 
 KILLS = 8
@@ -22,7 +22,7 @@ Body = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = locking.hold.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
+    defaults = lock.hold.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
     monkeypatch.setitem(defaults, "lease", defaults["lease"])  # put back afterwards
     shorten_leases()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.session.making import answered, asked, called, said
 
-from kompakt.session import lock as locking
+from kompakt.session import lock
 from kompakt.session.session import Session
 from kompakt.session.store import open_store
 
@@ -27,12 +27,15 @@ Body = dict[str, Any]
 LEASE = 0.5
 """Seconds after which a dead writer's lock is free, here."""
 
-PRELOADED = ["tests.faults.writing", *(f"kompakt.store.{name}" for name in ("sqlite", "postgres", "redis"))]
+PRELOADED = [
+    "tests.faults.writing",
+    *(f"kompakt.store.{name}" for name in ("sql.sqlite", "sql.postgres", "redis.records")),
+]
 
 
 def shorten_leases() -> None:
     """Let locks in this process lapse soon."""
-    locking.hold.__wrapped__.__kwdefaults__["lease"] = LEASE  # type: ignore[attr-defined]
+    lock.hold.__wrapped__.__kwdefaults__["lease"] = LEASE  # type: ignore[attr-defined]
 
 
 def started(work: Callable[..., None], *arguments: Any) -> BaseProcess:

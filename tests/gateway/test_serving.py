@@ -207,7 +207,7 @@ class TestStarting:
         ("flags", "said"),
         [
             (("--store", "sqlite:////nowhere/at/all.db"), "name another store with --store"),
-            (("--store", "carrier-pigeon://x"), "no store is known"),
+            (("--store", "carrier-pigeon://x"), "unknown store"),
             (("--host", "192.0.2.1"), "name another with --host and --port"),
             (("--upstream", "openai"), "--upstream: 'openai' is not NAME=VALUE"),
             (("--policy", "nope"), "policy 'nope' is not known"),

@@ -13,7 +13,7 @@ from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, te
 import kompakt
 from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
-from kompakt.session import compaction as compacting
+from kompakt.session import compaction
 from kompakt.session.session import Session
 from kompakt.store.memory import MemoryRecords
 from kompakt.wire.registry import WIRES
@@ -52,13 +52,13 @@ class Growing:
         """What compactions made, before it was stored."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        proceed = compacting.proceed
+        proceed = compaction.proceed
 
         async def watched(*args: Any, **options: Any) -> Outcome:
             self.outcomes.append(await proceed(*args, **options))
             return self.outcomes[-1]
 
-        patch.setattr(compacting, "proceed", watched)
+        patch.setattr(compaction, "proceed", watched)
 
     async def grow(self, session: Session, items: list[Any]) -> None:
         await session.append(with_items(self.format, self.body, items), format=self.format)

@@ -14,9 +14,8 @@ import kompakt
 from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.model.references import References
-from kompakt.session import compaction as compacting
-from kompakt.session import reader as reading
-from kompakt.session.resume_prompt import is_amid
+from kompakt.session import compaction, reader
+from kompakt.session.resume_prompt import mid_step
 from kompakt.store.memory import MemoryRecords
 
 every_format = pytest.mark.parametrize("format", FORMATS)
@@ -42,13 +41,13 @@ class Watched:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.outcome: Outcome | None = None
-        proceed = compacting.proceed
+        proceed = compaction.proceed
 
         async def watched(*args: Any, **options: Any) -> Outcome:
             self.outcome = await proceed(*args, **options)
             return self.outcome
 
-        patch.setattr(compacting, "proceed", watched)
+        patch.setattr(compaction, "proceed", watched)
 
     def payload(self, history: kompakt.History, *, auto: bool) -> Any:
         """Render what the compaction itself would show, asked to go on where that is due."""
@@ -107,7 +106,7 @@ class TestKept:
                 assert shown.tokens == total(format, body)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "PAGE", page)
+            patch.setattr(reader, "PAGE", page)
             run(work())
 
     @settings(max_examples=40)
@@ -143,7 +142,7 @@ class TestCompacted:
         budget = max(1, int(total(format, body) * data.draw(st.floats(0.1, 1.1))))
         auto = data.draw(st.booleans())
         history = kompakt.parse(body, format)
-        asks = auto and not is_amid(history.messages, history.contract)
+        asks = auto and not mid_step(history.messages, history.contract)
 
         async def work(watched: Watched) -> None:
             records = MemoryRecords()

@@ -15,7 +15,7 @@ import kompakt
 from kompakt.errors import InputError, StoreDamaged, StoreError, UsageError, WrongKey
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.store.encoding import DEEPEST, LONG, Packing
+from kompakt.store.codec import DEEPEST, LONG, ValueCodec
 from kompakt.store.memory import MemoryRecords
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -288,11 +288,11 @@ class TestOddValues:
     )
     def test_comes_back_as_it_was(self, value: Any) -> None:
         """Whatever a payload can hold, in every place, with a key and without."""
-        for packing in (Packing(), Packing(KEY)):
-            packed = packing.pack(value)
-            back = packing.unpack(packed.data, packed.blobs or None, where="here")
+        for value_codec in (ValueCodec(), ValueCodec(KEY)):
+            packed = value_codec.pack(value)
+            back = value_codec.unpack(packed.data, packed.blobs or None, where="here")
             assert json.dumps(back) == json.dumps(value)
-            assert packing.is_whole(back, packed.content)
+            assert value_codec.is_whole(back, packed.content)
 
         async def work() -> None:
             session = await fresh()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.session.making import fresh, run
 
 import kompakt
-from kompakt.session import reader as reading
-from kompakt.session import session
+from kompakt.session import reader, session
 from kompakt.session.session import Session
 
 Item = dict[str, Any]
@@ -86,6 +85,6 @@ def test_nothing_comes_between(items: list[Item], size: int) -> None:
                 assert await (await kept.fork(turn=turn)).export() == items[:start]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "PAGE", size)
+        patch.setattr(reader, "PAGE", size)
         patch.setattr(session, "BATCH", size)
         run(work())

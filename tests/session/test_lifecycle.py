@@ -13,9 +13,9 @@ from tests.session.making import answered, asked, called, fresh, run, said, text
 import kompakt
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.model.phrases import RESUME_PROMPT
-from kompakt.session import compaction as compacting
+from kompakt.session import compaction
 from kompakt.session.session import Session
-from kompakt.session.timeline import Failed
+from kompakt.session.timeline import CompactionFailure
 from kompakt.store.memory import MemoryRecords
 
 BUDGET = 900
@@ -191,7 +191,7 @@ class TestFailures:
                     await session.compact(20)
             assert await seen(session) == before
             timeline = (await session.reader()).timeline
-            assert [type(event.deed) for event in timeline.done] == [Failed, Failed]
+            assert [type(event.deed) for event in timeline.done] == [CompactionFailure, CompactionFailure]
             assert await session.pending() == {}
             assert not (await session.compact(1_000_000)).changed
             assert await session.verify() == []
@@ -296,14 +296,14 @@ class TestCost:
                     await session.append(turn(20 + 10 * number + more))
             session = await fresh(records)
             made = 0
-            resumed = compacting.resumed
+            resumed = compaction.resume_session
 
             async def counted(*args: Any, **options: Any) -> Any:
                 nonlocal made
                 made += 1
                 return await resumed(*args, **options)
 
-            monkeypatch.setattr(compacting, "resumed", counted)
+            monkeypatch.setattr(compaction, "resume_session", counted)
             records.calls.clear()
             done = await session.compact(BUDGET)
             assert done.changed and made == 1

@@ -11,28 +11,40 @@ from hypothesis import strategies as st
 from tests.session.making import fresh, run, turns
 
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
-from kompakt.session.resume_prompt import is_amid
-from kompakt.session.timeline import Compacted, Deed, Done, Edited, Failed, Pinned, Reverted, Timeline, Undone
+from kompakt.session.resume_prompt import mid_step
+from kompakt.session.timeline import (
+    CompactionFailure,
+    CompactionRecord,
+    Pin,
+    RecordedEvent,
+    Revert,
+    SessionEvent,
+    SummaryEdit,
+    Timeline,
+    Undo,
+)
 from kompakt.store.memory import MemoryRecords
 
 REST: dict[str, Any] = {"frame": "{}", "reason": "", "policy": "", "tokens_before": 9, "tokens_after": 1}
 
 
-def timeline(*deeds: Deed) -> Timeline:
+def timeline(*deeds: SessionEvent) -> Timeline:
     """Make a timeline of deeds, numbered from 1."""
-    return Timeline(Done(number, deed, 0.0) for number, deed in enumerate(deeds, 1))
+    return Timeline(RecordedEvent(number, deed, 0.0) for number, deed in enumerate(deeds, 1))
 
 
-def compaction(id: str, tip: int, **more: Any) -> Compacted:
+def compaction(id: str, tip: int, **more: Any) -> CompactionRecord:
     """Make a compaction whose summary stands behind a row, and behind that the message to go on."""
-    return Compacted(id=id, covers_to=tip - 1, tip=tip, **{"summary": tip + 1, "resume": tip + 2, **REST, **more})
+    return CompactionRecord(
+        id=id, covers_to=tip - 1, tip=tip, **{"summary": tip + 1, "resume": tip + 2, **REST, **more}
+    )
 
 
 class TestTimeline:
     @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10))), st.integers(0, 30), st.integers(0, 40))
     def test_live_spans_are_the_live_rows(self, dead: list[tuple[int, int]], after: int, upto: int) -> None:
         """In order, apart from one another, and exactly those that no revert took."""
-        made = timeline(*(Reverted(turn=0, dead=(first, first + more)) for first, more in dead))
+        made = timeline(*(Revert(turn=0, dead=(first, first + more)) for first, more in dead))
         spans = made.live_spans(after, upto)
         listed = [seq for first, last in spans for seq in range(first, last + 1)]
         assert listed == [seq for seq in range(after + 1, upto + 1) if made.is_live(seq)]
@@ -45,33 +57,33 @@ class TestTimeline:
         one, two = compaction("a", 5), compaction("b", 9)
         assert timeline().pivot is None
         assert timeline(one, two).pivot == two
-        assert timeline(one, two, Undone(event=2)).pivot == one
-        assert timeline(one, two, Undone(event=1)).pivot == two
-        assert timeline(one, two, Undone(event=1), Undone(event=2)).pivot is None
-        assert timeline(one, two, Reverted(turn=1, dead=(8, 12))).pivot == one
-        assert timeline(one, two, Reverted(turn=1, dead=(8, 12)), Undone(event=3)).pivot == two
-        assert timeline(one, two, Undone(event=2)).mute == {11}
+        assert timeline(one, two, Undo(event=2)).pivot == one
+        assert timeline(one, two, Undo(event=1)).pivot == two
+        assert timeline(one, two, Undo(event=1), Undo(event=2)).pivot is None
+        assert timeline(one, two, Revert(turn=1, dead=(8, 12))).pivot == one
+        assert timeline(one, two, Revert(turn=1, dead=(8, 12)), Undo(event=3)).pivot == two
+        assert timeline(one, two, Undo(event=2)).mute == {11}
         assert timeline(one, two).mute == set()
 
     def test_requests_are_answered_once(self) -> None:
         """By a compaction, also one that was taken back, or by a failure that gives them up."""
-        one, failed = compaction("a", 5, markers=(4,)), Failed(reason="too large", markers=(7,))
-        assert timeline(one, failed, Undone(event=1)).answered == {4, 7}
+        one, failed = compaction("a", 5, markers=(4,)), CompactionFailure(reason="too large", markers=(7,))
+        assert timeline(one, failed, Undo(event=1)).answered == {4, 7}
 
     def test_edits_and_pins_count_until_taken_back(self) -> None:
         """The newest words of a summary; the pins in the order they were set."""
-        one, said = compaction("a", 5), [Edited(compaction="a", text=words) for words in ("x", "y")]
+        one, said = compaction("a", 5), [SummaryEdit(compaction="a", text=words) for words in ("x", "y")]
         assert timeline(one, *said).rewording(one) == "y"
-        assert timeline(one, *said, Undone(event=3)).rewording(one) == "x"
+        assert timeline(one, *said, Undo(event=3)).rewording(one) == "x"
         assert timeline(one, *said).rewording(compaction("b", 5)) is None
-        pins = [Pinned(text="a"), Pinned(text="b"), Pinned(text="a"), Pinned(text="c"), Pinned(text="c", pinned=False)]
+        pins = [Pin(text="a"), Pin(text="b"), Pin(text="a"), Pin(text="c"), Pin(text="c", pinned=False)]
         assert timeline(*pins).pins == ("b", "a")
 
     def test_what_can_be_undone(self) -> None:
         """Compactions, reverts and edits, newest first; never pins, failures or what was undone."""
-        one, edit = compaction("a", 5), Edited(compaction="a", text="x")
-        assert timeline(Pinned(text="a"), Failed(reason="")).last_undoable() is None
-        last = timeline(one, edit, Pinned(text="a"), Undone(event=2)).last_undoable()
+        one, edit = compaction("a", 5), SummaryEdit(compaction="a", text="x")
+        assert timeline(Pin(text="a"), CompactionFailure(reason="")).last_undoable() is None
+        last = timeline(one, edit, Pin(text="a"), Undo(event=2)).last_undoable()
         assert last is not None
         assert last.number == 1
 
@@ -98,7 +110,7 @@ class TestGoingOn:
     )
     def test_amid_a_step(self, messages: list[Message], amid: bool) -> None:
         """A call that waits for its result, or reasoning for what it leads to."""
-        assert is_amid(messages) == amid
+        assert mid_step(messages) == amid
 
 
 class TestVerify:

@@ -14,9 +14,9 @@ from tests.contract import postgres
 from tests.contract.making import begun, digest, event, everything, extend, row, start
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 from kompakt.store.sql import migrations
-from kompakt.store.sql.migrations import NEWEST, Step, migrate, version_of
+from kompakt.store.sql.migrations import NEWEST, Migration, migrate, version_of
 from kompakt.store.sql.records import SqlRecords
 
 KEY = begun().key
@@ -111,7 +111,7 @@ class TestSteps:
         async def scenario() -> None:
             async with opened(url) as records:
                 before = await filled(records)
-                monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, Step(fail, fail)))
+                monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, Migration(fail, fail)))
                 monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)
                 with pytest.raises(ZeroDivisionError):
                     await migrate(records.engine)

@@ -17,7 +17,7 @@ from tests.store.test_postgres import opened
 
 from kompakt.errors import StoreDamaged, StoreUnavailable
 from kompakt.store.redis.records import RedisRecords
-from kompakt.store.sql.postgres_notes import READERS
+from kompakt.store.sql.postgres import READERS
 from kompakt.store.sql.sqlite import open_sqlite
 
 KEY = begun().key

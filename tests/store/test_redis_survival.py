@@ -10,8 +10,8 @@ from tests.contract.making import batch, begun, event, everything, extend, noise
 from tests.contract.redis import Server, command, on, restart, server
 
 from kompakt.errors import Conflict, StoreError, StoreUnavailable
+from kompakt.store.records import Head
 from kompakt.store.redis.records import RedisRecords
-from kompakt.store.values import Head
 
 
 @pytest.fixture

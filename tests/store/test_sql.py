@@ -24,10 +24,10 @@ from tests.contract import postgres
 from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
 
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
-from kompakt.store.open import open_records
+from kompakt.store import open_records
+from kompakt.store.records import Head, StoredEvent
 from kompakt.store.sql.postgres import open_postgres
 from kompakt.store.sql.sqlite import SqliteRecords, open_sqlite
-from kompakt.store.values import Event, Head
 
 KEY = begun().key
 each_store = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -36,7 +36,7 @@ WRITER = """
 import asyncio, sys
 from tests.contract.making import batch, begun, row
 from kompakt.errors import Conflict
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 
 async def write(records, task, process):
     for turn in range(4):
@@ -61,7 +61,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 ENDLESS = """
 import asyncio, sys, uuid
 from tests.contract.making import batch, begun, row
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 
 async def main(url):
     records = await open_records(url)
@@ -78,7 +78,7 @@ asyncio.run(main(sys.argv[1]))
 HOLDER = """
 import asyncio, sys
 from tests.contract.making import begun
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 
 async def main(url):
     records = await open_records(url)
@@ -270,7 +270,7 @@ class TestDisk:
             other = await start(records, "other")
             head = await start(records)
             secret = row(3, item=secrets[0], words=f"some {secrets[1].decode()} words", blobs=[digest("secret")])
-            done = Event(1, "compacted", 3, 1.0, secrets[3])
+            done = StoredEvent(1, "compacted", 3, 1.0, secrets[3])
             await extend(records, head, [secret], [done], blobs={digest("secret"): secrets[2]})
             await records.note("tenant", KEY, {"secret": secrets[4]})
             if kind == "postgres":

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import KompaktError
-from kompakt.session.compaction import Prepared, SessionCompaction, Wish
-from kompakt.session.prepared_compaction import Plan, plan, publish
+from kompakt.session.compaction import CompactionOptions, PreparedCompaction, SessionCompaction
+from kompakt.session.prepared_compaction import CompactionPlan, plan, publish
 from kompakt.session.session import Session
 
 _log = logging.getLogger("kompakt.agent")
@@ -34,8 +34,8 @@ class Preparing:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._plan: Plan | None = None
-        self._task: asyncio.Task[Prepared] | None = None
+        self._plan: CompactionPlan | None = None
+        self._task: asyncio.Task[PreparedCompaction] | None = None
         self._gave_up = False
 
     @property
@@ -48,7 +48,7 @@ class Preparing:
         """Whether there is nothing to wait for: it is worked out, or it came to nothing."""
         return self._gave_up or (self._task is not None and self._task.done())
 
-    async def begin(self, wish: Wish) -> None:
+    async def begin(self, wish: CompactionOptions) -> None:
         """Read what has to be known and have the rest worked out beside the run."""
         try:
             self._plan = await plan(self._session, wish)
@@ -57,7 +57,7 @@ class Preparing:
             return
         self._task = asyncio.create_task(self._plan.prepared())
 
-    async def published(self, *, fits: Callable[[Prepared], bool]) -> SessionCompaction | None:
+    async def published(self, *, fits: Callable[[PreparedCompaction], bool]) -> SessionCompaction | None:
         """Wait for what is in the making and publish it, when it is good for anything; ``None`` when it is not."""
         if self._task is None or self._plan is None:
             return None

@@ -19,11 +19,11 @@ from kompakt.model.pairs import pair
 from kompakt.model.phrases import CUT_SHORT
 from kompakt.model.tokens import Tokenizer, counter_of
 from kompakt.session.draft import Draft
-from kompakt.session.projection import Resumed, resumed
-from kompakt.session.reader import Reader
+from kompakt.session.projection import ResumedSession, resume_session
+from kompakt.session.reader import SessionReader
 from kompakt.session.row_codec import with_facts
 from kompakt.session.session import Session
-from kompakt.store.values import Head
+from kompakt.store.records import Head
 from kompakt.wire.registry import WIRES
 
 SOURCE = "kompakt"
@@ -63,7 +63,7 @@ class Live:
     async def load(self) -> None:
         """Make the context from the store; close what a run that was cut short has left open."""
         reader = await self.session.reader()
-        found = await resumed(reader, model=self.model, tokenizer=self.tokenizer)
+        found = await resume_session(reader, model=self.model, tokenizer=self.tokenizer)
         self.context, self._shown, self._written = found.context, (), 0
         self._rows, self._events = reader.head.rows, reader.head.events
         left = self.open_calls()
@@ -80,7 +80,9 @@ class Live:
         history = self._wire.parse([], self.envelope)
         return history.with_messages(self.context.project())
 
-    async def _remembered(self, reader: Reader, found: Resumed, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    async def _remembered(
+        self, reader: SessionReader, found: ResumedSession, calls: Sequence[ToolCall]
+    ) -> list[ToolResult]:
         """Answer calls of a run that ended: with what a tool had answered, else that it was interrupted."""
         wanted = {call.id for call in calls}
         made = [
@@ -161,7 +163,7 @@ class Live:
         """Keep what a tool answered while others of its step are still at work."""
 
         async def make(head: Head) -> Draft:
-            draft = Draft(head, self.session.coding(head.format))
+            draft = Draft(head, self.session.codec(head.format))
             times = {"started_at": result.started_at, "finished_at": result.finished_at}
             item = {
                 "call": result.call_id,
@@ -171,7 +173,7 @@ class Live:
                 "status": result.status,
                 **times,
             }
-            draft.add(draft.coding.cleaned(item), Message("tool", (result,)), kind="finished")
+            draft.add(draft.codec.cleaned(item), Message("tool", (result,)), kind="finished")
             return draft
 
         await self.session.write(make)

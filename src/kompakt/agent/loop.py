@@ -29,7 +29,7 @@ from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compaction import Prepared, SessionCompaction, Wish
+from kompakt.session.compaction import CompactionOptions, PreparedCompaction, SessionCompaction
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")
@@ -168,9 +168,9 @@ class Loop:
         if self._ahead.may_begin:
             await self._ahead.begin(self._wish(goal))
 
-    def _wish(self, goal: int | None, *, reason: str | None = None) -> Wish:
+    def _wish(self, goal: int | None, *, reason: str | None = None) -> CompactionOptions:
         budget, shown = self._budget.scaled(self._ratio), self._live.context.projected_tokens
-        return Wish(
+        return CompactionOptions(
             reason=reason if goal is None else reason_for(goal, shown),
             budget=budget if goal is None else budget.down_to(goal, shown=shown),
             policy=self._policy,
@@ -223,7 +223,7 @@ class Loop:
         counted = int(tokens * self._ratio)
         return tokens < self._live.context.projected_tokens and not self._budget.due(counted)
 
-    def _still_fits(self, prepared: Prepared) -> bool:
+    def _still_fits(self, prepared: PreparedCompaction) -> bool:
         """Tell whether what was prepared leaves room, now that more was said."""
         grown = self._live.context.projected_tokens - prepared.record.tokens_before
         tokens = prepared.record.tokens_after + grown

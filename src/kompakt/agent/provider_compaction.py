@@ -18,7 +18,7 @@ from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject, Message, Opaque
 from kompakt.model.phrases import UNREADABLE
 from kompakt.session.compaction import SessionCompaction
-from kompakt.session.provider_compaction import Shown, publish
+from kompakt.session.provider_compaction import ProviderView, publish
 from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
@@ -87,7 +87,7 @@ class Native:
             return None
         return await publish(session, reader, shown, fits=fits, model=self._model, tokenizer=self._live.tokenizer)
 
-    def _shown(self, reply: Reply) -> Shown | None:
+    def _shown(self, reply: Reply) -> ProviderView | None:
         """Put what the provider made beside the user's own words."""
         wire = WIRES[self._live.format]
         made = [*wire.parse(list(reply.items), None)]
@@ -102,7 +102,7 @@ class Native:
         else:
             messages = [*words, *made]
         reason = "made by the provider"
-        return Shown(messages=tuple(messages), summary=_summary(block), reason=reason, asks=True)
+        return ProviderView(messages=tuple(messages), summary=_summary(block), reason=reason, asks=True)
 
     def _words(self) -> list[Message]:
         """Return what the user has said: the first request, and the newest that there is room for; and the system."""
@@ -134,7 +134,7 @@ class Native:
         first = next((message for message in messages[:at] if is_request(message)), None)
         kept = [*([first] if first is not None else []), *messages[at:]]
         block = next(part for part in messages[at].parts if _is_compaction(part))
-        shown = Shown(messages=tuple(kept), summary=_summary(block), reason="made by the provider", asks=False)
+        shown = ProviderView(messages=tuple(kept), summary=_summary(block), reason="made by the provider", asks=False)
         try:
             reader = await self._live.session.reader()
             return await publish(

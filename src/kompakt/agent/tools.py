@@ -18,7 +18,7 @@ from kompakt.agent.client import ToolSpec
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json, JsonObject, ToolCall, ToolResult
 from kompakt.model.phrases import NOT_FINISHED
-from kompakt.store.encoding import decode, encode
+from kompakt.store.codec import decode, encode
 
 Function = Callable[..., Any]
 

@@ -30,14 +30,14 @@ from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.tokens import Tokenizer, count
 from kompakt.session.draft import Draft
-from kompakt.session.projection import Resumed, projected, resumed
-from kompakt.session.reader import Reader
-from kompakt.session.resume_prompt import is_amid, resuming, room_for
+from kompakt.session.projection import ResumedSession, project_session, resume_session
+from kompakt.session.reader import SessionReader
+from kompakt.session.resume_prompt import mid_step, resuming, room_for
 from kompakt.session.retrying_summarizer import with_summarizer
-from kompakt.session.row_codec import Coding
-from kompakt.session.timeline import Compacted, Entry, Failed, Frame
-from kompakt.store.encoding import encode
-from kompakt.store.values import Fence, Head
+from kompakt.session.row_codec import RowCodec
+from kompakt.session.timeline import CompactionFailure, CompactionRecord, Frame, ViewEntry
+from kompakt.store.codec import encode
+from kompakt.store.records import Fence, Head
 from kompakt.wire.registry import WIRES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ TRIES = 3
 RECOVERABLE = "everything that was left out is in the store"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants of a compaction."""
 
     budget: int | Budget | None = None
@@ -76,10 +76,10 @@ class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     report: Report | None = None
 
 
-class Prepared(msgspec.Struct):
+class PreparedCompaction(msgspec.Struct):
     """A compaction that only waits to be written."""
 
-    record: Compacted
+    record: CompactionRecord
     summary: str
     report: Report
     asks: bool = False
@@ -88,11 +88,11 @@ class Prepared(msgspec.Struct):
     """Whether there is anything to write: a trigger may fire and its strategy find nothing to do."""
 
 
-async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompaction:
+async def compact(session: Session, wish: CompactionOptions, fence: Fence) -> SessionCompaction:
     """Compact a session whose lock is held, when there is a reason to: one read, one commit."""
     for _ in range(TRIES):
         reader = await session.reader()
-        now = await resumed(reader, model=wish.model, tokenizer=wish.tokenizer)
+        now = await resume_session(reader, model=wish.model, tokenizer=wish.tokenizer)
         policy, tokens, triggered = policy_named(wish.policy), now.context.projected_tokens, False
         if not now.markers and wish.reason is None:
             triggered = not budget_of(now, wish).due(tokens)
@@ -102,11 +102,11 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompac
             if not await _request(session, reader, now, wish):
                 continue
         try:
-            prepared = await worked_out(reader, now, wish, now.markers, triggered=triggered)
+            prepared = await prepare_from(reader, now, wish, now.markers, triggered=triggered)
         except DoesNotFit as error:
             _log.warning("session %r was not compacted: %s", session.id, error)
             given_up = tuple(seq for seq, marker in now.markers.items() if marker.auto)
-            failure = Failed(reason=str(error)[:MAX_FAULT], markers=given_up)
+            failure = CompactionFailure(reason=str(error)[:MAX_FAULT], markers=given_up)
             await session.do(lambda _, failure=failure: [failure])
             raise
         if not prepared.changed:
@@ -116,7 +116,7 @@ async def carry_out(session: Session, wish: Wish, fence: Fence) -> SessionCompac
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
 
 
-async def _request(session: Session, reader: Reader, now: Resumed, wish: Wish) -> bool:
+async def _request(session: Session, reader: SessionReader, now: ResumedSession, wish: CompactionOptions) -> bool:
     """Write a marker before a compaction that waits for a summarizer; false when somebody else has written since."""
     marker = Marker(reason=wish.reason)
     row = await session.request_compaction(auto=True, reason=wish.reason)
@@ -127,7 +127,7 @@ async def _request(session: Session, reader: Reader, now: Resumed, wish: Wish) -
     return True
 
 
-def told(prepared: Prepared) -> SessionCompaction:
+def told(prepared: PreparedCompaction) -> SessionCompaction:
     """Let everyone know that a compaction is written."""
     announce(prepared.report)
     record = prepared.record
@@ -140,7 +140,7 @@ def told(prepared: Prepared) -> SessionCompaction:
     )
 
 
-def standing(reader: Reader, tokens: int) -> SessionCompaction:
+def standing(reader: SessionReader, tokens: int) -> SessionCompaction:
     """Say what a session stands on when nothing was done."""
     pivot = reader.timeline.pivot
     return SessionCompaction(
@@ -148,37 +148,39 @@ def standing(reader: Reader, tokens: int) -> SessionCompaction:
     )
 
 
-async def written(session: Session, prepared: Prepared, reader: Reader, fence: Fence) -> bool:
+async def written(session: Session, prepared: PreparedCompaction, reader: SessionReader, fence: Fence) -> bool:
     """Write a compaction in one batch, unless something was done to the session as a whole meanwhile."""
     stale = False
 
     async def make(head: Head) -> Draft:
         nonlocal stale
-        draft = Draft(head, reader.coding)
+        draft = Draft(head, reader.codec)
         stale = (head.created, head.events) != (reader.head.created, reader.head.events)
         if not stale:
-            write(draft, prepared, reader.coding, asks=prepared.asks and not await _goes_on(session, reader, head))
+            write(draft, prepared, reader.codec, asks=prepared.asks and not await _goes_on(session, reader, head))
         return draft
 
     await session.write(make, fence=fence)
     return not stale
 
 
-async def _goes_on(session: Session, reader: Reader, head: Head) -> bool:
+async def _goes_on(session: Session, reader: SessionReader, head: Head) -> bool:
     """Tell whether a step has begun since a compaction was prepared, and is not over."""
     if head.rows == reader.head.rows:
         return False
-    now = await resumed(await session.reader())
-    return is_amid(now.context.messages, now.context.contract)
+    now = await resume_session(await session.reader())
+    return mid_step(now.context.messages, now.context.contract)
 
 
-def budget_of(session: Resumed, wish: Wish) -> Budget:
+def budget_of(session: ResumedSession, wish: CompactionOptions) -> Budget:
     """Return the budget that a wish means for a session."""
     model, policy = wish.model or session.history.model, policy_named(wish.policy)
     return api.budget_for(wish.budget, model, policy, request=session.history)
 
 
-def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: tuple[str, ...]) -> Order:
+def order_of(
+    session: ResumedSession, wish: CompactionOptions, markers: Mapping[int, Marker], pins: tuple[str, ...]
+) -> Order:
     """Say what is asked of the engine."""
     said = [marker.instructions for marker in markers.values() if marker.instructions]
     policy = policy_named(wish.policy)
@@ -193,9 +195,14 @@ def order_of(session: Resumed, wish: Wish, markers: Mapping[int, Marker], pins: 
     )
 
 
-async def worked_out(
-    reader: Reader, session: Resumed, wish: Wish, markers: Mapping[int, Marker], *, triggered: bool = False
-) -> Prepared:
+async def prepare_from(
+    reader: SessionReader,
+    session: ResumedSession,
+    wish: CompactionOptions,
+    markers: Mapping[int, Marker],
+    *,
+    triggered: bool = False,
+) -> PreparedCompaction:
     """Work out a compaction of what was read; the store is not touched.
 
     Without markers the compaction is automatic, and its marker is written together with it. ``triggered`` runs what the
@@ -206,10 +213,10 @@ async def worked_out(
     """
     began = time.perf_counter()
     order = order_of(session, wish, markers, reader.timeline.pins)
-    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, wish.summarizer, reader.coding))
+    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, wish.summarizer, reader.codec))
     before = session.context.projected_tokens
     auto = is_auto(markers)
-    asks = auto and not is_amid(session.context.messages, session.context.contract)
+    asks = auto and not mid_step(session.context.messages, session.context.contract)
     order = msgspec.structs.replace(order, spare=_mending(session) + (room_for(order.counter) if asks else 0))
     replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
     outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
@@ -217,7 +224,7 @@ async def worked_out(
     reason = (wish.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
     account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
     failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
-    failures = tuple(reader.coding.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
+    failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
     prepared = recorded(reader, session, outcome.context, account, markers=markers, auto=auto, failures=failures)
     summarized = not triggered or outcome.context.summary_text is not None
     prepared.asks = asks and summarized and not outcome.context.single_message  # which asks to go on by itself
@@ -248,21 +255,21 @@ class _Account(NamedTuple):
 
 
 def recorded(
-    reader: Reader,
-    session: Resumed,
+    reader: SessionReader,
+    session: ResumedSession,
     context: Context,
     account: _Account,
     *,
     markers: Mapping[int, Marker] = MappingProxyType({}),
     auto: bool = False,
     failures: tuple[str, ...] = (),
-) -> Prepared:
+) -> PreparedCompaction:
     """Put what a context shows into a record."""
     state, kept = state_of(context)
     report = msgspec.structs.replace(_report(session, context, account, state), failures=failures)
     brief = msgspec.structs.replace(report, actions=())  # one for each message that was ever there: told, not kept
-    frame = Frame(view=tuple(_entry(session, one, reader.coding) for one in kept), state=state, report=brief)
-    record = Compacted(
+    frame = Frame(view=tuple(_entry(session, one, reader.codec) for one in kept), state=state, report=brief)
+    record = CompactionRecord(
         id=new_id(),
         frame=frame_text(frame),
         covers_to=_covers_to(session, kept, reader),
@@ -275,7 +282,7 @@ def recorded(
         tokens_after=report.tokens_after,
         failures=failures,
     )
-    return Prepared(record, state.summary, report)
+    return PreparedCompaction(record, state.summary, report)
 
 
 def is_auto(markers: Mapping[int, Marker]) -> bool:
@@ -283,9 +290,9 @@ def is_auto(markers: Mapping[int, Marker]) -> bool:
     return all(marker.auto for marker in markers.values())
 
 
-def _mending(session: Resumed) -> int:
+def _mending(session: ResumedSession) -> int:
     """Count what has to be added to a broken history so that the provider takes it."""
-    shown = projected(session)
+    shown = project_session(session)
     if not shown.repairs:
         return 0
     repaired = api.parse(shown.payload, session.history.format)
@@ -316,7 +323,7 @@ async def apply(
     """
     for _ in range(TRIES):
         reader = await session.reader()
-        now = await resumed(reader, tokenizer=tokenizer)
+        now = await resume_session(reader, tokenizer=tokenizer)
         now.context.pinned_texts = list(reader.timeline.pins)
         before, began = now.context.projected_tokens, time.perf_counter()
         if not await strategy(now.context):
@@ -333,18 +340,18 @@ async def apply(
     raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
 
 
-def _entry(session: Resumed, kept: Kept, coding: Coding) -> Entry:
+def _entry(session: ResumedSession, kept: Kept, codec: RowCodec) -> ViewEntry:
     seq, message = session.seqs[kept.index], kept.instead
     if message is None and seq in session.altered:  # what an earlier compaction shows instead is what this one found
         message = session.context.messages[kept.index]
     if message is None:
-        return Entry(seq)
-    (item,) = coding.wire.render(message)
+        return ViewEntry(seq)
+    (item,) = codec.wire.render(message)
     now = time.time()  # the engine says 0 for what it has just hidden: the same history gives the same values there
-    return Entry(seq, item, kept.pruned, tuple(at or now for at in kept.pruned_at))
+    return ViewEntry(seq, item, kept.pruned, tuple(at or now for at in kept.pruned_at))
 
 
-def _covers_to(session: Resumed, kept: list[Kept], reader: Reader) -> int:
+def _covers_to(session: ResumedSession, kept: list[Kept], reader: SessionReader) -> int:
     """Find the last row that is no longer shown."""
     shown = {one.index for one in kept}
     hidden = [seq for index, seq in enumerate(session.seqs) if index not in shown]
@@ -352,7 +359,7 @@ def _covers_to(session: Resumed, kept: list[Kept], reader: Reader) -> int:
     return max([*hidden, pivot.covers_to if pivot is not None else 0])
 
 
-def _report(session: Resumed, context: Context, account: _Account, state: State) -> Report:
+def _report(session: ResumedSession, context: Context, account: _Account, state: State) -> Report:
     return Report(
         policy=account.policy,
         reason=account.reason,
@@ -369,7 +376,7 @@ def _report(session: Resumed, context: Context, account: _Account, state: State)
     )
 
 
-def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> None:
+def write(draft: Draft, prepared: PreparedCompaction, codec: RowCodec, *, asks: bool) -> None:
     """Put a prepared compaction into a draft: its marker where nobody wrote one, summary, resume message, record."""
     record = prepared.record
     if record.auto and not record.markers:
@@ -378,14 +385,14 @@ def write(draft: Draft, prepared: Prepared, coding: Coding, *, asks: bool) -> No
     resume = 0
     if asks:
         message = resuming()
-        (item,) = coding.wire.render(message)
+        (item,) = codec.wire.render(message)
         resume = draft.add(item, message, kind="resume")
     draft.do(msgspec.structs.replace(record, summary=summary, resume=resume))
 
 
 def add_marker(draft: Draft, marker: Marker) -> int:
     """Append a request to compact to a draft; return its row."""
-    return draft.add(draft.coding.cleaned(msgspec.to_builtins(marker)), Message("user", (marker,)), kind="marker")
+    return draft.add(draft.codec.cleaned(msgspec.to_builtins(marker)), Message("user", (marker,)), kind="marker")
 
 
 def _spoken(text: str) -> Message:

@@ -15,18 +15,17 @@ import msgspec
 
 from kompakt.model.messages import Json, Message
 from kompakt.model.references import candidates
-from kompakt.session.row_codec import Coding, Stored, begins_turn
-from kompakt.session.timeline import Compacted, Deed, Edited, Failed, Pinned, Reverted, Undone
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Event, Head, Row, RowKind
+from kompakt.session.row_codec import RowCodec, StoredMessage, begins_turn
+from kompakt.session.timeline import CompactionFailure, CompactionRecord, Pin, Revert, SessionEvent, SummaryEdit, Undo
+from kompakt.store.records import Batch, Head, Records, RowKind, StoredEvent, StoredRow
 
 _KINDS: dict[type, str] = {
-    Compacted: "compaction",
-    Failed: "failure",
-    Undone: "undo",
-    Reverted: "revert",
-    Edited: "edit",
-    Pinned: "pin",
+    CompactionRecord: "compaction",
+    CompactionFailure: "failure",
+    Undo: "undo",
+    Revert: "revert",
+    SummaryEdit: "edit",
+    Pin: "pin",
 }
 _SHORT = 6
 """Lengths of a name that are asked for first; nearly always one of them is free."""
@@ -35,17 +34,17 @@ _SHORT = 6
 class Draft:
     """What is to be written behind a head."""
 
-    def __init__(self, head: Head, coding: Coding) -> None:
+    def __init__(self, head: Head, codec: RowCodec) -> None:
         self.seen = head
         self.head = head
-        self.coding = coding
-        self._rows: list[Row] = []
-        self._events: list[Event] = []
+        self.codec = codec
+        self._rows: list[StoredRow] = []
+        self._events: list[StoredEvent] = []
         self._blobs: dict[str, bytes] = {}
 
     def add(self, item: Json, message: Message, *, kind: RowKind = "message") -> int:
         """Append a row; return its number."""
-        row, blobs = self.coding.row(self.head, item, message, kind=kind)
+        row, blobs = self.codec.row(self.head, item, message, kind=kind)
         self._rows.append(row)
         self._blobs |= blobs
         self.head = msgspec.structs.replace(
@@ -58,18 +57,18 @@ class Draft:
         )
         return row.seq
 
-    def do(self, deed: Deed) -> int:
+    def do(self, deed: SessionEvent) -> int:
         """Append an event; return its number."""
-        packed = self.coding.packing.pack(msgspec.to_builtins(deed))
+        packed = self.codec.value_codec.pack(msgspec.to_builtins(deed))
         number = self.head.events + 1
         tip = self.head.rows
-        event = Event(number, _KINDS[type(deed)], tip, time.time(), packed.data, tuple(sorted(packed.blobs)))
+        event = StoredEvent(number, _KINDS[type(deed)], tip, time.time(), packed.data, tuple(sorted(packed.blobs)))
         self._events.append(event)
         self._blobs |= packed.blobs
         self.head = msgspec.structs.replace(self.head, events=number)
         return number
 
-    def copy(self, rows: Iterable[Stored], blobs: dict[str, bytes]) -> None:
+    def copy(self, rows: Iterable[StoredMessage], blobs: dict[str, bytes]) -> None:
         """Append rows of another session as they are, but for their numbers."""
         for one in rows:
             seq, said = self.head.rows + 1, one.row.kind == "message"
@@ -78,7 +77,7 @@ class Draft:
                     one.row,
                     seq=seq,
                     name=one.row.name if said else f"k{seq}",
-                    words=self.coding.words(one.message) if said else "",
+                    words=self.codec.words(one.message) if said else "",
                 )
             )
             messages = self.head.messages + said
@@ -95,7 +94,7 @@ class Draft:
         self.change(touched=time.time())
         return Batch(id or token_hex(16), self.head, rows, tuple(self._events), self._blobs)
 
-    async def _named(self, records: Records) -> tuple[Row, ...]:
+    async def _named(self, records: Records) -> tuple[StoredRow, ...]:
         wanted = {name for row in self._nameless() for name in islice(candidates(row.chain), _SHORT)}
         taken = set(await records.named(self.head.key, wanted)) if wanted else set[str]()
         tried = _SHORT
@@ -103,16 +102,16 @@ class Draft:
             tried *= 8
             rest = {name for row in self._nameless() for name in islice(candidates(row.chain), tried)}
             taken = set(await records.named(self.head.key, rest))
-        named: list[Row] = []
+        named: list[StoredRow] = []
         for row in self._rows:
             name = row.name or _free(row, taken)
             taken.add(name)
             named.append(row if row.name else msgspec.structs.replace(row, name=name))
         return tuple(named)
 
-    def _nameless(self) -> Iterable[Row]:
+    def _nameless(self) -> Iterable[StoredRow]:
         return (row for row in self._rows if not row.name)
 
 
-def _free(row: Row, taken: Collection[str]) -> str:
+def _free(row: StoredRow, taken: Collection[str]) -> str:
     return next(name for name in candidates(row.chain) if name not in taken)

@@ -13,8 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from kompakt.errors import Busy, StoreError
-from kompakt.store.records import Records
-from kompakt.store.values import Fence
+from kompakt.store.records import Fence, Records
 
 _log = logging.getLogger("kompakt.session")
 

@@ -11,23 +11,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kompakt.session.compaction import Prepared, SessionCompaction, Wish, budget_of, told, worked_out, written
+from kompakt.session.compaction import (
+    CompactionOptions,
+    PreparedCompaction,
+    SessionCompaction,
+    budget_of,
+    prepare_from,
+    told,
+    written,
+)
 from kompakt.session.lock import hold
-from kompakt.session.projection import Resumed, resumed
-from kompakt.session.reader import Reader
+from kompakt.session.projection import ResumedSession, resume_session
+from kompakt.session.reader import SessionReader
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
 
 
-class Plan(NamedTuple):
+class CompactionPlan(NamedTuple):
     """A compaction to be worked out, of a session as it was at one moment."""
 
-    reader: Reader
-    session: Resumed
-    wish: Wish
+    reader: SessionReader
+    session: ResumedSession
+    wish: CompactionOptions
 
-    async def prepared(self) -> Prepared:
+    async def prepared(self) -> PreparedCompaction:
         """Work it out; may wait for a summariser, and for nothing else.
 
         Raises:
@@ -36,16 +44,16 @@ class Plan(NamedTuple):
         budget = budget_of(self.session, self.wish)
         reason = self.wish.reason or f"prepared ahead of {budget.trigger} tokens"
         wish = msgspec.structs.replace(self.wish, reason=reason)
-        return await worked_out(self.reader, self.session, wish, {})  # the markers are known when it is published
+        return await prepare_from(self.reader, self.session, wish, {})  # the markers are known when it is published
 
 
-async def plan(session: Session, wish: Wish) -> Plan:
+async def plan(session: Session, wish: CompactionOptions) -> CompactionPlan:
     """Read what a compaction has to know."""
     reader = await session.reader()
-    return Plan(reader, await resumed(reader, model=wish.model, tokenizer=wish.tokenizer), wish)
+    return CompactionPlan(reader, await resume_session(reader, model=wish.model, tokenizer=wish.tokenizer), wish)
 
 
-async def publish(session: Session, planned: Plan, prepared: Prepared) -> SessionCompaction | None:
+async def publish(session: Session, planned: CompactionPlan, prepared: PreparedCompaction) -> SessionCompaction | None:
     """Write a compaction that was worked out ahead; ``None``, and nothing is written, when it no longer fits.
 
     A person who has asked meanwhile is not answered with something that was made before.

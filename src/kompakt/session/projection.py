@@ -16,13 +16,13 @@ from kompakt.engine.pivot.saved_state import FULL_LEDGER, State, resume
 from kompakt.engine.pivot.text import told_in_full
 from kompakt.model.messages import History, Json, Marker
 from kompakt.model.tokens import Counter, Tokenizer, counter_of
-from kompakt.session.reader import Reader
-from kompakt.session.resume_prompt import is_amid
-from kompakt.session.row_codec import Stored, history_of
+from kompakt.session.reader import SessionReader
+from kompakt.session.resume_prompt import mid_step
+from kompakt.session.row_codec import StoredMessage, history_of
 from kompakt.wire.registry import WIRES
 
 
-class Projected(msgspec.Struct, frozen=True):
+class SessionProjection(msgspec.Struct, frozen=True):
     """What the model will see."""
 
     payload: Json
@@ -34,7 +34,7 @@ class Projected(msgspec.Struct, frozen=True):
     """What had to be mended so that the provider takes it."""
 
 
-class Resumed(msgspec.Struct):
+class ResumedSession(msgspec.Struct):
     """The context of a stored session, and which row each of its messages is."""
 
     context: Context
@@ -49,7 +49,9 @@ class Resumed(msgspec.Struct):
     """The requests to compact that nothing has answered yet, by their rows."""
 
 
-async def resumed(reader: Reader, *, model: str | None = None, tokenizer: Tokenizer | None = None) -> Resumed:
+async def resume_session(
+    reader: SessionReader, *, model: str | None = None, tokenizer: Tokenizer | None = None
+) -> ResumedSession:
     """Make the context of a session as it is now, counted by a tokenizer, else for a model, else for its own model."""
     pivot = reader.timeline.pivot
     frame = await reader.frame(pivot) if pivot is not None else None
@@ -62,7 +64,9 @@ async def resumed(reader: Reader, *, model: str | None = None, tokenizer: Tokeni
     return session
 
 
-def _put_together(envelope: History, state: State, every: Sequence[Stored], kept: int, counter: Counter) -> Resumed:
+def _put_together(
+    envelope: History, state: State, every: Sequence[StoredMessage], kept: int, counter: Counter
+) -> ResumedSession:
     names = tuple(one.row.name for one in every)
     annotations = [one.annotation for one in every if one.note.counter == counter.name]
     context = resume(
@@ -80,20 +84,20 @@ def _put_together(envelope: History, state: State, every: Sequence[Stored], kept
     }  # who speaks next joins it, where roles alternate
     context.extend(one.message for one in every[kept:])
     history = envelope.with_messages(one.message for one in every)
-    return Resumed(context, history, [one.row.seq for one in every], names, [one.row.kind for one in every])
+    return ResumedSession(context, history, [one.row.seq for one in every], names, [one.row.kind for one in every])
 
 
-def projected(session: Resumed) -> Projected:
+def project_session(session: ResumedSession) -> SessionProjection:
     """Say what the model will see, mended where it has to be."""
     context = session.context
     messages = list(context.project())
     history = session.history.with_messages(messages)
     mended = api.repair(history, resting=_rests(history))
     repairs = tuple(map(str, mended.changes))
-    return Projected(mended.payload, history, context.projected_tokens, repairs)
+    return SessionProjection(mended.payload, history, context.projected_tokens, repairs)
 
 
-def ledger_without(session: Resumed, seqs: Collection[int]) -> str:
+def ledger_without(session: ResumedSession, seqs: Collection[int]) -> str:
     """Take the facts from all rows that are not among those that will be shown."""
     context = session.context
     snapshot = context.snapshot()
@@ -107,4 +111,4 @@ def ledger_without(session: Resumed, seqs: Collection[int]) -> str:
 
 def _rests(history: History) -> bool:
     """Tell whether the assistant had the last word, so that nothing is about to be sent."""
-    return bool(history.messages) and history.messages[-1].role == "assistant" and not is_amid(history.messages)
+    return bool(history.messages) and history.messages[-1].role == "assistant" and not mid_step(history.messages)

@@ -19,7 +19,7 @@ from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
 from kompakt.session.compaction import (
     RECOVERABLE,
-    Prepared,
+    PreparedCompaction,
     SessionCompaction,
     frame_text,
     is_auto,
@@ -29,10 +29,10 @@ from kompakt.session.compaction import (
 )
 from kompakt.session.draft import Draft
 from kompakt.session.lock import hold
-from kompakt.session.projection import Resumed, ledger_without, resumed
-from kompakt.session.reader import Reader
-from kompakt.session.timeline import Compacted, Entry, Frame
-from kompakt.store.values import Head
+from kompakt.session.projection import ResumedSession, ledger_without, resume_session
+from kompakt.session.reader import SessionReader
+from kompakt.session.timeline import CompactionRecord, Frame, ViewEntry
+from kompakt.store.records import Head
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 POLICY = "provider"
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
     """What the model sees from now on."""
 
     messages: tuple[Message, ...]
@@ -53,8 +53,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 async def publish(
     session: Session,
-    reader: Reader,
-    shown: Shown,
+    reader: SessionReader,
+    shown: ProviderView,
     *,
     fits: Callable[[int], bool],
     model: str | None = None,
@@ -64,19 +64,19 @@ async def publish(
 
     ``None``, and nothing is written, when that does not fit or something was done to the session as a whole meanwhile.
     """
-    now = await resumed(reader, model=model, tokenizer=tokenizer)
-    done: list[Prepared] = []
+    now = await resume_session(reader, model=model, tokenizer=tokenizer)
+    done: list[PreparedCompaction] = []
 
     async with hold(session.records, session.key, "compaction") as fence:
         markers = await (await session.reader()).markers()
 
         async def make(head: Head) -> Draft:
-            draft, done[:] = Draft(head, reader.coding), []
+            draft, done[:] = Draft(head, reader.codec), []
             if (head.created, head.events) == (reader.head.created, reader.head.events):
                 prepared = _prepared(draft, reader, now, shown, markers)
                 if not fits(prepared.report.tokens_after):
-                    return Draft(head, reader.coding)
-                write(draft, prepared, reader.coding, asks=shown.asks and is_auto(markers))
+                    return Draft(head, reader.codec)
+                write(draft, prepared, reader.codec, asks=shown.asks and is_auto(markers))
                 done.append(prepared)
             return draft
 
@@ -84,13 +84,15 @@ async def publish(
     return told(done[0]) if done else None
 
 
-def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers: Mapping[int, Marker]) -> Prepared:
+def _prepared(
+    draft: Draft, reader: SessionReader, now: ResumedSession, shown: ProviderView, markers: Mapping[int, Marker]
+) -> PreparedCompaction:
     """Find the rows of what is shown, or insert them, and put it into a record."""
     known: dict[bytes, list[int]] = {}
     for seq, message in zip(now.seqs, now.context.messages, strict=True):
         known.setdefault(digest(message), []).append(seq)
     history = now.history.with_messages(shown.messages)
-    view = [_placed(draft, known, item, message) for item, message in reader.coding.items(history)]
+    view = [_placed(draft, known, item, message) for item, message in reader.codec.items(history)]
     seqs = [entry.seq for entry in view]
     texts = [message.text for message in shown.messages]
     state = State(
@@ -112,7 +114,7 @@ def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers:
         told=shown.summary,
         recoverable=RECOVERABLE,
     )
-    record = Compacted(
+    record = CompactionRecord(
         id=new_id(),
         frame=frame_text(Frame(view=tuple(view), state=state, report=report)),
         covers_to=max([seq for seq in now.seqs if seq not in seqs], default=0),
@@ -124,12 +126,12 @@ def _prepared(draft: Draft, reader: Reader, now: Resumed, shown: Shown, markers:
         tokens_before=report.tokens_before,
         tokens_after=report.tokens_after,
     )
-    return Prepared(record, shown.summary, report)
+    return PreparedCompaction(record, shown.summary, report)
 
 
-def _placed(draft: Draft, known: dict[bytes, list[int]], item: object, message: Message) -> Entry:
+def _placed(draft: Draft, known: dict[bytes, list[int]], item: object, message: Message) -> ViewEntry:
     seqs = known.get(digest(message))
-    return Entry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
+    return ViewEntry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
 
 
 def _breaks(before: Sequence[int], view: Sequence[int]) -> list[int]:

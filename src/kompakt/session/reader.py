@@ -15,11 +15,10 @@ import msgspec
 from kompakt.errors import StoreDamaged
 from kompakt.model.groups import Grouping, cuts_of
 from kompakt.model.messages import Json, JsonObject, Marker, ToolResult
-from kompakt.session.row_codec import Coding, Stored
-from kompakt.session.timeline import Compacted, Deed, Done, Entry, Frame, Timeline
-from kompakt.store.encoding import Packing, decode, pointed
-from kompakt.store.records import Records
-from kompakt.store.values import Event, Head, Row
+from kompakt.session.row_codec import RowCodec, StoredMessage
+from kompakt.session.timeline import CompactionRecord, Frame, RecordedEvent, SessionEvent, Timeline, ViewEntry
+from kompakt.store.codec import ValueCodec, decode, pointed
+from kompakt.store.records import Head, Records, StoredEvent, StoredRow
 
 PAGE = 500
 """Rows read at once."""
@@ -28,40 +27,40 @@ PAGE = 500
 class SessionRows(NamedTuple):
     """The messages that a session shows."""
 
-    every: list[Stored]
+    every: list[StoredMessage]
     kept: int
     """How many of them, the first ones, the newest compaction kept."""
     markers: dict[int, Marker]
     """The requests to compact that nothing has answered yet, by their rows."""
 
 
-class Reader:
+class SessionReader:
     """Reads one session as it was when its head was read."""
 
-    def __init__(self, records: Records, head: Head, coding: Coding, timeline: Timeline) -> None:
+    def __init__(self, records: Records, head: Head, codec: RowCodec, timeline: Timeline) -> None:
         self.records = records
         self.head = head
-        self.coding = coding
+        self.codec = codec
         self.timeline = timeline
 
     @property
     def envelope(self) -> JsonObject | None:
         """The request that the messages belong to."""
-        value = self.coding.packing.unpack(self.head.envelope, where="the envelope of the session")
+        value = self.codec.value_codec.unpack(self.head.envelope, where="the envelope of the session")
         if value is not None and not isinstance(value, dict):
             raise StoreDamaged("the envelope of the session is not an object; restore the store from a backup")
         return value
 
-    async def stored(self, rows: Sequence[Row]) -> list[Stored]:
+    async def stored(self, rows: Sequence[StoredRow]) -> list[StoredMessage]:
         """Read rows with their blobs."""
-        return self.coding.stored(rows, await self.blobs(rows))
+        return self.codec.stored(rows, await self.blobs(rows))
 
-    async def blobs(self, rows: Sequence[Row]) -> dict[str, bytes]:
+    async def blobs(self, rows: Sequence[StoredRow]) -> dict[str, bytes]:
         """Read the blobs that rows point to."""
         wanted = {hash for row in rows for hash in row.blobs}
         return await self.records.blobs(self.head.tenant, wanted) if wanted else {}
 
-    async def rows(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[Row]]:
+    async def rows(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[StoredRow]]:
         """Go through the live rows in pages, as they are kept."""
         last = self.head.rows if upto is None else upto
         for first, end in self.timeline.live_spans(after, last):
@@ -87,10 +86,10 @@ class Reader:
                 seqs.append(one.row.seq)
         return [seqs[cut] for cut in cuts_of(grouping)]
 
-    async def pages(self) -> AsyncIterator[list[Stored]]:
+    async def pages(self) -> AsyncIterator[list[StoredMessage]]:
         """Go through all live rows in pages, none of which ends inside a group."""
         cuts = await self.cuts()
-        held: list[Row] = []
+        held: list[StoredRow] = []
         async for rows in self.rows():
             held += rows
             end = cuts[bisect(cuts, held[-1].seq) - 1]
@@ -99,14 +98,14 @@ class Reader:
                 yield await self.stored(page)
                 held = held[len(page) :]
 
-    async def all(self, *, after: int = 0, upto: int | None = None) -> list[Stored]:
+    async def all(self, *, after: int = 0, upto: int | None = None) -> list[StoredMessage]:
         """Read live rows, all of them."""
-        held: list[Row] = []
+        held: list[StoredRow] = []
         async for rows in self.rows(after=after, upto=upto):
             held += rows
         return await self.stored(held)
 
-    async def frame(self, record: Compacted) -> Frame:
+    async def frame(self, record: CompactionRecord) -> Frame:
         """Read what a compaction made, in the words its summary has now."""
         told = await self.text(record.frame, f"compaction {record.id}")
         try:
@@ -123,17 +122,17 @@ class Reader:
         """Read a text that may have been kept as a blob."""
         hash = pointed(value)
         blobs = await self.records.blobs(self.head.tenant, [hash]) if hash is not None else {}
-        return self.coding.packing.resolve(value, blobs, where=where)
+        return self.codec.value_codec.resolve(value, blobs, where=where)
 
     async def markers(self) -> dict[int, Marker]:
         """Return the requests to compact that nothing has answered yet, by their rows."""
         pivot = self.timeline.pivot
-        found: list[Row] = []
+        found: list[StoredRow] = []
         async for rows in self.rows(after=pivot.tip if pivot is not None else 0):
             found += [row for row in rows if row.kind == "marker"]
         return await self._markers(found)
 
-    async def _markers(self, rows: Sequence[Row]) -> dict[int, Marker]:
+    async def _markers(self, rows: Sequence[StoredRow]) -> dict[int, Marker]:
         """Read marker rows and leave out those that were answered."""
         open = [row for row in rows if row.seq not in self.timeline.answered]
         read = [(one.row.seq, one.message.parts[0]) for one in await self.stored(open)] if open else []
@@ -149,18 +148,18 @@ class Reader:
         if len(found) != len(entries):
             raise StoreDamaged("a compaction shows messages that are missing; undo it, or restore a backup")
         rows = [found[seq] for seq in entries]
-        kept, mute, markers = len(rows), self.timeline.mute, list[Row]()
+        kept, mute, markers = len(rows), self.timeline.mute, list[StoredRow]()
         async for page in self.rows(after=after):
             rows += [row for row in page if row.kind in ("message", "resume") and row.seq not in mute]
             markers += [row for row in page if row.kind == "marker"]
         instead = {seq: entry.item for seq, entry in entries.items() if entry.item is not None}
         blobs = await self.blobs([row for row in rows if row.seq not in instead])
-        read = self.coding.stored(rows, blobs, instead)
+        read = self.codec.stored(rows, blobs, instead)
         every = [_as_shown(one, entries.get(one.row.seq)) for one in read]
         return SessionRows(every, kept, await self._markers(markers))
 
 
-def _as_shown(one: Stored, entry: Entry | None) -> Stored:
+def _as_shown(one: StoredMessage, entry: ViewEntry | None) -> StoredMessage:
     """Mark what is hidden of a message; it was not counted as it is shown."""
     if entry is None or entry.item is None:
         return one
@@ -170,26 +169,26 @@ def _as_shown(one: Stored, entry: Entry | None) -> Stored:
         for j, part in enumerate(one.message.parts)
     ]
     message = msgspec.structs.replace(one.message, parts=tuple(shown))
-    return Stored(one.row, message, msgspec.structs.replace(one.note, counter=""))
+    return StoredMessage(one.row, message, msgspec.structs.replace(one.note, counter=""))
 
 
-async def timeline_of(records: Records, head: Head, packing: Packing) -> Timeline:
+async def timeline_of(records: Records, head: Head, value_codec: ValueCodec) -> Timeline:
     """Read the events of a session; what is large in them stays where it is."""
     events = [event for event in await records.events(head.key) if event.number <= head.events]
     wanted = {hash for event in events if event.kind not in _LARGE for hash in event.blobs}
     blobs = await records.blobs(head.tenant, wanted) if wanted else {}
-    return Timeline(_done(event, packing, blobs) for event in events)
+    return Timeline(_done(event, value_codec, blobs) for event in events)
 
 
 _LARGE = ("compaction", "edit")
 """Events of which the large part is read when somebody asks for it."""
 
 
-def _done(event: Event, packing: Packing, blobs: dict[str, bytes]) -> Done:
+def _done(event: StoredEvent, value_codec: ValueCodec, blobs: dict[str, bytes]) -> RecordedEvent:
     where = f"event {event.number}"
     own = blobs if event.blobs and event.kind not in _LARGE else None
     try:
-        deed = msgspec.convert(packing.unpack(event.data, own, where=where), Deed)
+        deed = msgspec.convert(value_codec.unpack(event.data, own, where=where), SessionEvent)
     except msgspec.ValidationError:
         raise StoreDamaged(f"{where}: not what kompakt writes; a newer version may have written it") from None
-    return Done(event.number, deed, event.at)
+    return RecordedEvent(event.number, deed, event.at)

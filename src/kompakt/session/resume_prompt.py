@@ -23,7 +23,7 @@ def room_for(counter: Counter) -> int:
     return counter.message(resuming()) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
 
 
-def is_amid(messages: Sequence[Message], contract: Contract | None = None) -> bool:
+def mid_step(messages: Sequence[Message], contract: Contract | None = None) -> bool:
     """Tell whether a step is not over: nobody may speak between a call and its result, and nobody has to.
 
     Where the provider takes no words beside results, the results that the model is about to read end nothing either.

@@ -18,8 +18,8 @@ from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult
 from kompakt.model.references import digest, linked
 from kompakt.model.tokens import Counter, json_text
-from kompakt.store.encoding import Packing
-from kompakt.store.values import Head, Row, RowKind
+from kompakt.store.codec import ValueCodec
+from kompakt.store.records import Head, RowKind, StoredRow
 from kompakt.wire.registry import WIRES
 
 Redact = Callable[[str], str]
@@ -57,10 +57,10 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     results: tuple[ResultNote, ...] = ()
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True):
     """A row and the message in it."""
 
-    row: Row
+    row: StoredRow
     message: Message
     note: Note
 
@@ -70,11 +70,11 @@ class Stored(msgspec.Struct, frozen=True):
         return Annotation(0, self.note.tokens, self.note.counter, digest(self.message).hex())
 
 
-class Coding:
+class RowCodec:
     """Writes and reads the messages of one session."""
 
     def __init__(
-        self, format: str, packing: Packing, *, redact: Redact | None = None, counter: Counter | None = None
+        self, format: str, value_codec: ValueCodec, *, redact: Redact | None = None, counter: Counter | None = None
     ) -> None:
         self.format = format
         wire = WIRES.get(format)
@@ -83,7 +83,7 @@ class Coding:
                 f"the session's format is {format!r}, which is none that kompakt writes; restore a backup"
             )
         self.wire = wire
-        self.packing = packing
+        self.value_codec = value_codec
         self._redact = redact
         self._counter = counter
 
@@ -111,9 +111,9 @@ class Coding:
 
     def row(
         self, head: Head, item: Json, message: Message, *, kind: RowKind = "message"
-    ) -> tuple[Row, dict[str, bytes]]:
+    ) -> tuple[StoredRow, dict[str, bytes]]:
         """Make the row behind a head's; its name is still to be found."""
-        packed = self.packing.pack(item)
+        packed = self.value_codec.pack(item)
         note = Note(
             message.id,
             message.source_id,
@@ -122,7 +122,7 @@ class Coding:
             self._counter_name,
             tuple(_result_notes(message)),
         )
-        row = Row(
+        row = StoredRow(
             seq=head.rows + 1,
             turn=max(1, head.turn + begins_turn(message, kind)),
             kind=kind,
@@ -130,7 +130,7 @@ class Coding:
             chain=linked(head.chain, message) if kind == "message" else head.chain,
             content=packed.content,
             item=packed.data,
-            note=self.packing.pack_whole(msgspec.to_builtins(note)),
+            note=self.value_codec.pack_whole(msgspec.to_builtins(note)),
             blobs=tuple(sorted(packed.blobs)),
             words=self.words(message) if kind == "message" else "",
         )
@@ -138,7 +138,7 @@ class Coding:
 
     def words(self, message: Message) -> str:
         """Return what an index may know of a message: nothing where parts are encrypted."""
-        return "" if self.packing.is_encrypted else words_of(message)[:MAX_WORDS]
+        return "" if self.value_codec.is_encrypted else words_of(message)[:MAX_WORDS]
 
     @property
     def _counter_name(self) -> str:
@@ -150,8 +150,8 @@ class Coding:
     # --- read -----------------------------------------------------------------------------------------------------
 
     def stored(
-        self, rows: Sequence[Row], blobs: dict[str, bytes], instead: Mapping[int, Json] = MappingProxyType({})
-    ) -> list[Stored]:
+        self, rows: Sequence[StoredRow], blobs: dict[str, bytes], instead: Mapping[int, Json] = MappingProxyType({})
+    ) -> list[StoredMessage]:
         """Read rows, all of them whole groups; ``instead`` has the items that are read in the place of some."""
         items = [instead[row.seq] if row.seq in instead else self.item(row, blobs) for row in rows]
         notes = [self.note(row) for row in rows]
@@ -164,20 +164,20 @@ class Coding:
             raise StoreDamaged(f"{len(wired)} rows hold {len(messages)} messages of the format {self.format!r}")
         parsed = iter(messages)
         return [
-            Stored(row, _noted(next(parsed), note) if _is_wired(row) else _own(row, item), note)
+            StoredMessage(row, _noted(next(parsed), note) if _is_wired(row) else _own(row, item), note)
             for row, item, note in zip(rows, items, notes, strict=True)
         ]
 
-    def item(self, row: Row, blobs: dict[str, bytes]) -> Json:
+    def item(self, row: StoredRow, blobs: dict[str, bytes]) -> Json:
         """Read the item of a row."""
         own = {hash: blobs[hash] for hash in row.blobs if hash in blobs} if row.blobs else None
-        return self.packing.unpack(row.item, own, where=f"message {row.seq} ({row.name})")
+        return self.value_codec.unpack(row.item, own, where=f"message {row.seq} ({row.name})")
 
-    def note(self, row: Row) -> Note:
+    def note(self, row: StoredRow) -> Note:
         """Read what stands beside the item of a row."""
         where = f"the note of message {row.seq}"
         try:
-            return msgspec.convert(self.packing.unpack(row.note, where=where), Note)
+            return msgspec.convert(self.value_codec.unpack(row.note, where=where), Note)
         except msgspec.ValidationError as error:
             raise StoreDamaged(f"{where}: {error}; restore the store from a backup") from None
 
@@ -200,7 +200,7 @@ def words_of(message: Message) -> str:
     return "\n".join(texts).encode("utf-8", "replace").decode()
 
 
-def _is_wired(row: Row) -> bool:
+def _is_wired(row: StoredRow) -> bool:
     return row.kind in ("message", "resume", "inserted")
 
 
@@ -238,7 +238,7 @@ def _result_notes(message: Message) -> Iterator[ResultNote]:
             yield ResultNote(place, part.name, part.status, part.started_at, part.finished_at)
 
 
-def _own(row: Row, item: Any) -> Message:
+def _own(row: StoredRow, item: Any) -> Message:
     """Read a row that kompakt put into the stream: a marker, a summary, or an early result."""
     try:
         if row.kind == "marker":

@@ -24,21 +24,17 @@ from kompakt.model.groups import page_end, safe_cuts
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
-from kompakt.session import compaction as compacting
-from kompakt.session import recall as recalling
-from kompakt.session import undo as traveling
-from kompakt.session import verify as verifying
-from kompakt.session.compaction import SessionCompaction, Wish
+from kompakt.session import compaction, recall, undo, verify
+from kompakt.session.compaction import CompactionOptions, SessionCompaction
 from kompakt.session.draft import Draft
 from kompakt.session.lock import LEASE, PATIENCE, hold
-from kompakt.session.projection import Projected, projected, resumed
-from kompakt.session.reader import Reader, timeline_of
-from kompakt.session.row_codec import Coding, Redact, envelope_of
-from kompakt.session.timeline import Deed, Pinned, Timeline
-from kompakt.session.undo import Account
-from kompakt.store.encoding import Packing, encode
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Fence, Head, key_of
+from kompakt.session.projection import SessionProjection, project_session, resume_session
+from kompakt.session.reader import SessionReader, timeline_of
+from kompakt.session.row_codec import Redact, RowCodec, envelope_of
+from kompakt.session.timeline import Pin, SessionEvent, Timeline
+from kompakt.session.undo import CompactionInfo
+from kompakt.store.codec import ValueCodec, encode
+from kompakt.store.records import Batch, Fence, Head, Records, key_of
 
 Payload = Json | History | Sequence[Message]
 """Messages of one provider: a request body, a list of messages, or what was parsed from either."""
@@ -57,13 +53,13 @@ class Session:
     """One conversation in a store."""
 
     def __init__(
-        self, records: Records, id: str, *, tenant: str = "", packing: Packing, redact: Redact | None = None
+        self, records: Records, id: str, *, tenant: str = "", value_codec: ValueCodec, redact: Redact | None = None
     ) -> None:
         self.id = id
         self.tenant = tenant
         self.records = records
         self.key = key_of(tenant, id)
-        self.packing = packing
+        self.value_codec = value_codec
         self.redact = redact
         self._head: Head | None = None
 
@@ -72,7 +68,7 @@ class Session:
 
     def sibling(self, id: str) -> Session:
         """Return another session of the same tenant."""
-        return Session(self.records, id, tenant=self.tenant, packing=self.packing, redact=self.redact)
+        return Session(self.records, id, tenant=self.tenant, value_codec=self.value_codec, redact=self.redact)
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -93,15 +89,15 @@ class Session:
             )
         return head
 
-    async def reader(self) -> Reader:
+    async def reader(self) -> SessionReader:
         """Read the session's head and events, to read the rest with."""
         head = await self.head()
-        timeline = await timeline_of(self.records, head, self.packing) if head.events else Timeline(())
-        return Reader(self.records, head, self.coding(head.format), timeline)
+        timeline = await timeline_of(self.records, head, self.value_codec) if head.events else Timeline(())
+        return SessionReader(self.records, head, self.codec(head.format), timeline)
 
-    def coding(self, format: str, *, model: str | None = None) -> Coding:
+    def codec(self, format: str, *, model: str | None = None) -> RowCodec:
         """Return what writes and reads the session's messages."""
-        return Coding(format, self.packing, redact=self.redact, counter=counter_for(model))
+        return RowCodec(format, self.value_codec, redact=self.redact, counter=counter_for(model))
 
     async def pages(self) -> AsyncIterator[list[Message]]:
         """Go through all messages in pages, none of which ends inside a group."""
@@ -110,21 +106,21 @@ class Session:
             if messages:
                 yield messages
 
-    async def project(self, *, model: str | None = None) -> Projected:
+    async def project(self, *, model: str | None = None) -> SessionProjection:
         """Return what the model will see, mended where it was broken; costs what is shown."""
-        return projected(await resumed(await self.reader(), model=model))
+        return project_session(await resume_session(await self.reader(), model=model))
 
     async def count(self, *, model: str | None = None) -> int:
         """Count the tokens of what the model will see."""
-        return (await resumed(await self.reader(), model=model)).context.projected_tokens
+        return (await resume_session(await self.reader(), model=model)).context.projected_tokens
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Find or restore anything that was ever said in the session; see ``kompakt.recall``."""
-        return await recalling.recall(await self.reader(), query_or_reference, tokens=tokens)
+        return await recall.recall(await self.reader(), query_or_reference, tokens=tokens)
 
     async def verify(self) -> list[str]:
         """Derive again whatever can be derived and say what differs; an empty list means that all is well."""
-        return await verifying.verify(await self.reader())
+        return await verify.verify(await self.reader())
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +158,7 @@ class Session:
             if head is not None and not chains:
                 self._check_format(head, history)
                 chain = b""
-                chains = [chain := linked(chain, message) for _, message in self.coding(head.format).items(history)]
+                chains = [chain := linked(chain, message) for _, message in self.codec(head.format).items(history)]
             known = await self._known(head, chains)
             if progress is not None:
                 progress(known, len(history))
@@ -180,7 +176,7 @@ class Session:
     def _stands_elsewhere(self, head: Head, history: History, chains: Sequence[bytes]) -> bool:
         """Tell whether a history says nothing new but is part of another request."""
         is_all = (chains[-1] if chains else b"") == head.chain
-        return is_all and self._envelope(self.coding(head.format), head, history) is not None
+        return is_all and self._envelope(self.codec(head.format), head, history) is not None
 
     async def _known(self, head: Head | None, chains: Sequence[bytes]) -> int:
         """Count the messages of a history, given as the chain up to each, that the session begins with."""
@@ -196,19 +192,19 @@ class Session:
         )
 
     def _drafted(self, head: Head, history: History, messages: Sequence[Message]) -> Draft:
-        coding = self.coding(head.format, model=history.model)
-        draft = Draft(head, coding)
-        envelope = self._envelope(coding, head, history)
+        codec = self.codec(head.format, model=history.model)
+        draft = Draft(head, codec)
+        envelope = self._envelope(codec, head, history)
         if envelope is not None:
-            draft.change(envelope=self.packing.pack_whole(envelope))
-        for item, message in coding.items(messages):
+            draft.change(envelope=self.value_codec.pack_whole(envelope))
+        for item, message in codec.items(messages):
             draft.add(item, message)
         return draft
 
-    def _envelope(self, coding: Coding, head: Head, history: History) -> Json:
+    def _envelope(self, codec: RowCodec, head: Head, history: History) -> Json:
         """Return the request that a history stands in, when it is another than before; a wrong key is found here."""
-        before = self.packing.unpack(head.envelope, where="the envelope of the session")
-        envelope = coding.cleaned(envelope_of(history))
+        before = self.value_codec.unpack(head.envelope, where="the envelope of the session")
+        envelope = codec.cleaned(envelope_of(history))
         return None if envelope is None or encode(envelope) == encode(before) else envelope
 
     async def _parsed(self, messages: Payload, format: str | None) -> History:
@@ -268,7 +264,7 @@ class Session:
             tenant=self.tenant,
             id=self.id.encode("utf-8", "surrogatepass"),
             format=history.format,
-            envelope=self.packing.pack_whole(None),
+            envelope=self.value_codec.pack_whole(None),
             created=time.time(),
         )
 
@@ -297,14 +293,14 @@ class Session:
         """Make a text one that survives every compaction as it is; or let it go again."""
         if not text:
             raise UsageError("an empty text cannot be pinned")
-        await self.do(lambda reader: [Pinned(text=reader.coding.cleaned(text), pinned=pinned)])
+        await self.do(lambda reader: [Pin(text=reader.codec.cleaned(text), pinned=pinned)])
 
-    async def do(self, deeds: Callable[[Reader], Sequence[Deed]]) -> Timeline:
+    async def do(self, deeds: Callable[[SessionReader], Sequence[SessionEvent]]) -> Timeline:
         """Do something to the session as a whole, as it is at that moment."""
 
         async def make(_: Head) -> Draft:
             reader = await self.reader()
-            draft = Draft(reader.head, reader.coding)
+            draft = Draft(reader.head, reader.codec)
             for deed in deeds(reader):
                 draft.do(deed)
             return draft
@@ -325,8 +321,8 @@ class Session:
         seqs: list[int] = []
 
         async def make(head: Head) -> Draft:
-            draft = Draft(head, self.coding(head.format))
-            seqs[:] = [compacting.add_marker(draft, Marker(auto, instructions, reason))]
+            draft = Draft(head, self.codec(head.format))
+            seqs[:] = [compaction.add_marker(draft, Marker(auto, instructions, reason))]
             return draft
 
         await self.write(make)
@@ -359,7 +355,7 @@ class Session:
             DoesNotFit: what must stay is larger than the budget; the failure is recorded, nothing else.
             Busy: somebody else was at it for all the time that the caller would wait.
         """
-        wish = Wish(
+        wish = CompactionOptions(
             budget=budget,
             policy=policy,
             summarizer=summarizer,
@@ -369,7 +365,7 @@ class Session:
             reason=reason,
         )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
-            return await compacting.carry_out(self, wish, fence)
+            return await compaction.compact(self, wish, fence)
 
     async def apply(
         self,
@@ -381,45 +377,45 @@ class Session:
     ) -> SessionCompaction:
         """Run a strategy on what the model sees; it is recorded like a compaction and undone like one."""
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
-            return await compacting.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
+            return await compaction.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
 
     async def replace(
         self, messages: Payload, *, format: str | None = None, reason: str = "asked for"
     ) -> SessionCompaction:
         """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
-        return await traveling.replace(self, await self._parsed(messages, format), reason=reason)
+        return await undo.replace(self, await self._parsed(messages, format), reason=reason)
 
-    async def compactions(self) -> list[Account]:
+    async def compactions(self) -> list[CompactionInfo]:
         """List all compactions, oldest first, whatever became of them."""
-        return traveling.accounts((await self.reader()).timeline)
+        return undo.accounts((await self.reader()).timeline)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     async def undo(self, id: str | None = None) -> str:
         """Take back a compaction, or with no id whatever was done last; say what that was."""
-        return await traveling.undo(self, id)
+        return await undo.undo(self, id)
 
     async def revert(self, turn: int) -> int:
         """Return to where the session stood after so many turns; say how many messages that took back."""
-        return await traveling.revert(self, turn)
+        return await undo.revert(self, turn)
 
     async def edit_summary(self, text: str, id: str | None = None) -> None:
         """Say a summary, the newest for no id, in other words."""
-        await traveling.edit(self, text, id)
+        await undo.edit(self, text, id)
 
     async def fork(self, id: str | None = None, *, turn: int | None = None) -> Session:
         """Begin another session with all of this one, or with its first turns."""
-        return await traveling.fork(self, id, turn)
+        return await undo.fork(self, id, turn)
 
     async def replay(self, turn: int, *, format: str | None = None) -> Json:
         """Return the session from a turn on, as a request: what was said, to be said again."""
-        return await traveling.export(self, first=turn, format=format)
+        return await undo.export(self, first=turn, format=format)
 
     async def export(
         self, *, view: Literal["full", "model"] = "full", format: str | None = None, turns: int | None = None
     ) -> Json:
         """Return the session as a request: all that was said, or what the model sees; whole, or the last turns."""
-        return await traveling.export(self, view=view, format=format, last=turns)
+        return await undo.export(self, view=view, format=format, last=turns)
 
     async def delete(self) -> bool:
         """Remove the session; return whether it existed. ``Store.scrub`` then removes it from the store's files too."""

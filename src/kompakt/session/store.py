@@ -14,10 +14,9 @@ from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import UsageError
 from kompakt.session.row_codec import Redact
 from kompakt.session.session import Session
-from kompakt.store.encoding import Packing
-from kompakt.store.open import open_records
-from kompakt.store.records import Records
-from kompakt.store.values import Head
+from kompakt.store import open_records
+from kompakt.store.codec import ValueCodec
+from kompakt.store.records import Head, Records
 
 _PAGE = 200
 
@@ -30,7 +29,7 @@ class Store:
     ) -> None:
         self.records = records
         self.tenant = tenant
-        self.packing = Packing(key)
+        self.value_codec = ValueCodec(key)
         self._key = key
         self._redact = redact
 
@@ -54,7 +53,7 @@ class Store:
         """Return a session; it begins to exist when something is appended to it."""
         if not isinstance(id, str) or not id:  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a session id is a text and not empty, not {id!r}")
-        return Session(self.records, id, tenant=self.tenant, packing=self.packing, redact=self._redact)
+        return Session(self.records, id, tenant=self.tenant, value_codec=self.value_codec, redact=self._redact)
 
     async def heads(self, *, strict: bool = False) -> AsyncIterator[Head]:
         """Go through all sessions of the tenant.
@@ -121,5 +120,5 @@ async def open_store(url: str, *, tenant: str = "", key: bytes | None = None, re
         StoreUnavailable: the store cannot be reached.
         StoreVersion: the store was made by a version of kompakt that keeps things otherwise.
     """
-    Packing(key)  # a wrong key is said before anything is opened
+    ValueCodec(key)  # a wrong key is said before anything is opened
     return Store(await open_records(url), tenant=tenant, key=key, redact=redact)

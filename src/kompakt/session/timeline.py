@@ -19,7 +19,7 @@ Span: TypeAlias = tuple[int, int]
 """The first and the last of some rows, both included."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class ViewEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message of a view: a row, and what is shown in its place."""
 
     seq: int
@@ -33,12 +33,12 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """What the model sees since a compaction, and the account of it; large, and read only when needed."""
 
-    view: tuple[Entry, ...]
+    view: tuple[ViewEntry, ...]
     state: State
     report: Report
 
 
-class Compacted(msgspec.Struct, frozen=True, kw_only=True, tag="compaction"):
+class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="compaction"):
     """A compaction."""
 
     id: str
@@ -63,7 +63,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True, tag="compaction"):
     """What went wrong on the way."""
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
+class CompactionFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """A compaction that came to nothing; the session is as it was."""
 
     reason: str
@@ -71,13 +71,13 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """The requests that are given up: nobody asked for them, and who needs one will find that it is due."""
 
 
-class Undone(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
+class Undo(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
     """An event that no longer counts."""
 
     event: int
 
 
-class Reverted(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
+class Revert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
     """Rows that no longer count."""
 
     turn: int
@@ -85,7 +85,7 @@ class Reverted(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
     dead: Span
 
 
-class Edited(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
+class SummaryEdit(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
     """A summary in somebody's own words."""
 
     compaction: str
@@ -93,33 +93,33 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
     """The text; where it is long, a pointer to the blob that holds it."""
 
 
-class Pinned(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
+class Pin(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
     """A text that must survive from now on, or need not any longer."""
 
     text: str
     pinned: bool = True
 
 
-Deed: TypeAlias = Compacted | Failed | Undone | Reverted | Edited | Pinned
+SessionEvent: TypeAlias = CompactionRecord | CompactionFailure | Undo | Revert | SummaryEdit | Pin
 
 
-class Done(msgspec.Struct, frozen=True):
+class RecordedEvent(msgspec.Struct, frozen=True):
     """A deed with its number and time."""
 
     number: int
-    deed: Deed
+    deed: SessionEvent
     at: float
 
 
 class Timeline:
     """The events of a session, and what follows from them."""
 
-    def __init__(self, done: Iterable[Done]) -> None:
+    def __init__(self, done: Iterable[RecordedEvent]) -> None:
         self.done = list(done)
-        self.undone = {event.deed.event for event in self.done if type(event.deed) is Undone}
-        self.dead: list[Span] = sorted(event.deed.dead for event in self._standing() if type(event.deed) is Reverted)
+        self.undone = {event.deed.event for event in self.done if type(event.deed) is Undo}
+        self.dead: list[Span] = sorted(event.deed.dead for event in self._standing() if type(event.deed) is Revert)
 
-    def _standing(self) -> Iterable[Done]:
+    def _standing(self) -> Iterable[RecordedEvent]:
         return (event for event in self.done if event.number not in self.undone)
 
     def is_live(self, seq: int) -> bool:
@@ -139,23 +139,23 @@ class Timeline:
         return [*spans, (start, upto)] if start <= upto else spans
 
     @property
-    def compactions(self) -> list[tuple[Done, Compacted]]:
+    def compactions(self) -> list[tuple[RecordedEvent, CompactionRecord]]:
         """List all compactions, oldest first, whatever became of them."""
-        return [(event, event.deed) for event in self.done if type(event.deed) is Compacted]
+        return [(event, event.deed) for event in self.done if type(event.deed) is CompactionRecord]
 
-    def is_undone(self, event: Done, record: Compacted) -> bool:
+    def is_undone(self, event: RecordedEvent, record: CompactionRecord) -> bool:
         """Tell whether a compaction no longer counts: taken back, or reverted with the turns behind it."""
         return event.number in self.undone or not self.is_live(max(record.tip, record.summary))
 
     @property
-    def pivot(self) -> Compacted | None:
+    def pivot(self) -> CompactionRecord | None:
         """The newest compaction that counts."""
         standing = (record for event, record in reversed(self.compactions) if not self.is_undone(event, record))
         return next(standing, None)
 
-    def rewording(self, record: Compacted) -> Json:
+    def rewording(self, record: CompactionRecord) -> Json:
         """Return what somebody made of a compaction's summary, a text or a pointer to one; ``None`` for nothing."""
-        edits = [event.deed for event in self._standing() if type(event.deed) is Edited]
+        edits = [event.deed for event in self._standing() if type(event.deed) is SummaryEdit]
         return next((edit.text for edit in reversed(edits) if edit.compaction == record.id), None)
 
     @property
@@ -167,24 +167,26 @@ class Timeline:
     def answered(self) -> set[int]:
         """The markers that need no answer any more; a compaction that was taken back is not asked for again."""
         deeds = [event.deed for event in self.done]
-        return {seq for deed in deeds if isinstance(deed, Compacted | Failed) for seq in deed.markers}
+        return {seq for deed in deeds if isinstance(deed, CompactionRecord | CompactionFailure) for seq in deed.markers}
 
     @property
     def pins(self) -> tuple[str, ...]:
         """The texts that must survive."""
         pins: dict[str, None] = {}
         for event in self._standing():
-            if type(event.deed) is Pinned:
+            if type(event.deed) is Pin:
                 pins.pop(event.deed.text, None)
                 if event.deed.pinned:
                     pins[event.deed.text] = None
         return tuple(pins)
 
-    def last_undoable(self) -> Done | None:
+    def last_undoable(self) -> RecordedEvent | None:
         """Return the newest event that can be taken back."""
         standing = list(self._standing())
-        return next((event for event in reversed(standing) if type(event.deed) in (Compacted, Reverted, Edited)), None)
+        return next(
+            (event for event in reversed(standing) if type(event.deed) in (CompactionRecord, Revert, SummaryEdit)), None
+        )
 
-    def compaction(self, id: str) -> Done | None:
+    def compaction(self, id: str) -> RecordedEvent | None:
         """Return a compaction by its id."""
         return next((event for event, record in self.compactions if record.id == id), None)

@@ -22,17 +22,28 @@ from kompakt.model.messages import History, Json, Message
 from kompakt.model.references import digest
 from kompakt.session.compaction import RECOVERABLE, SessionCompaction, frame_text, new_id
 from kompakt.session.draft import Draft
-from kompakt.session.projection import Resumed, ledger_without, projected, resumed
-from kompakt.session.reader import Reader
+from kompakt.session.projection import ResumedSession, ledger_without, project_session, resume_session
+from kompakt.session.reader import SessionReader
 from kompakt.session.row_codec import history_of
-from kompakt.session.timeline import Compacted, Deed, Done, Edited, Entry, Frame, Pinned, Reverted, Timeline, Undone
-from kompakt.store.values import Head, Row
+from kompakt.session.timeline import (
+    CompactionRecord,
+    Frame,
+    Pin,
+    RecordedEvent,
+    Revert,
+    SessionEvent,
+    SummaryEdit,
+    Timeline,
+    Undo,
+    ViewEntry,
+)
+from kompakt.store.records import Head, StoredRow
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What is told of a compaction."""
 
     id: str
@@ -48,10 +59,10 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...] = ()
 
 
-def accounts(timeline: Timeline) -> list[Account]:
+def accounts(timeline: Timeline) -> list[CompactionInfo]:
     """Tell of all compactions, oldest first."""
     return [
-        Account(
+        CompactionInfo(
             id=record.id,
             at=event.at,
             undone=timeline.is_undone(event, record),
@@ -78,9 +89,9 @@ async def undo(session: Session, id: str | None) -> str:
         nonlocal said
         reader = await session.reader()
         event = _to_undo(reader.timeline, id)
-        draft = Draft(reader.head, reader.coding)
-        draft.do(Undone(event=event.number))
-        if type(event.deed) is Reverted:
+        draft = Draft(reader.head, reader.codec)
+        draft.do(Undo(event=event.number))
+        if type(event.deed) is Revert:
             await _return(draft, reader, event.deed)
         said = _said(event.deed)
         return draft
@@ -89,7 +100,7 @@ async def undo(session: Session, id: str | None) -> str:
     return said
 
 
-def _to_undo(timeline: Timeline, id: str | None) -> Done:
+def _to_undo(timeline: Timeline, id: str | None) -> RecordedEvent:
     event = timeline.last_undoable() if id is None else timeline.compaction(id)
     if event is None:
         raise UsageError("there is nothing to undo" if id is None else f"there is no compaction {id!r} in the session")
@@ -98,7 +109,7 @@ def _to_undo(timeline: Timeline, id: str | None) -> Done:
     return event
 
 
-async def _return(draft: Draft, reader: Reader, revert: Reverted) -> None:
+async def _return(draft: Draft, reader: SessionReader, revert: Revert) -> None:
     """Make rows count again that a revert took back; only while nothing has taken their place."""
     first, last = revert.dead
     if reader.head.rows != last:
@@ -109,19 +120,19 @@ async def _return(draft: Draft, reader: Reader, revert: Reverted) -> None:
     _stand_on(draft, live, messages=reader.head.messages + sum(row.kind == "message" for row in live))
 
 
-def _stand_on(draft: Draft, live: Sequence[Row], *, messages: int) -> None:
+def _stand_on(draft: Draft, live: Sequence[StoredRow], *, messages: int) -> None:
     """Let the head stand on the last of some rows."""
     if live:
         turn = max((row.turn for row in live if row.kind == "message"), default=draft.head.turn)
         draft.change(tip=live[-1].seq, chain=live[-1].chain, turn=turn, messages=messages)
 
 
-def _said(deed: Deed) -> str:
-    if type(deed) is Compacted:
+def _said(deed: SessionEvent) -> str:
+    if type(deed) is CompactionRecord:
         return f"compaction {deed.id}"
-    if type(deed) is Reverted:
+    if type(deed) is Revert:
         return f"the revert to turn {deed.turn}"
-    return f"the edit of compaction {deed.compaction}" if type(deed) is Edited else "an event"
+    return f"the edit of compaction {deed.compaction}" if type(deed) is SummaryEdit else "an event"
 
 
 # --- revert ------------------------------------------------------------------------------------------------------
@@ -138,8 +149,8 @@ async def revert(session: Session, turn: int) -> int:
         if not 0 <= turn < head.turn:
             raise UsageError(f"the session has {head.turn} turns: it cannot go back to turn {turn}")
         first = await _end_of(reader, turn) + 1
-        draft = Draft(head, reader.coding)
-        draft.do(Reverted(turn=turn, dead=(first, head.rows)))
+        draft = Draft(head, reader.codec)
+        draft.do(Revert(turn=turn, dead=(first, head.rows)))
         spans = reader.timeline.live_spans(0, first - 1)
         before = await reader.records.rows_at(head.key, [spans[-1][1]]) if spans else []
         taken = 0
@@ -154,7 +165,7 @@ async def revert(session: Session, turn: int) -> int:
     return taken
 
 
-async def _end_of(reader: Reader, turn: int) -> int:
+async def _end_of(reader: SessionReader, turn: int) -> int:
     """Find the row before which the next turn begins, when the session may be cut there.
 
     Raises:
@@ -173,7 +184,7 @@ async def _end_of(reader: Reader, turn: int) -> int:
     return first - 1
 
 
-async def _first_of(reader: Reader, turn: int) -> int:
+async def _first_of(reader: SessionReader, turn: int) -> int:
     """Find the first row of a turn that still counts."""
     turns = reader.head.turn
     if not 1 <= turn <= turns:
@@ -190,12 +201,12 @@ async def edit(session: Session, text: str, id: str | None) -> None:
     if not text.strip():
         raise UsageError("a summary cannot be empty; undo the compaction instead")
 
-    def deeds(reader: Reader) -> Sequence[Deed]:
+    def deeds(reader: SessionReader) -> Sequence[SessionEvent]:
         pivot = reader.timeline.pivot
         found = reader.timeline.compaction(id) if id is not None else None
         if pivot is None or (id is not None and found is None):
             raise UsageError(f"there is no compaction {id!r} in the session" if id else "the session has no summary")
-        return [Edited(compaction=id or pivot.id, text=reader.coding.cleaned(text))]
+        return [SummaryEdit(compaction=id or pivot.id, text=reader.codec.cleaned(text))]
 
     await session.do(deeds)
 
@@ -209,12 +220,12 @@ async def replace(session: Session, history: History, *, reason: str = "asked fo
 
     async def make(_: Head) -> Draft:
         reader = await session.reader()
-        now = await resumed(reader)
+        now = await resume_session(reader)
         known: dict[bytes, list[int]] = {}
         for seq, message in zip(now.seqs, now.context.messages, strict=True):
             known.setdefault(digest(message), []).append(seq)
-        draft = Draft(reader.head, reader.coding)
-        view = [_placed(draft, known, item, message) for item, message in reader.coding.items(history)]
+        draft = Draft(reader.head, reader.codec)
+        view = [_placed(draft, known, item, message) for item, message in reader.codec.items(history)]
         made[:] = [_replaced(draft, reader, now, view, history, reason)]
         return draft
 
@@ -222,14 +233,14 @@ async def replace(session: Session, history: History, *, reason: str = "asked fo
     return made[0]
 
 
-def _placed(draft: Draft, known: dict[bytes, list[int]], item: Json, message: Message) -> Entry:
+def _placed(draft: Draft, known: dict[bytes, list[int]], item: Json, message: Message) -> ViewEntry:
     """Find the row of a message, or insert one."""
     seqs = known.get(digest(message))
-    return Entry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
+    return ViewEntry(seqs.pop(0) if seqs else draft.add(item, message, kind="inserted"))
 
 
 def _replaced(
-    draft: Draft, reader: Reader, now: Resumed, view: list[Entry], history: History, reason: str
+    draft: Draft, reader: SessionReader, now: ResumedSession, view: list[ViewEntry], history: History, reason: str
 ) -> SessionCompaction:
     before, shown = now.context.projected_tokens, {entry.seq for entry in view}
     state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger_without(now, shown))
@@ -244,7 +255,7 @@ def _replaced(
         budget=0,
         recoverable=RECOVERABLE,
     )
-    record = Compacted(
+    record = CompactionRecord(
         id=new_id(),
         frame=frame_text(Frame(view=tuple(view), state=state, report=report)),
         covers_to=max([seq for seq in now.seqs if seq not in shown], default=0),
@@ -282,20 +293,20 @@ async def fork(session: Session, id: str | None, turn: int | None) -> Session:
         created=time.time(),
         **{"rows": 0, "events": 0, "tip": 0, "messages": 0, "turn": 0, "chain": b""},
     )
-    draft = Draft(begun, reader.coding)
+    draft = Draft(begun, reader.codec)
     for start in range(0, len(rows), 500):
         chosen = rows[start : start + 500]
         draft.copy(await reader.stored(chosen), await reader.blobs(chosen))
     draft.change(turn=reader.head.turn if turn is None else turn)
     for text in reader.timeline.pins:
-        draft.do(Pinned(text=text))
+        draft.do(Pin(text=text))
     if carried is not None:
         draft.do(_moved(*carried, places))
     await session.records.commit(await draft.batch(session.records), seen=None)
     return other
 
 
-async def _carried(reader: Reader, upto: int) -> tuple[Compacted, Frame] | None:
+async def _carried(reader: SessionReader, upto: int) -> tuple[CompactionRecord, Frame] | None:
     """Find the newest compaction that counts in the fork: one that lies within it."""
     for event, record in reversed(reader.timeline.compactions):
         if max(record.tip, record.summary) <= upto and not reader.timeline.is_undone(event, record):
@@ -303,15 +314,15 @@ async def _carried(reader: Reader, upto: int) -> tuple[Compacted, Frame] | None:
     return None
 
 
-def _left(reader: Reader, carried: tuple[Compacted, Frame] | None) -> set[int]:
+def _left(reader: SessionReader, carried: tuple[CompactionRecord, Frame] | None) -> set[int]:
     """List the rows that a fork does without: what compactions that were taken back asked, and were asked for."""
     needed = {entry.seq for entry in carried[1].view} | set(carried[0].markers) if carried else set[int]()
     return (reader.timeline.mute | reader.timeline.answered) - needed
 
 
-def _moved(record: Compacted, frame: Frame, places: dict[int, int]) -> Compacted:
+def _moved(record: CompactionRecord, frame: Frame, places: dict[int, int]) -> CompactionRecord:
     """Say a compaction with the numbers its rows have in the fork."""
-    view = tuple(Entry(places[entry.seq], entry.item, entry.pruned, entry.pruned_at) for entry in frame.view)
+    view = tuple(ViewEntry(places[entry.seq], entry.item, entry.pruned, entry.pruned_at) for entry in frame.view)
     before = sorted(places)
 
     def nearest(seq: int) -> int:
@@ -344,7 +355,7 @@ async def export(
     if last is not None and last < 1:
         raise UsageError(f"turns={last!r}: give how many of the last turns to export, 1 or more")
     if view == "model":
-        shown = projected(await resumed(reader))
+        shown = project_session(await resume_session(reader))
         history = _last_turns(api.parse(shown.payload, reader.head.format), last)
         made = api.render(history, format)
         return made if format in (None, reader.head.format) else api.repair(made, format, resting=True).payload

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from kompakt.errors import KompaktError, StoreDamaged
 from kompakt.model.groups import groups
 from kompakt.model.references import MIN_DIGITS, linked
-from kompakt.session.projection import projected, resumed
-from kompakt.session.reader import Reader
-from kompakt.session.row_codec import Stored, begins_turn
-from kompakt.store.values import Row
+from kompakt.session.projection import project_session, resume_session
+from kompakt.session.reader import SessionReader
+from kompakt.session.row_codec import StoredMessage, begins_turn
+from kompakt.store.records import StoredRow
 from kompakt.wire.openai_responses.rules import is_managed
 
 _NUMBER = re.compile("[0-9a-f]+")
@@ -32,7 +32,7 @@ class _Walk:
         self.names: set[str] = set()
 
 
-async def verify(reader: Reader) -> list[str]:
+async def verify(reader: SessionReader) -> list[str]:
     """List what is not as it should be."""
     found: list[str] = []
     walk = _Walk()
@@ -50,17 +50,17 @@ async def verify(reader: Reader) -> list[str]:
     return found
 
 
-async def _content_faults(page: Sequence[Stored], reader: Reader) -> list[str]:
+async def _content_faults(page: Sequence[StoredMessage], reader: SessionReader) -> list[str]:
     """Compare each item with the hash it had when it was written."""
-    coding, blobs = reader.coding, await reader.blobs([one.row for one in page])
+    codec, blobs = reader.codec, await reader.blobs([one.row for one in page])
     return [
         f"message {one.row.seq} ({one.row.name}): the content is not what was written"
         for one in page
-        if not coding.packing.is_whole(coding.item(one.row, blobs), one.row.content)
+        if not codec.value_codec.is_whole(codec.item(one.row, blobs), one.row.content)
     ]
 
 
-def _pair_faults(page: Sequence[Stored]) -> list[str]:
+def _pair_faults(page: Sequence[StoredMessage]) -> list[str]:
     """Find results that answer no call."""
     found: list[str] = []
     for group in groups([one.message for one in page]):
@@ -70,7 +70,7 @@ def _pair_faults(page: Sequence[Stored]) -> list[str]:
     return found
 
 
-def _row_faults(one: Stored, walk: _Walk) -> Iterator[str]:
+def _row_faults(one: StoredMessage, walk: _Walk) -> Iterator[str]:
     row, message = one.row, one.message
     where = f"message {row.seq} ({row.name})"
     if row.seq <= walk.seq:
@@ -92,7 +92,7 @@ def _row_faults(one: Stored, walk: _Walk) -> Iterator[str]:
         yield f"{where}: said to be of turn {row.turn}, is of turn {max(1, walk.turn)}"
 
 
-def _is_name(row: Row) -> bool:
+def _is_name(row: StoredRow) -> bool:
     """Tell whether a name follows from the chain: it begins it, or is all of it and a number."""
     whole = f"m{row.chain.hex()}"
     if len(row.name) <= len(whole):
@@ -100,7 +100,7 @@ def _is_name(row: Row) -> bool:
     return row.name.startswith(whole) and _NUMBER.fullmatch(row.name[len(whole) :]) is not None
 
 
-def _head_faults(walk: _Walk, reader: Reader) -> Iterator[str]:
+def _head_faults(walk: _Walk, reader: SessionReader) -> Iterator[str]:
     head = reader.head
     for what, kept, is_so in (
         ("messages", head.messages, walk.messages),
@@ -112,23 +112,23 @@ def _head_faults(walk: _Walk, reader: Reader) -> Iterator[str]:
             yield f"the head says {what}: {kept}; the rows say {is_so}"
 
 
-async def _dead_faults(reader: Reader) -> list[str]:
+async def _dead_faults(reader: SessionReader) -> list[str]:
     """Look at what was reverted too: it is still there, and still what was written."""
     found: list[str] = []
     for first, last in reader.timeline.dead:
         rows = await reader.records.rows(reader.head.key, after=first - 1, upto=last, limit=last - first + 1)
         if [row.seq for row in rows] != list(range(first, last + 1)):
             found.append(f"messages {first} to {last}, which were reverted, are not all there")
-        blobs, coding = await reader.blobs(rows), reader.coding
+        blobs, codec = await reader.blobs(rows), reader.codec
         found += [
             f"message {row.seq} ({row.name}), which was reverted: the content is not what was written"
             for row in rows
-            if not coding.packing.is_whole(coding.item(row, blobs), row.content)
+            if not codec.value_codec.is_whole(codec.item(row, blobs), row.content)
         ]
     return found
 
 
-async def _view_faults(reader: Reader) -> list[str]:
+async def _view_faults(reader: SessionReader) -> list[str]:
     """Read every view that a compaction left, and project the session."""
     found: list[str] = []
     for _, record in reader.timeline.compactions:
@@ -139,5 +139,5 @@ async def _view_faults(reader: Reader) -> list[str]:
                 found.append(f"compaction {record.id} shows messages that are missing")
         except KompaktError as error:
             found.append(f"compaction {record.id}: {error}")
-    projected(await resumed(reader))
+    project_session(await resume_session(reader))
     return found

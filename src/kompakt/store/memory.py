@@ -15,7 +15,7 @@ from itertools import count
 import msgspec
 
 from kompakt.errors import Conflict
-from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names
+from kompakt.store.records import Batch, Fence, Head, StoredEvent, StoredRow, check_names, used_blobs
 
 
 class _Session:
@@ -25,10 +25,10 @@ class _Session:
 
     def __init__(self, head: Head) -> None:
         self.head = head
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, StoredRow] = {}
         self.names: dict[str, int] = {}
         self.turns: dict[int, list[int]] = {}
-        self.events: dict[int, Event] = {}
+        self.events: dict[int, StoredEvent] = {}
         self.blobs: set[str] = set()
         self.batches: set[str] = set()
 
@@ -88,13 +88,13 @@ class MemoryRecords:
         session.events |= {event.number: event for event in batch.events}
         for hash, blob in batch.blobs.items():
             self._blobs.setdefault((tenant, hash), blob)
-        for hash in used(batch):
+        for hash in used_blobs(batch):
             self._uses.setdefault((tenant, hash), set()).add(key)
             session.blobs.add(hash)
         session.head = batch.head
         session.batches.add(batch.id)
 
-    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
         """Return rows in order."""
         with self._guard:
             session = self._sessions.get(key)
@@ -104,7 +104,7 @@ class MemoryRecords:
             found = (session.rows[seq] for seq in range(max(after, 0) + 1, last + 1) if seq in session.rows)
             return [row for row, _ in zip(found, range(limit), strict=False)]
 
-    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
         """Return the rows of these numbers."""
         with self._guard:
             session = self._sessions.get(key)
@@ -122,7 +122,7 @@ class MemoryRecords:
             session = self._sessions.get(key)
             return {name: session.names[name] for name in names if name in session.names} if session else {}
 
-    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+    async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
         """Return the events behind a number."""
         with self._guard:
             session = self._sessions.get(key)
@@ -216,9 +216,3 @@ class MemoryRecords:
     def _holds(self, key: str, name: str) -> bool:
         """Tell whether anybody holds a lock now."""
         return self._deadlines.get((key, name), float("-inf")) > time.monotonic()
-
-
-def used(batch: Batch) -> list[str]:
-    """List the blobs that a session uses after a batch: those it brings, and those its rows and events point to."""
-    pointed = (hash for entry in (*batch.rows, *batch.events) for hash in entry.blobs)
-    return list(dict.fromkeys((*batch.blobs, *pointed)))

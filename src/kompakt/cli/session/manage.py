@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kompakt.session.compaction import SessionCompaction
     from kompakt.session.session import Session
     from kompakt.session.store import Store
-    from kompakt.store.values import Head
+    from kompakt.store.records import Head
 
 _TOLD = 20
 """Problems of an imported file that are told one by one."""

@@ -37,8 +37,8 @@ from kompakt.gateway.tenancy.tenants import is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.session.undo import Account
-from kompakt.store.values import Head
+from kompakt.session.undo import CompactionInfo
+from kompakt.store.records import Head
 
 if TYPE_CHECKING:
     from kompakt.gateway.app import Gateway
@@ -203,7 +203,7 @@ class Api:
             raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
         undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
-        note = {undo_name(newest.id): encode_note(undo, self.gateway.keeping.packing)}
+        note = {undo_name(newest.id): encode_note(undo, self.gateway.keeping.value_codec)}
         await self.gateway.keeping.write_notes(Owner(place.store.tenant, ""), session.id, note)
         await session.undo(newest.id)
         return _json({"undone": newest.id, "tokens": newest.tokens_before})
@@ -250,12 +250,12 @@ class Api:
     async def _labels(self, found: Sequence[tuple[str, Head]]) -> dict[tuple[str, str], Label]:
         """Read what sessions are recognised by, with one question for each tenant."""
         labels: dict[tuple[str, str], Label] = {}
-        packing = self.gateway.keeping.packing
+        value_codec = self.gateway.keeping.value_codec
         for tenant in dict.fromkeys(tenant for tenant, _ in found):
             names = {label_name(_id(head)): _id(head) for other, head in found if other == tenant}
             for name, data in (await self.gateway.keeping.read_notes(Owner(tenant, ""), list(names))).items():
                 with suppress(StoreDamaged, WrongKey):
-                    labels[tenant, names[name]] = decode_note(data, packing, Label)
+                    labels[tenant, names[name]] = decode_note(data, value_codec, Label)
         return labels
 
     async def _heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
@@ -307,7 +307,7 @@ class Api:
 
     async def _line(self, head: Head, tenant: str, labels: Mapping[tuple[str, str], Label]) -> Listed:
         """Describe a session on one line; costs its events, not its messages."""
-        live: list[Account] = []
+        live: list[CompactionInfo] = []
         if head.events:
             with suppress(StoreDamaged, WrongKey):
                 session = await self._store(tenant).session(_id(head))

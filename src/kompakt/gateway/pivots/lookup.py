@@ -17,7 +17,7 @@ from kompakt.engine.pivot.saved_state import State
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.note_codec import decode_note
 from kompakt.model.messages import Json
-from kompakt.store.encoding import Packing, encode
+from kompakt.store.codec import ValueCodec, encode
 
 TRIES = 4
 """Pivots that one prefix may have: the first, and one for each time the provider found it still too long."""
@@ -187,12 +187,14 @@ class PivotCache:
             self._pivots.drop(key)
 
 
-def deepest(chain: HashChain, notes: Mapping[str, bytes], packing: Packing, ends: Iterable[int]) -> PivotMatch | None:
+def deepest(
+    chain: HashChain, notes: Mapping[str, bytes], value_codec: ValueCodec, ends: Iterable[int]
+) -> PivotMatch | None:
     """Find the deepest pivot among notes that ends with one of these numbers of items."""
     for at in sorted(ends, reverse=True):
         for attempt in range(TRIES - 1, -1, -1):
             data = notes.get(name_of(chain.keys[at], attempt))
-            pivot = None if data is None else decode_note(data, packing, Pivot)
+            pivot = None if data is None else decode_note(data, value_codec, Pivot)
             if pivot is not None and is_for(pivot, chain):
                 return PivotMatch(at, RenderedPivot.of(pivot, is_stored=True))
     return None

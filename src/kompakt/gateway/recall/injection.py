@@ -16,7 +16,7 @@ from kompakt.gateway.request.digests import DigestCache, decode_item
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
-from kompakt.store.encoding import encode
+from kompakt.store.codec import encode
 from kompakt.wire.registry import WIRES
 
 

@@ -15,7 +15,7 @@ from kompakt.engine.recall import tool
 from kompakt.gateway.recall.turn import as_list, as_object
 from kompakt.gateway.request.body import RequestBody
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.encoding import encode
+from kompakt.store.codec import encode
 from kompakt.wire.registry import WIRES
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])

@@ -32,7 +32,7 @@ from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.messages import JsonObject
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
-from kompakt.store.encoding import decode, encode
+from kompakt.store.codec import decode, encode
 
 MAX_TOKENS = 2_000
 """Tokens of one answer of the tool, where there is room for them."""

@@ -137,7 +137,7 @@ class Notes:
         read: Mapping[str, Round] = self._made
         try:
             notes = await self._keeping.read_notes(owner, wanted) if wanted else {}
-            read = {one: decode_note(data, self._keeping.packing, Round) for one, data in notes.items()}
+            read = {one: decode_note(data, self._keeping.value_codec, Round) for one, data in notes.items()}
             for place, names in unknown.items():
                 self._remember(place, _kept(names, read))
         except StoreError as error:
@@ -171,7 +171,7 @@ class Notes:
         """Read an offer; a conversation that goes on without one is never made one."""
         data = notes.get(offer_name(key))
         if data is not None:
-            name = str(self._keeping.packing.unpack(data, where="an offer of the gateway"))
+            name = str(self._keeping.value_codec.unpack(data, where="an offer of the gateway"))
             self._offers.put(key, name)
             return name
         if has_answer:
@@ -180,7 +180,7 @@ class Notes:
 
     async def offer(self, owner: Owner, session: str, key: bytes, name: str) -> str | None:
         """Put an offer down; return the name that stands, ``None`` when it cannot be put down."""
-        data = self._keeping.packing.pack_whole(name)
+        data = self._keeping.value_codec.pack_whole(name)
         try:
             await self._keeping.write_notes(owner, session, {offer_name(key): data})
             notes = await self._keeping.read_notes(owner, [offer_name(key)])
@@ -193,7 +193,7 @@ class Notes:
         """Put a round down; where the store cannot be reached it is only remembered."""
         self._made.put(name, made)
         try:
-            await self._keeping.write_notes(owner, session, {name: encode_note(made, self._keeping.packing)})
+            await self._keeping.write_notes(owner, session, {name: encode_note(made, self._keeping.value_codec)})
         except StoreError as error:
             self._keeping.store_failed(error)
 

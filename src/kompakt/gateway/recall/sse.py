@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.encoding import decode, encode
+from kompakt.store.codec import decode, encode
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")

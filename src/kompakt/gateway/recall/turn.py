@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.gateway.request.digests import parse_items
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.encoding import decode
+from kompakt.store.codec import decode
 
 GAP = "\n\n"
 """What stands between the texts of two rounds where a client sees one text."""

@@ -16,7 +16,7 @@ from kompakt.errors import InputError
 from kompakt.gateway.http.outcomes import Untouched
 from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.encoding import decode
+from kompakt.store.codec import decode
 from kompakt.wire.registry import WIRES
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -11,7 +11,7 @@ from typing import cast
 from kompakt.gateway.request.digests import decode_item
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.encoding import encode
+from kompakt.store.codec import encode
 
 _MARK = b'"cache_control"'
 

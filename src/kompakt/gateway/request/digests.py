@@ -16,7 +16,7 @@ from kompakt.errors import InputError
 from kompakt.model.messages import Json, Message, Reasoning, Text
 from kompakt.model.references import digest
 from kompakt.model.tokens import Counter
-from kompakt.store.encoding import decode
+from kompakt.store.codec import decode
 from kompakt.wire.registry import WIRES
 
 MAX_DIGESTS = 20_000

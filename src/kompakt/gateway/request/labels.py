@@ -126,7 +126,7 @@ class Labels:
             client_of(headers.get("user-agent", "")),
             purpose_of(chain.request, headers),
         )
-        note = {label_name(branch.session): encode_note(label, self._storage.packing)}
+        note = {label_name(branch.session): encode_note(label, self._storage.value_codec)}
         self._storage.write_notes_later(owner, branch.session, note)
 
 

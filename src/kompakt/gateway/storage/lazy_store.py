@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kompakt.errors import StoreError, StoreUnavailable
-from kompakt.store.open import open_records
+from kompakt.store import open_records
 from kompakt.store.records import Records
 
 _log = logging.getLogger("kompakt.gateway")

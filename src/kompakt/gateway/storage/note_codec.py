@@ -7,17 +7,17 @@ from typing import TypeVar
 import msgspec
 
 from kompakt.errors import StoreDamaged
-from kompakt.store.encoding import Packing
+from kompakt.store.codec import ValueCodec
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
 
-def encode_note(value: msgspec.Struct, packing: Packing) -> bytes:
+def encode_note(value: msgspec.Struct, value_codec: ValueCodec) -> bytes:
     """Make bytes of a value."""
-    return packing.pack_whole(msgspec.to_builtins(value))
+    return value_codec.pack_whole(msgspec.to_builtins(value))
 
 
-def decode_note(data: bytes, packing: Packing, kind: type[Value]) -> Value:
+def decode_note(data: bytes, value_codec: ValueCodec, kind: type[Value]) -> Value:
     """Make the value again.
 
     Raises:
@@ -25,6 +25,6 @@ def decode_note(data: bytes, packing: Packing, kind: type[Value]) -> Value:
     """
     where = f"a {kind.__name__.lower()} of the gateway"
     try:
-        return msgspec.convert(packing.unpack(data, where=where), kind)
+        return msgspec.convert(value_codec.unpack(data, where=where), kind)
     except msgspec.ValidationError:
         raise StoreDamaged(f"{where} is not what this version writes") from None

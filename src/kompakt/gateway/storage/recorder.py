@@ -24,12 +24,12 @@ from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.session.compaction import RECOVERABLE, frame_text
 from kompakt.session.draft import Draft
-from kompakt.session.reader import Reader
-from kompakt.session.row_codec import Coding, Stored
+from kompakt.session.reader import SessionReader
+from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.session.timeline import Compacted, Entry, Frame
-from kompakt.store.values import Head, Row
+from kompakt.session.timeline import CompactionRecord, Frame, ViewEntry
+from kompakt.store.records import Head, StoredRow
 from kompakt.wire.registry import WIRES
 
 BATCH = 100
@@ -125,10 +125,10 @@ async def _append(session: Session, chain: HashChain, branch: RecordedBranch) ->
         return await off_loop(lambda: draft_from(head), size=size)
 
     def draft_from(head: Head) -> Draft:
-        draft = Draft(head, session.coding(head.format, model=history.model))
+        draft = Draft(head, session.codec(head.format, model=history.model))
         if not head.rows:
-            draft.change(envelope=session.packing.pack_whole(draft.coding.cleaned(envelope)))
-        for item, message in draft.coding.items(history.messages):
+            draft.change(envelope=session.value_codec.pack_whole(draft.codec.cleaned(envelope)))
+        for item, message in draft.codec.items(history.messages):
             draft.add(item, message)
         return draft
 
@@ -144,7 +144,7 @@ def _batch_end(chain: HashChain, start: int) -> int:
     return next((at + 1 for at in range(start, most) if spans[at][1] - begins >= BATCH_BYTES), most)
 
 
-async def _compared(reader: Reader, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+async def _compared(reader: SessionReader, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
     """Find out how much of a request a session has that others wrote to; another session when it continued differently.
 
     Reads as far as both are the same.
@@ -157,7 +157,7 @@ async def _compared(reader: Reader, chain: HashChain, branch: RecordedBranch) ->
             own = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
             offset, is_head, messages = offset + own, own == len(messages), messages[own:]
         end = min(chain.length, start + len(messages))
-        common = await _common(messages, chain, start, end, reader.coding)
+        common = await _common(messages, chain, start, end, reader.codec)
         same += common
         if start + common < end:
             return _forked(branch, chain, same)
@@ -167,9 +167,9 @@ async def _compared(reader: Reader, chain: HashChain, branch: RecordedBranch) ->
     return RecordedBranch(session=branch.session, items=same, offset=offset)
 
 
-async def _stored(reader: Reader, rows: Sequence[Row]) -> list[Stored]:
+async def _stored(reader: SessionReader, rows: Sequence[StoredRow]) -> list[StoredMessage]:
     blobs = await reader.blobs(rows)
-    return await off_loop(lambda: reader.coding.stored(rows, blobs), size=sum(len(row.item) for row in rows))
+    return await off_loop(lambda: reader.codec.stored(rows, blobs), size=sum(len(row.item) for row in rows))
 
 
 def _forked(branch: RecordedBranch, chain: HashChain, items: int) -> RecordedBranch:
@@ -178,13 +178,13 @@ def _forked(branch: RecordedBranch, chain: HashChain, items: int) -> RecordedBra
     return RecordedBranch(session=f"{branch.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
 
 
-async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: int, coding: Coding) -> int:
+async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: int, codec: RowCodec) -> int:
     """Count the messages with which both begin; what was left out of those that are stored is left out of these."""
     raw = [chain.request.item(index) for index in range(start, end)]
 
     def count() -> int:
         own = parse_items(list(map(decode_item, raw)), chain.request.format)
-        pairs = enumerate(zip(stored, coding.items(own), strict=False))
+        pairs = enumerate(zip(stored, codec.items(own), strict=False))
         return next((at for at, (one, (_, other)) in pairs if digest(one) != digest(other)), len(own))
 
     return await off_loop(count, size=sum(map(len, raw)))
@@ -209,17 +209,17 @@ async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -
     record = await off_loop(lambda: _account(branch, pivot), size=size)
 
     async def make(head: Head) -> Draft:
-        draft = Draft(head, session.coding(head.format))
+        draft = Draft(head, session.codec(head.format))
         await off_loop(lambda: draft.do(record), size=size)
         return draft
 
     await session.write(make, id=f"pivot {pivot.id}")
 
 
-def _account(branch: RecordedBranch, pivot: Pivot) -> Compacted:
+def _account(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord:
     shown = {one.at for one in pivot.view}
     hidden = next((at for at in reversed(range(pivot.covers)) if at not in shown), -1)
-    return Compacted(
+    return CompactionRecord(
         id=pivot.id,
         frame=frame_text(_frame(branch, pivot)),
         covers_to=branch.offset + hidden + 1 if hidden >= 0 else 0,
@@ -234,8 +234,8 @@ def _account(branch: RecordedBranch, pivot: Pivot) -> Compacted:
 def _frame(branch: RecordedBranch, pivot: Pivot) -> Frame:
     """Say a pivot's view in rows of the session, system messages first."""
     offset, state = branch.offset, pivot.state
-    lead = tuple(Entry(seq) for seq in range(1, offset + 1))
-    shown = tuple(Entry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
+    lead = tuple(ViewEntry(seq) for seq in range(1, offset + 1))
+    shown = tuple(ViewEntry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
     shifted: State = msgspec.structs.replace(
         state,
         covers=state.covers + offset if state.summary else state.covers,

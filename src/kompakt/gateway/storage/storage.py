@@ -33,7 +33,7 @@ from kompakt.gateway.storage.write_behind import WriteBehind
 from kompakt.gateway.storage.written_prefixes import WrittenPrefixes
 from kompakt.gateway.tenancy.tenants import Tenant
 from kompakt.session.store import Store
-from kompakt.store.values import key_of
+from kompakt.store.records import key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -120,7 +120,7 @@ class GatewayStorage:
 
     def __init__(self, store: Store, metrics: Metrics, *, on_loss: Callable[[], object] = lambda: None) -> None:
         self.records = store.records
-        self.packing = store.packing
+        self.value_codec = store.value_codec
         self._store = store
         self._metrics = metrics
         self._on_loss = on_loss
@@ -193,7 +193,7 @@ class GatewayStorage:
                 note = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
                 if note is None:
                     break
-                undo = decode_note(note, self.packing, pivots.Undo)
+                undo = decode_note(note, self.value_codec, pivots.Undo)
                 found = await self._before(owner, chain, undo) if undo.covers < found.at else None
             except StoreError as error:
                 self.store_failed(error)
@@ -208,7 +208,7 @@ class GatewayStorage:
             return None
         names = [pivots.name_of(chain.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
         notes = await self._reached(self.records.notes(owner.tenant, names))
-        kept = (decode_note(notes[name], self.packing, Pivot) for name in names if name in notes)
+        kept = (decode_note(notes[name], self.value_codec, Pivot) for name in names if name in notes)
         return next(
             (
                 PivotMatch(undo.covers, RenderedPivot.of(pivot, is_stored=True))
@@ -255,7 +255,7 @@ class GatewayStorage:
             marks = {at: notes[name] for at, name in zip(page, names, strict=True) if name in notes}
             if not marks:
                 continue
-            newest = decode_note(marks[max(marks)], self.packing, RecordedBranch)
+            newest = decode_note(marks[max(marks)], self.value_codec, RecordedBranch)
             branch = branch or newest
             ends = set(marks)
             if not is_thorough and newest.pivot_covers and above < chain.lead + newest.pivot_covers <= chain.length:
@@ -263,7 +263,7 @@ class GatewayStorage:
             kept = await self._reached(self.records.notes(owner.tenant, pivots.names(chain, ends)))
             size = _UNPACKED * sum(map(len, kept.values()))
             found = await off_loop(
-                lambda kept=kept, ends=ends: pivots.deepest(chain, kept, self.packing, ends), size=size
+                lambda kept=kept, ends=ends: pivots.deepest(chain, kept, self.value_codec, ends), size=size
             )
             if found is not None:
                 self._cache.put(chain.keys[found.at], found.rendered)
@@ -319,7 +319,7 @@ class GatewayStorage:
             if branch.items >= whole:
                 break
         branch = msgspec.structs.replace(branch, pivot_covers=covers)
-        mark = {recording.mark_name(chain.key): encode_note(branch, self.packing)}
+        mark = {recording.mark_name(chain.key): encode_note(branch, self.value_codec)}
         note = self.records.note(owner.tenant, key_of(owner.tenant, branch.session), mark)
         await self._reached(note, WRITE_PATIENCE)
         self._branches[chain.key] = branch
@@ -353,10 +353,10 @@ class GatewayStorage:
         return known
 
     async def _packed(self, pivot: Pivot) -> bytes:
-        return await off_loop(lambda: encode_note(pivot, self.packing), size=_size(pivot))
+        return await off_loop(lambda: encode_note(pivot, self.value_codec), size=_size(pivot))
 
     async def _unpacked(self, data: bytes) -> Pivot:
-        return await off_loop(lambda: decode_note(data, self.packing, Pivot), size=_UNPACKED * len(data))
+        return await off_loop(lambda: decode_note(data, self.value_codec, Pivot), size=_UNPACKED * len(data))
 
     def settle(self, chain: HashChain, match: Match) -> None:
         """Remember what a request stands on after a pivot was made for it."""

@@ -15,9 +15,8 @@ from kompakt.errors import Conflict, StoreError
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.session.store import Store
-from kompakt.store.encoding import Packing
-from kompakt.store.records import Records
-from kompakt.store.values import Batch, Head, key_of
+from kompakt.store.codec import ValueCodec
+from kompakt.store.records import Batch, Head, Records, key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -82,7 +81,7 @@ class Registry:
         key = key_of(PLACE, tenant)
         if await self.records.head(key) is not None:
             return False
-        now, nothing = time.time(), Packing(None).pack_whole(None)
+        now, nothing = time.time(), ValueCodec(None).pack_whole(None)
         head = Head(key, PLACE, tenant.encode(), "openai-chat", nothing, created=now, touched=now)
         try:
             return await self.records.commit(Batch("first seen", head), seen=None)

@@ -33,10 +33,9 @@ from typing import TypeVar
 import msgspec
 
 from kompakt.errors import Conflict, StoreDamaged, StoreVersion
-from kompakt.store.memory import used
+from kompakt.store.records import Batch, Fence, Head, StoredEvent, StoredRow, check_names, is_sound, used_blobs
 from kompakt.store.redis.scripts import ACQUIRE, COMMIT, DELETE, FORGET, HEADS, NOTE, RELEASE, RENEW
-from kompakt.store.redis.server import Server, read_url
-from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
+from kompakt.store.redis.server import RedisServer, read_url
 
 _log = logging.getLogger("kompakt.store")
 
@@ -51,7 +50,7 @@ LARGE_PAGE = 50
 
 PARTS = ("head", "rows", "names", "turns", "events", "batches", "blobs", "fences")
 
-Entry = TypeVar("Entry", Row, Event)
+_Record = TypeVar("_Record", StoredRow, StoredEvent)
 
 
 async def open_redis(url: str) -> RedisRecords:
@@ -63,7 +62,7 @@ async def open_redis(url: str) -> RedisRecords:
         StoreVersion: a newer kompakt keeps its sessions there.
     """
     address = read_url(url)
-    server = Server(address)
+    server = RedisServer(address)
     records = RedisRecords(server, prefix=address.prefix)
     try:
         await server.check()
@@ -77,7 +76,7 @@ async def open_redis(url: str) -> RedisRecords:
 class RedisRecords:
     """Rows and events in Redis; made by ``open_redis``, for one event loop."""
 
-    def __init__(self, server: Server, *, prefix: str) -> None:
+    def __init__(self, server: RedisServer, *, prefix: str) -> None:
         self._server = server
         self._run = server.run
         self._script = server.script
@@ -143,7 +142,7 @@ class RedisRecords:
         args.append(len(batch.blobs))
         for pair in batch.blobs.items():
             args += pair
-        uses = used(batch)
+        uses = used_blobs(batch)
         args += [len(uses), *uses]
         answer = await self._script(COMMIT, [*(self._own(key, part) for part in PARTS), f"{tenant}sessions"], args)
         if answer == b"changed":
@@ -152,18 +151,18 @@ class RedisRecords:
             raise Conflict(f"session {key}: its lock was taken over; acquire it again and try again")
         return answer == b"done"
 
-    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
         """Return rows in order, a page at a time."""
-        return await self._range(key, "rows", Row, after=after, upto=upto, limit=limit)
+        return await self._range(key, "rows", StoredRow, after=after, upto=upto, limit=limit)
 
-    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
         """Return the rows of these numbers."""
         wanted = sorted(set(seqs))
-        found: list[Row] = []
+        found: list[StoredRow] = []
         for start in range(0, len(wanted), PAGE):
             page = wanted[start : start + PAGE]
             values = await self._run("HMGET", self._own(key, "rows"), *page)
-            found += self._entries(key, Row, page, values)
+            found += self._entries(key, StoredRow, page, values)
         return found
 
     async def turn_seqs(self, key: str, turn: int) -> list[int]:
@@ -180,18 +179,18 @@ class RedisRecords:
         pairs = zip(wanted, found, strict=True)
         return {name: self._number(key, value) for name, value in pairs if value is not None}
 
-    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+    async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
         """Return the events behind a number."""
-        return await self._range(key, "events", Event, after=after)
+        return await self._range(key, "events", StoredEvent, after=after)
 
     async def _range(
-        self, key: str, part: str, kind: type[Entry], *, after: int, upto: int | None = None, limit: int | None = None
-    ) -> list[Entry]:
+        self, key: str, part: str, kind: type[_Record], *, after: int, upto: int | None = None, limit: int | None = None
+    ) -> list[_Record]:
         """Read entries by their numbers, up to the newest that the head counts."""
         counted = await self._run("HGET", self._own(key, "head"), part)
         newest = self._number(key, counted or b"0")
         last = newest if upto is None else min(upto, newest)
-        found: list[Entry] = []
+        found: list[_Record] = []
         start = max(after, 0) + 1
         while start <= last and (limit is None or len(found) < limit):
             room = PAGE if limit is None else min(PAGE, limit - len(found))
@@ -287,8 +286,8 @@ class RedisRecords:
         return head
 
     def _entries(
-        self, key: str, kind: type[Entry], numbers: Iterable[int], values: Iterable[bytes | None]
-    ) -> Iterator[Entry]:
+        self, key: str, kind: type[_Record], numbers: Iterable[int], values: Iterable[bytes | None]
+    ) -> Iterator[_Record]:
         """Unpack those that are there."""
         decoder = msgspec.msgpack.Decoder(kind)
         for number, value in zip(numbers, values, strict=True):
@@ -297,7 +296,8 @@ class RedisRecords:
             try:
                 yield decoder.decode(value)
             except msgspec.DecodeError as error:
-                raise self._damaged(key, f"{kind.__name__.lower()} {number}") from error
+                what = "row" if kind is StoredRow else "event"
+                raise self._damaged(key, f"{what} {number}") from error
 
     def _number(self, key: str, value: bytes) -> int:
         """Read a number."""
@@ -311,7 +311,7 @@ class RedisRecords:
         )
 
 
-def _pack(value: Head | Row | Event) -> bytes:
+def _pack(value: Head | StoredRow | StoredEvent) -> bytes:
     return msgspec.msgpack.encode(value)
 
 

@@ -15,15 +15,15 @@ import hashlib
 import msgspec
 
 
-class Script(msgspec.Struct, frozen=True):
+class LuaScript(msgspec.Struct, frozen=True):
     """A text in Lua with the name by which Redis remembers it."""
 
     text: str
     digest: str
 
 
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+def _script(text: str) -> LuaScript:
+    return LuaScript(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 COMMIT = _script("""

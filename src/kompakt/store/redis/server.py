@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import msgspec
 
 from kompakt.errors import StoreDamaged, StoreUnavailable, UsageError
-from kompakt.store.redis.scripts import Script
+from kompakt.store.redis.scripts import LuaScript
 
 try:
     from redis import asyncio as driver
@@ -129,7 +129,7 @@ def _check_options(options: dict[str, str]) -> None:
             raise UsageError(f"{name} in the Redis URL is a number above 0")
 
 
-class Server:
+class RedisServer:
     """A pool of connections to one server."""
 
     def __init__(self, address: Address) -> None:
@@ -154,7 +154,7 @@ class Server:
         with self._translated():
             return await self._client.execute_command(*command)
 
-    async def script(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+    async def script(self, script: LuaScript, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
         """Run a script by its name; send it whole when the server does not know it yet.
 
         A server that does not know it was perhaps restarted, and with other settings, so it is checked again.

@@ -141,14 +141,18 @@ async def _drop_notes(connection: AsyncConnection) -> None:
     await connection.execute(text("DROP TABLE kompakt_notes"))
 
 
-class Step(msgspec.Struct, frozen=True):
+class Migration(msgspec.Struct, frozen=True):
     """One change of the schema and its way back."""
 
     up: Callable[[AsyncConnection], Awaitable[None]]
     down: Callable[[AsyncConnection], Awaitable[None]]
 
 
-STEPS = (Step(_create_tables, _drop_tables), Step(_create_index, _drop_index), Step(_create_notes, _drop_notes))
+STEPS = (
+    Migration(_create_tables, _drop_tables),
+    Migration(_create_index, _drop_index),
+    Migration(_create_notes, _drop_notes),
+)
 """What leads from each version to the next, from an empty database on."""
 
 NEWEST = len(STEPS)

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, UsageError
-from kompakt.store.values import Fence, Row
+from kompakt.store.records import Fence, StoredRow
 
 try:
     import asyncpg
@@ -33,7 +33,6 @@ try:
     from sqlalchemy.pool import NullPool
 
     from kompakt.store.sql.migrations import indexed, migrate
-    from kompakt.store.sql.postgres_notes import NoteReaders
     from kompakt.store.sql.records import SqlRecords, refused
     from kompakt.store.sql.tables import HEADS, NAMES, as_bytes, cleaned, index_names
 except ModuleNotFoundError as missing:
@@ -50,6 +49,10 @@ CONNECTIONS = 10
 PATIENCE = 30.0
 """Seconds that a call waits for a connection or for an answer."""
 
+READERS = 4
+"""Connections for notes; a reader that finds none free waits."""
+
+_READ_NOTES = "SELECT name, data FROM kompakt_notes WHERE tenant = $1 AND name = ANY($2::bytea[])"
 _NOW = "extract(epoch FROM clock_timestamp())"
 # A commit holds a share lock on the lock's row until it ends. Both statements read the clock after they have waited for
 # that: ON CONFLICT computes its SET once it has the row, and the renewal takes the row in ``held`` first.
@@ -102,7 +105,7 @@ class PostgresRecords(SqlRecords):
         super().__init__(engine, place)
         self._single = single
         self._locks = _Locks(single)
-        self._readers = NoteReaders(single, PATIENCE)
+        self._readers = _NoteReaders(single, PATIENCE)
 
     @asynccontextmanager
     async def _connection(self, *, write: bool) -> AsyncGenerator[AsyncConnection]:
@@ -124,7 +127,7 @@ class PostgresRecords(SqlRecords):
         await self._single.dispose()
         await super().close()
 
-    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
         words = [indexed("postgresql", key, row.seq, row.words) | {"text": cleaned(row.words)} for row in rows]
         await connection.execute(_WORDS, words)
 
@@ -178,6 +181,59 @@ class PostgresRecords(SqlRecords):
         """Give a lock back; one that was lost is left alone."""
         async with self.explaining():
             await self._locks.release(key, fence)
+
+
+class _NoteReaders:
+    """Connections that only read notes, used through the driver itself; each is opened on first use.
+
+    The pool checks a connection before each use, and SQLAlchemy adds layers that a lookup by name does not need. Both
+    take most of the time of such a lookup. If one of these connections is gone, ``read`` returns ``None`` and the
+    caller uses the pool, which reconnects and reports errors. Nothing is lost, because notes are only read here.
+    """
+
+    def __init__(self, engine: AsyncEngine, patience: float) -> None:
+        self._engine = engine
+        self._patience = patience
+        self._free = asyncio.Semaphore(READERS)
+        self._idle: list[tuple[AsyncConnection, Any]] = []
+
+    async def read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]] | None:
+        """Return names and values of those that exist; ``None`` when the server could not be asked.
+
+        Raises:
+            TimeoutError: it did not answer.
+        """
+        async with self._free:
+            try:
+                return await self._read(tenant, names)
+            except TimeoutError:
+                raise
+            except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                return None
+
+    async def _read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]]:
+        connection, driver = self._idle.pop() if self._idle else await self._connected()
+        try:
+            found = await driver.fetch(_READ_NOTES, tenant, names, timeout=self._patience)
+        except BaseException:
+            await _drop(connection)
+            raise
+        self._idle.append((connection, driver))
+        return [(name, data) for name, data in found]
+
+    async def _connected(self) -> tuple[AsyncConnection, Any]:
+        connection = await self._engine.connect()
+        return connection, (await connection.get_raw_connection()).driver_connection
+
+    async def close(self) -> None:
+        """Let go of the connections; the next reading opens one again."""
+        while self._idle:
+            await _drop(self._idle.pop()[0])
+
+
+async def _drop(connection: AsyncConnection) -> None:
+    await connection.invalidate()
+    await connection.close()
 
 
 class _Locks:

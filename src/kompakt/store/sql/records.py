@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable
+from kompakt.store.records import Batch, Fence, Head, StoredEvent, StoredRow, check_names, is_sound, used_blobs
 from kompakt.store.sql.tables import (
     BATCHES,
     BLOBS,
@@ -40,11 +41,10 @@ from kompakt.store.sql.tables import (
     cleaned,
     storable,
 )
-from kompakt.store.values import Batch, Event, Fence, Head, Row, check_names, is_sound
 
 _log = logging.getLogger("kompakt.store")
 
-_Record = TypeVar("_Record", Head, Row, Event)
+_Record = TypeVar("_Record", Head, StoredRow, StoredEvent)
 
 _HASHES = msgspec.json.Decoder(tuple[str, ...])
 
@@ -77,7 +77,7 @@ class SqlRecords(ABC):
         """Say what an error of the driver means."""
 
     @abstractmethod
-    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
         """Write what the index is to know of some rows."""
 
     @abstractmethod
@@ -172,12 +172,12 @@ class SqlRecords(ABC):
             return None
         return head
 
-    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[Row]:
+    async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
         """Return rows with ``after < seq <= upto`` in order, at most ``limit`` of them, ``words`` left empty."""
         of = select(ROWS).where(ROWS.c.key == key, ROWS.c.seq > after, ROWS.c.seq <= min(upto, LARGEST))
         return [self._row(found) for found in await self._all(of.order_by(ROWS.c.seq).limit(limit))]
 
-    async def rows_at(self, key: str, seqs: Collection[int]) -> list[Row]:
+    async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
         """Return the rows of these numbers that exist, in order."""
         some = sorted({seq for seq in seqs if 0 < seq <= LARGEST})
         of = select(ROWS).where(ROWS.c.key == key).order_by(ROWS.c.seq)
@@ -195,7 +195,7 @@ class SqlRecords(ABC):
         pages = [await self._all(of.where(ROWS.c.name.in_(part))) for part in chunks(storable(names))]
         return {found["name"]: found["seq"] for page in pages for found in page}
 
-    async def events(self, key: str, *, after: int = 0) -> list[Event]:
+    async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
         """Return the events behind a number, in order."""
         of = select(EVENTS).where(EVENTS.c.key == key, EVENTS.c.number > after).order_by(EVENTS.c.number)
         return [self._event(found) for found in await self._all(of)]
@@ -319,7 +319,7 @@ class SqlRecords(ABC):
             )
 
     async def _write_blobs(self, connection: AsyncConnection, batch: Batch) -> None:
-        used = set(batch.blobs).union(*(row.blobs for row in batch.rows), *(event.blobs for event in batch.events))
+        used = used_blobs(batch)
         if not used:
             return
         tenant = as_bytes(batch.head.tenant)
@@ -341,11 +341,11 @@ class SqlRecords(ABC):
             raise self._damaged(found, "the head")
         return head
 
-    def _row(self, found: dict[str, Any]) -> Row:
-        return self._checked(self._unpacked(found), Row, f"row {found['seq']}")
+    def _row(self, found: dict[str, Any]) -> StoredRow:
+        return self._checked(self._unpacked(found), StoredRow, f"row {found['seq']}")
 
-    def _event(self, found: dict[str, Any]) -> Event:
-        return self._checked(self._unpacked(found), Event, f"event {found['number']}")
+    def _event(self, found: dict[str, Any]) -> StoredEvent:
+        return self._checked(self._unpacked(found), StoredEvent, f"event {found['number']}")
 
     def _blob(self, found: dict[str, Any]) -> bytes:
         if not isinstance(found["data"], bytes):
@@ -375,7 +375,7 @@ def refused(place: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"{place}: {why}")
 
 
-def _values(record: Head | Row | Event, *left_out: str) -> dict[str, Any]:
+def _values(record: Head | StoredRow | StoredEvent, *left_out: str) -> dict[str, Any]:
     """Return the columns of a record."""
     values = {name: getattr(record, name) for name in record.__struct_fields__ if name not in left_out}
     if not isinstance(record, Head):

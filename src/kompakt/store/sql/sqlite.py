@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
-from kompakt.store.sql.sqlite_notes import NoteReader
-from kompakt.store.values import Fence, Row
+from kompakt.store.records import Fence, StoredRow
 
 try:
     import aiosqlite
@@ -49,6 +48,9 @@ BARE = "kompakt_bare"
 """The option of a connection that begins no transaction: each statement is its own."""
 
 CONNECTIONS = 4
+
+_FEW_NOTES = 50
+"""Names that are looked up without a pause."""
 
 _FULL, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _CANTOPEN, _NOTADB, _CONSTRAINT = 13, 5, 6, 8, 10, 11, 14, 26, 19
 
@@ -160,6 +162,49 @@ class _Connection(aiosqlite.Connection):
             self._tx.put_nowait((None, self._connection.rollback))
 
 
+class _NoteReader:
+    """A connection that only reads notes, without the pool and without a thread; opened on first use.
+
+    Handing a call to a connection's thread and back takes milliseconds while the event loop is busy, because the thread
+    waits for the interpreter. Three notes take SQLite about 20 microseconds, so they are read on the event loop. The
+    connection never waits: in WAL mode a reader does not wait for writers. If the file is busy all the same (exclusive
+    lock, recovery after a crash) or anything else fails, ``read`` returns ``None`` and the caller uses the pool, which
+    waits and reports errors. Many names are read in steps so that other tasks can run between them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: sqlite3.Connection | None = None
+
+    async def read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]] | None:
+        """Return names and values of those that exist; ``None`` when the file is not ready for it."""
+        found: list[tuple[bytes, Any]] = []
+        for start in range(0, len(names), _FEW_NOTES):
+            if start:
+                await asyncio.sleep(0)
+            few = names[start : start + _FEW_NOTES]
+            marks = ",".join("?" * len(few))
+            query = f"SELECT name, data FROM kompakt_notes WHERE tenant = ? AND name IN ({marks})"
+            try:
+                found += self._connection().execute(query, (tenant, *few)).fetchall()
+            except sqlite3.Error:
+                self.close()
+                return None
+        return found
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            self._open = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            self._open.execute("PRAGMA query_only=ON")
+        return self._open
+
+    def close(self) -> None:
+        """Let go of the file; the next reading opens it again."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+
 class SqliteRecords(SqlRecords):
     """Records in a SQLite file."""
 
@@ -169,7 +214,7 @@ class SqliteRecords(SqlRecords):
     def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
         super().__init__(engine, f"sqlite:///{path}")
         self._patience = patience
-        self._reader = NoteReader(path)
+        self._reader = _NoteReader(path)
         self._turn = asyncio.Lock()
         self._leases = _Leases()
 
@@ -193,7 +238,7 @@ class SqliteRecords(SqlRecords):
     def _explained(self, error: BaseException) -> StoreError:
         return explained(self.place, error)
 
-    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[Row]) -> None:
+    async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
         words = [{"key": key, "seq": row.seq, "text": cleaned(row.words)} for row in rows]
         await connection.execute(insert(WORDS), words)
         await connection.execute(INDEX_ROWS["sqlite"], [indexed("sqlite", key, row.seq, row.words) for row in rows])

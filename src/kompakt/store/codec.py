@@ -47,7 +47,7 @@ class Packed(msgspec.Struct, frozen=True):
     blobs: dict[str, bytes] = {}
 
 
-class Packing:
+class ValueCodec:
     """Packs values, with a key or without."""
 
     def __init__(self, key: bytes | None = None) -> None:
