@@ -1,8 +1,8 @@
-"""Every block of the documentation runs.
+"""Run every code block of the documentation, and check its links, paths and quoted output.
 
-The Python blocks of a file share one namespace and run in an empty folder, in order. Of a console block, the lines
-that begin with ``$ kompakt`` run in the same folder, through the command line itself; each must exit with 0 unless a
-line ``# exit N`` below the command says otherwise. A file that a command needs is written by a block before it.
+The Python blocks of a page share one namespace and run in order, in an empty folder. In console blocks, lines that
+begin with ``$ kompakt`` run in the same folder; each must exit with 0, or with N if a line ``# exit N`` follows. A
+comment directly after a ``print`` is the output that the page promises.
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ from tests.cli.running import run
 import kompakt
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGE = ROOT / "src" / "kompakt"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 RUNNABLE = ("python", "console")
 
 BLOCK = re.compile(r"^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
 COMMAND = re.compile(r"^\$ kompakt ?(?P<arguments>[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.M)
 EXIT = re.compile(r"^# exit (\d+)$", re.M)
+PRINTED = re.compile(r"^[^\n#]*\bprint\([^\n]*\n# ([^\n]+)$", re.M)
+PATH = re.compile(r"`((?:[\w.-]+/)*(?:[\w-]+/|[\w-]+\.py))`")
 
 
 class Block(NamedTuple):
-    """A fenced block of a page and the line its text begins on."""
+    """A fenced block of a page and its first line."""
 
     language: str
     text: str
@@ -41,7 +47,7 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A line to run, and the exit code it is documented to have."""
+    """A command and its documented exit code."""
 
     arguments: list[str]
     redirect: tuple[str, str]
@@ -49,7 +55,7 @@ class Command(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """List the blocks of a page that run."""
+    """List the executable blocks of a page."""
     return [
         Block(found["language"], _dedent(found["text"], len(found["indent"])), text.count("\n", 0, found.start()) + 2)
         for found in BLOCK.finditer(text)
@@ -62,7 +68,7 @@ def _dedent(text: str, width: int) -> str:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """List the commands of a console block; ``< FILE`` and ``> FILE`` at the end are understood."""
+    """Yield the commands of a console block; ``< FILE`` and ``> FILE`` at the end are supported."""
     for found in COMMAND.finditer(text if text.endswith("\n") else text + "\n"):
         words = shlex.split(found["arguments"], comments=True)
         redirect = ("", "")
@@ -73,27 +79,29 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def run_console(block: Block, folder: Path, page: str) -> None:
-    """Run the commands of a block in a folder."""
     for command in commands(block.text):
         sign, name = command.redirect
         given = (folder / name).read_bytes() if sign == "<" else None
         done = run(*command.arguments, input=given, cwd=folder)
         if sign == ">":
             (folder / name).write_text(done.out)
-        said = f"{page}:{block.line}: kompakt {shlex.join(command.arguments)}\n{done.out}{done.err}"
-        assert done.code == command.expected, said
-        assert "Traceback" not in done.err, said
+        context = f"{page}:{block.line}: kompakt {shlex.join(command.arguments)}\n{done.out}{done.err}"
+        assert done.code == command.expected, context
+        assert "Traceback" not in done.err, context
 
 
 def run_python(block: Block, names: dict[str, Any], page: Path) -> None:
     """Run a block so that an error names the page and the line."""
     code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
-    with contextlib.redirect_stdout(io.StringIO()):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         exec(code, names)
+    for expected in PRINTED.findall(block.text):
+        assert expected in printed.getvalue(), f"{page.name}:{block.line}: prints {printed.getvalue()!r}"
 
 
 def not_public(text: str) -> list[str]:
-    """List what a piece of code imports from kompakt that is no public name of it or of its public modules."""
+    """List the imports from kompakt that are not public names of it or of its public modules."""
     modules = {f"kompakt.{name}" for name in kompakt.__all__ if inspect.ismodule(getattr(kompakt, name))}
     wrong: list[str] = []
     for node in ast.walk(ast.parse(text)):
@@ -110,7 +118,7 @@ def not_public(text: str) -> list[str]:
 class TestPages:
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What a reader copies works, in the order of the page."""
+        """A reader can copy every block, in the order of the page."""
         monkeypatch.chdir(tmp_path)
         names: dict[str, Any] = {"__name__": "__docs__"}
         for block in blocks(page.read_text()):
@@ -120,7 +128,7 @@ class TestPages:
                 run_console(block, tmp_path, page.name)
 
     def test_only_public_modules_are_imported(self) -> None:
-        """A reader who copies an import depends on a name that stays."""
+        """Examples depend on public names only."""
         texts = [
             *((page, block.text) for page in PAGES for block in blocks(page.read_text()) if block.language == "python"),
             *((path, path.read_text()) for path in sorted((ROOT / "examples").glob("*.py"))),
@@ -130,16 +138,30 @@ class TestPages:
         assert wrong == []
 
     def test_the_readme_has_blocks_of_both_kinds(self) -> None:
-        """A first page without anything that runs would pass unnoticed."""
+        """Guards against a first page without executable blocks."""
         found = blocks((ROOT / "README.md").read_text())
         assert {block.language for block in found} == {"python", "console"}
         assert any(list(commands(block.text)) for block in found if block.language == "console")
 
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
     def test_links_between_pages_lead_somewhere(self, page: Path) -> None:
-        """A relative link names a file that is there."""
+        """Relative links name existing files."""
         links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
         assert [link for link in links if not (page.parent / link).exists()] == []
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+    def test_source_paths_exist(self, page: Path) -> None:
+        """A path in backquotes names a file or folder of the repository or of the package."""
+        if page.parent.name == "reference":
+            return
+        found = PATH.findall(page.read_text())
+        assert [path for path in found if not any((root / path).exists() for root in (ROOT, PACKAGE))] == []
+
+    def test_the_architecture_page_names_every_package(self) -> None:
+        text = (ROOT / "docs" / "architecture.md").read_text()
+        packages = [path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")]
+        assert [str(path) for path in packages if f"`{path}/" not in text] == []
+        assert len(PATH.findall(text)) > 60
 
 
 class TestReading:
@@ -151,27 +173,29 @@ class TestReading:
     )
 
     def test_blocks_are_found(self) -> None:
-        """Also inside a list, with their lines."""
+        """Also inside a list, with line numbers."""
         found = blocks(self.PAGE)
         assert [(block.language, block.line) for block in found] == [("python", 4), ("console", 10)]
         assert found[1].text.startswith("$ kompakt")
 
     def test_commands_and_exit_codes_are_found(self) -> None:
-        """Only our own commands run; the exit code stands below its command."""
+        """Only kompakt commands run; the exit code follows the command."""
         assert list(commands(blocks(self.PAGE)[1].text)) == [Command(["check", "a.json"], ("", ""), 1)]
         piped = "$ kompakt check - < a.json\n$ kompakt repair a.json > b.json\n# exit 1\n"
         assert [(c.redirect, c.expected) for c in commands(piped)] == [(("<", "a.json"), 0), ((">", "b.json"), 1)]
 
     def test_imports_of_internal_names_are_found(self) -> None:
-        """Also late ones, and internal names beside public ones."""
+        """Also late imports, and internal names beside public ones."""
         text = "import kompakt.api\nimport kompakt.strategies\ndef f():\n    from kompakt import api, compact\n"
         assert not_public(text) == ["kompakt.api", "kompakt.api"]
         assert not_public("from kompakt.agent.events import Spoke\n") == ["kompakt.agent.events.Spoke"]
         assert not_public("from kompakt.events import Spoke\nimport kompakt\n") == []
 
     def test_a_broken_block_fails(self, tmp_path: Path) -> None:
-        """An error in a block is an error of the test, at the line of the page."""
+        """An error in a block, or a wrong quoted output, fails the test."""
         with pytest.raises(ZeroDivisionError):
             run_python(Block("python", "1 / 0\n", 7), {}, tmp_path / "page.md")
+        with pytest.raises(AssertionError, match="prints '1"):
+            run_python(Block("python", "print(1)\n# 2\n", 7), {}, tmp_path / "page.md")
         with pytest.raises(AssertionError, match="no-such-file"):
             run_console(Block("console", "$ kompakt check no-such-file.json\n", 3), tmp_path, "page.md")
