@@ -19,7 +19,7 @@ from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import wait_for
 
 from kompakt.gateway.config import Upstream
-from kompakt.gateway.http.disconnects import DisconnectWatch
+from kompakt.gateway.http.connections import DisconnectWatch
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
 
@@ -167,7 +167,7 @@ class TestPresence:
         async def run() -> str:
             presence = DisconnectWatch(messages(stays=True))
             await presence()
-            return await presence.during(work())
+            return await presence.run(work())
 
         async def work() -> str:
             await asyncio.sleep(0)
@@ -189,7 +189,7 @@ class TestPresence:
             presence = DisconnectWatch(messages(stays=False))
             await presence()
             with pytest.raises(ClientDisconnect):
-                await presence.during(work())
+                await presence.run(work())
             assert seen == ["cleaned up"]
 
         asyncio.run(run())
@@ -209,7 +209,7 @@ class TestPresence:
                     if not message["more_body"]:
                         return found
 
-            return await presence.during(read())
+            return await presence.run(read())
 
         assert asyncio.run(run()) == [b"a", b"b", b"c"]
 

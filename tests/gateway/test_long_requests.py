@@ -15,8 +15,7 @@ from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS
 from tests.gateway.standing import Served, served, settings
 from tests.gateway.upstreams import KEYS as LISTS
 
-from kompakt.gateway.http import threads
-from kompakt.gateway.http.threads import SMALL, off_loop
+from kompakt.gateway.concurrency import SMALL, THREADS, off_loop
 from kompakt.gateway.request import hash_chain
 from kompakt.gateway.request.body import TooManyMessages, read
 from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, HashChain, HashChains, root_of
@@ -158,7 +157,7 @@ def test_small_work_is_done_at_once_and_large_work_in_a_thread() -> None:
 
     assert asyncio.run(where(SMALL)) == threading.current_thread().name
     assert asyncio.run(where(SMALL + 1)).startswith("kompakt-work")
-    assert threads.THREADS <= 2
+    assert THREADS <= 2
 
 
 # --- work follows what is new -------------------------------------------------------------------------------------

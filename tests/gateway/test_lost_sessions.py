@@ -24,7 +24,7 @@ from tests.judges import judge
 from tests.provider.counting import count_head, count_item
 
 import kompakt
-from kompakt.gateway.storage.locks import KeyedLocks
+from kompakt.gateway.concurrency import KeyedLocks
 from kompakt.gateway.tenancy.registry import PLACE
 
 Vanish = Callable[[Gate, str], None]

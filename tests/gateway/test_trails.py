@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import InputError
-from kompakt.gateway.request.body import NoJson, read
+from kompakt.gateway.request.body import InvalidJson, read
 from kompakt.gateway.request.hash_chain import HashChains, root_of
 from kompakt.model.json import MAX_DEPTH
 
@@ -81,14 +81,14 @@ class TestReading:
 
     @pytest.mark.parametrize("body", [b"", b"[]", b"nul", b'{"messages":', b"\xff\xfe", b'{"a":1}x', b"[" * 100_000])
     def test_what_is_no_json_object_is_said(self, body: bytes) -> None:
-        with pytest.raises(NoJson):
+        with pytest.raises(InvalidJson):
             read(body, "openai-chat")
 
     @pytest.mark.parametrize("number", [b"9" * 4_301, b"-" + b"9" * 9_000], ids=["4301 digits", "negative"])
     @pytest.mark.parametrize("offset", [0, 1, 2_149, 2_150, 4_300])
     def test_an_integer_that_is_too_long_is_found_at_any_offset(self, number: bytes, offset: int) -> None:
         body = b'{"messages":[{"role":"user","content":"x"}],"a":["' + b"x" * offset + b'",' + number + b"]}"
-        with pytest.raises(NoJson, match="4,300 digits"):
+        with pytest.raises(InvalidJson, match="4,300 digits"):
             read(body, "openai-chat")
 
     @pytest.mark.parametrize("place", ["field", "item"])
@@ -100,7 +100,7 @@ class TestReading:
 
         above = 3 if place == "item" else 1
         assert read(body(MAX_DEPTH - above), "openai-chat") is not None
-        with pytest.raises(NoJson, match="levels deep"):
+        with pytest.raises(InvalidJson, match="levels deep"):
             read(body(MAX_DEPTH - above + 1), "openai-chat")
 
     def test_text_with_many_brackets_and_digits_is_read(self) -> None:

@@ -31,18 +31,18 @@ from starlette.types import Receive, Scope, Send
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
 from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.admin.sessions import Api
+from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.config import FIXED, GatewayConfig, default_store
 from kompakt.gateway.http.access_log import AccessLog, request_log
-from kompakt.gateway.http.body import read_body
-from kompakt.gateway.http.disconnects import DisconnectWatch
+from kompakt.gateway.http.connections import DisconnectWatch
+from kompakt.gateway.http.encodings import read_body
 from kompakt.gateway.http.health import Health
 from kompakt.gateway.http.limits import LimitsMiddleware, Slots
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.routes import Route, route_of
-from kompakt.gateway.storage.lazy_store import PAUSE, LazyRecords
+from kompakt.gateway.storage.records import PAUSE, LazyRecords
 from kompakt.gateway.storage.storage import GatewayStorage
-from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.gateway.tenancy.registry import PATIENCE, Registry, keep_secret, secret_in
 from kompakt.gateway.tenancy.tenants import Tenant, tenant_of
 from kompakt.model.tokens import counter_for
@@ -193,7 +193,7 @@ class Gateway:
         with self.places.taken(tenant.id, settings):
             try:
                 async with forwarding.closing_responses(scope):
-                    response = await presence.during(self._respond(request, tenant, route))
+                    response = await presence.run(self._respond(request, tenant, route))
                     await response(scope, presence, send)
             except ClientDisconnect:
                 _log.info("the client disconnected before it had its answer", extra={"kompakt": {"request": told.id}})

@@ -21,7 +21,7 @@ from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import request_log
-from kompakt.gateway.http.body import read_body, uncompressed
+from kompakt.gateway.http.encodings import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import budget as planning
@@ -31,12 +31,10 @@ from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
 from kompakt.gateway.recall.injection import Aside
 from kompakt.gateway.recall.offer import DIALECTS, Recalling
 from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, plain
-from kompakt.gateway.request.body import NoJson, TooManyMessages
-from kompakt.gateway.request.cache_marks import move_cache_mark
-from kompakt.gateway.request.context_edits import cleared_tokens, tool_clearing
+from kompakt.gateway.request.anthropic import cleared_tokens, move_cache_mark, tool_clearing
+from kompakt.gateway.request.body import InvalidJson, TooManyMessages, media_bytes
 from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
-from kompakt.gateway.request.media import media_bytes
 from kompakt.gateway.routes import Route
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenancy.tenants import Tenant
@@ -148,7 +146,7 @@ class Proxy:
         root = root_of(f"{tenant.source} {tenant.id}", route.format, f"{VERSION} {policy.name}")
         try:
             trail = await self._trails.read_off_loop(body, route.format, root, named=route.model)
-        except NoJson as error:
+        except InvalidJson as error:
             raise GatewayError(400, str(error), code="invalid_json") from None
         except TooManyMessages as error:
             message = f"{error}; the gateway's --max-messages allows no more"
@@ -160,7 +158,7 @@ class Proxy:
         told = request_log(request)
         told.model, told.purpose = trail.request.model, purpose_of(trail.request, request.headers)
         self._note_window(trail.request.model or "")
-        held = trail.request.held_elsewhere
+        held = trail.request.provider_history
         if held is not None:
             return held
         if self._provider_compacts(trail):

@@ -26,7 +26,7 @@ from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, application
 from kompakt.gateway.config import OFFICIAL, GatewayConfig
 from kompakt.gateway.http import log_format as journal
-from kompakt.gateway.http.slow_clients import protocol
+from kompakt.gateway.http.connections import protocol
 from kompakt.gateway.reload import Reloading
 
 _log = logging.getLogger("kompakt.gateway")

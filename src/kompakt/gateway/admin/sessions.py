@@ -24,13 +24,13 @@ from kompakt.errors import DoesNotFit, StoreDamaged, StoreError, UsageError, Wro
 from kompakt.gateway.admin import inspect_page as inspecting
 from kompakt.gateway.admin import openapi
 from kompakt.gateway.admin.previews import preview
+from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots import budget as planning
 from kompakt.gateway.pivots.lookup import Undo, undo_name
 from kompakt.gateway.request.labels import Label, label_name
-from kompakt.gateway.storage.note_codec import decode_note, encode_note
+from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.gateway.tenancy.access import Access, access_of
 from kompakt.gateway.tenancy.registry import PLACE, heads_of
 from kompakt.gateway.tenancy.tenants import is_named

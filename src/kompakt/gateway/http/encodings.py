@@ -1,41 +1,49 @@
-"""Content encodings that the gateway can read, and decompression that never produces more than it is asked for.
+"""Content encodings of requests and responses, decompressed within a limit.
 
-A few hundred kilobytes can decompress to gigabytes, so nothing that comes from outside is decompressed without a limit.
+A few hundred kilobytes can decompress to gigabytes, so nothing is decompressed without a limit. A request that the
+gateway does not read is forwarded as it came, still compressed. Any other request is forwarded uncompressed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from starlette.requests import Request
+
 from kompakt.errors import InputError
+from kompakt.gateway.errors import GatewayError
 
 READABLE = frozenset(["identity", "gzip", "x-gzip", "deflate"])
-"""Encodings of answers that are read."""
+"""Encodings of responses that the gateway reads."""
 
 REQUESTS = frozenset(["gzip", "deflate", "zstd"])
-"""Encodings of requests that are read."""
+"""Encodings of requests that the gateway reads."""
 
-_PIECE = 256 * 1024
-"""Bytes that are decompressed at once where the library allocates them beforehand."""
+_CHUNK = 256 * 1024
+"""Bytes that zstandard decompresses at a time; it allocates them beforehand."""
 
 ZSTD_WINDOW = 8 * 1024 * 1024
-"""Bytes that a zstd stream may look back: what RFC 9659 allows for HTTP."""
+"""Largest zstd window in bytes: the limit that RFC 9659 sets for HTTP."""
 
 _AUTOMATIC = 32 + zlib.MAX_WBITS
-"""zlib reads the header and accepts both gzip and zlib."""
+"""zlib window bits that detect gzip and zlib headers."""
 
 _MAX_LAYERS = 3
-"""Encodings applied one after the other; no server uses more than one."""
+"""Encodings applied one after the other. Servers use one."""
+
+_BODY_KEY = "kompakt-body"
+_HEADER = "content-encoding"
 
 
 def decode_prefix(data: bytes, encodings: Sequence[str], limit: int) -> bytes | None:
-    """Undo content encodings, as far as the data and the limit go.
+    """Undo content encodings as far as the data and the limit go.
 
-    ``encodings`` are listed in the order in which they were applied. ``None`` means that one of them is unknown or that
-    the data is not encoded like this.
+    ``encodings`` are in the order in which they were applied. Returns ``None`` when one is unknown or the data is not
+    encoded that way.
     """
     applied = [name for name in encodings if name != "identity"]
     if len(applied) > _MAX_LAYERS or not READABLE.issuperset(applied):
@@ -53,34 +61,34 @@ def _inflate(data: bytes, name: str, limit: int) -> bytes | None:
         return zlib.decompressobj(_AUTOMATIC).decompress(data, limit)
     except zlib.error:
         pass
-    try:  # some servers send a bare deflate stream
+    try:  # some servers send a raw deflate stream without the zlib header
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, limit) if name == "deflate" else None
     except zlib.error:
         return None
 
 
-# --- whole bodies -------------------------------------------------------------------------------------------------
+# --- Whole bodies ---
 
 
 class UnknownEncoding(InputError):
-    """A content encoding that the gateway does not read; the message is its name."""
+    """A content encoding that the gateway does not support; the message is its name."""
 
 
 class BadEncoding(InputError):
-    """Data that is not encoded as its header says."""
+    """Data that does not match its content-encoding header."""
 
 
 class TooLong(InputError):
-    """Data that decompresses to more than the limit."""
+    """Data whose decompressed size exceeds the limit."""
 
 
 def decode(data: bytes, encodings: Sequence[str], limit: int) -> bytes:
-    """Undo content encodings, listed in the order in which they were applied; never produce more than the limit.
+    """Undo content encodings, given in the order in which they were applied.
 
     Raises:
-        UnknownEncoding: one of them is not known, or there are too many.
-        BadEncoding: the data is not encoded like this, or is cut off.
-        TooLong: the data decompresses to more than the limit.
+        UnknownEncoding: one of them is unknown, or there are too many.
+        BadEncoding: the data is not encoded that way, or is truncated.
+        TooLong: the decompressed data exceeds the limit.
     """
     applied = [name for name in encodings if name != "identity"]
     readers = [_reader(name) for name in applied]
@@ -100,7 +108,7 @@ def _reader(name: str) -> Callable[[bytes, int], bytes]:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """Read all members of a gzip file."""
+    # A gzip file may consist of several members.
     out: list[bytes] = []
     size = 0
     while data:
@@ -111,7 +119,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
-    """Read a zlib stream, or a bare one, as some clients send it."""
+    # Some clients send a raw deflate stream without the zlib header.
     try:
         return _member(data, limit, zlib.MAX_WBITS)[0]
     except BadEncoding:
@@ -119,7 +127,7 @@ def _undeflate(data: bytes, limit: int) -> bytes:
 
 
 def _member(data: bytes, limit: int, bits: int) -> tuple[bytes, bytes]:
-    """Read one stream; return what it holds and what follows it."""
+    """Decompress one stream; return its content and the bytes after it."""
     inflater = zlib.decompressobj(bits)
     try:
         made = inflater.decompress(data, limit + 1)
@@ -128,7 +136,7 @@ def _member(data: bytes, limit: int, bits: int) -> tuple[bytes, bytes]:
     if len(made) > limit:
         raise TooLong
     if not inflater.eof:
-        raise BadEncoding("it is cut off")
+        raise BadEncoding("the data is truncated")
     return made, inflater.unused_data
 
 
@@ -140,8 +148,8 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(data, read_across_frames=True)
     out = bytearray()
     try:
-        while piece := reader.read(_PIECE):
-            out += piece
+        while chunk := reader.read(_CHUNK):
+            out += chunk
             if len(out) > limit:
                 raise TooLong
     except zstandard.ZstdError as error:
@@ -155,7 +163,49 @@ def listed(header: str) -> list[str]:
 
 
 def readable(accepted: str) -> str:
-    """Reduce an ``Accept-Encoding`` header to what can be read here."""
+    """Reduce an ``Accept-Encoding`` header to the encodings that the gateway reads."""
     offers = [offer.strip() for offer in accepted.split(",")]
     kept = [offer for offer in offers if offer.partition(";")[0].strip().lower() in READABLE]
     return ", ".join(kept) or "identity"
+
+
+# --- Request bodies ---
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the decompressed body of a request; the result is cached.
+
+    Raises:
+        GatewayError: the encoding is unsupported, the body does not match it, or the body exceeds the limit.
+    """
+    found = request.scope.get(_BODY_KEY)
+    if found is None:
+        found = request.scope[_BODY_KEY] = await _decoded(request, limit)
+    return found
+
+
+async def _decoded(request: Request, limit: int) -> bytes:
+    body = await request.body()
+    applied = listed(",".join(request.headers.getlist(_HEADER)))
+    if not body or not [name for name in applied if name != "identity"]:
+        return body
+    try:
+        return await asyncio.to_thread(decode, body, applied, limit)
+    except UnknownEncoding as error:
+        accepted = ", ".join(sorted(REQUESTS))
+        message = f"content-encoding {error} is not supported; use one of {accepted}, or none"
+        raise GatewayError(415, message, code="unsupported_encoding", headers={"accept-encoding": accepted}) from None
+    except TooLong:
+        message = f"the decompressed body exceeds the gateway's limit of {limit:,} bytes (--max-body)"
+        raise GatewayError(413, message, code="body_too_large") from None
+    except BadEncoding as error:
+        message = f"the body does not match its content-encoding: {error}"
+        raise GatewayError(400, message, code="invalid_encoding") from None
+
+
+def uncompressed(request: Request) -> Request:
+    """Return the request without its ``content-encoding`` header."""
+    if _HEADER not in request.headers:
+        return request
+    headers = [pair for pair in request.scope["headers"] if pair[0] != _HEADER.encode()]
+    return Request({**request.scope, "headers": headers}, request.receive)

@@ -53,7 +53,7 @@ class LimitsMiddleware:
             check_site(scope, settings)
             await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
         except GatewayError as refused:
-            scope["kompakt"].error_response = refused.code
+            scope["kompakt"].refusal = refused.code
             if started:  # the server closes the connection, so the client sees that its answer is not complete
                 _log.warning("an answer ended early: %s", refused.message)
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,11 +23,12 @@ from kompakt.engine.pivot.text import retell
 from kompakt.errors import DoesNotFit
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, VisibleMessage
-from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.anthropic import without_cache_marks
+from kompakt.gateway.request.body import decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
 from kompakt.model.limits import Limits, lookup, with_window
-from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
+from kompakt.model.messages import History, Json, Message, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
@@ -279,17 +280,6 @@ def _mended(shown: History) -> list[Json]:
     payload = api.repair(shown).payload
     key = WIRES[shown.format].messages_key
     return list(payload[key] if isinstance(payload, dict) else payload)
-
-
-def without_cache_marks(item: Json) -> Json:
-    """Copy an item without cache marks: those that the client puts on what it sends now are all a provider takes."""
-    if not isinstance(item, dict):
-        return item
-    own = cast("JsonObject", item)
-    copy = {name: value for name, value in own.items() if name != "cache_control"}
-    if isinstance(copy.get("content"), list):
-        copy["content"] = [without_cache_marks(block) for block in copy["content"]]
-    return copy
 
 
 # --- room ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import msgspec
 
 from kompakt.engine.pivot.saved_state import State
 from kompakt.gateway.request.hash_chain import HashChain
-from kompakt.gateway.storage.note_codec import decode_note
+from kompakt.gateway.storage.records import decode_note
 from kompakt.model.messages import Json
 from kompakt.store.codec import ValueCodec, encode
 

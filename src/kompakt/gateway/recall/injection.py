@@ -11,8 +11,8 @@ from kompakt.errors import InputError
 from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.recall.saved_rounds import Kept, Place
 from kompakt.gateway.recall.turn import Dialect, Round, as_list, as_object
-from kompakt.gateway.request.body import RequestBody
-from kompakt.gateway.request.digests import DigestCache, decode_item
+from kompakt.gateway.request.body import RequestBody, decode_item
+from kompakt.gateway.request.digests import DigestCache
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for

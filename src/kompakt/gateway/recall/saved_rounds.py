@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeVar
 
 from kompakt.errors import InputError, StoreError
 from kompakt.gateway.recall.turn import Round, made_by, named_by
-from kompakt.gateway.request.digests import decode_item
+from kompakt.gateway.request.body import decode_item
 from kompakt.gateway.request.hash_chain import HashChain
-from kompakt.gateway.storage.note_codec import decode_note, encode_note
+from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 
 MAX_ROUNDS = 6

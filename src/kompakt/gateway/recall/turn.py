@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from kompakt.gateway.request.digests import parse_items
+from kompakt.gateway.request.body import parse_items
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.codec import decode
 

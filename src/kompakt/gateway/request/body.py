@@ -1,7 +1,7 @@
-"""A request as bytes, taken apart no further than its messages, and put together again.
+"""Parse a request body into fields and message items without decoding the messages.
 
-Bodies are large and mostly what they were one request ago, so nothing is decoded that need not be: a body is known by
-the place of each item in it. What is not replaced goes on byte for byte.
+Bodies are large and repeat most of the previous request, so only the position of each item is recorded. Items that are
+not replaced are forwarded byte for byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from kompakt.errors import InputError
 from kompakt.gateway.http.outcomes import Untouched
 from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
-from kompakt.model.messages import Json, JsonObject
+from kompakt.model.messages import Json, JsonObject, Media, Message, ToolResult
 from kompakt.store.codec import decode
 from kompakt.wire.registry import WIRES
 
@@ -25,23 +25,23 @@ _NAME = msgspec.json.Encoder()
 _FIELD = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,]*")
 
-_HELD: dict[str, Untouched] = {
+_PROVIDER_HISTORY: dict[str, Untouched] = {
     "previous_response_id": "provider-history",
     "conversation": "provider-history",
     "cachedContent": "provider-cache",
     "cached_content": "provider-cache",
 }
-"""Fields that name history which is not in the request: the gateway cannot compact what it does not see."""
+"""Fields that refer to history outside the request, which the gateway cannot compact."""
 
 ANTHROPIC_COMPACTS_AT = 150_000
 """Input tokens at which the ``compact_20260112`` edit starts when it names no trigger."""
 
 _STRIDE = MAX_DIGITS // 2
-"""Distance of the places where digits are looked for: a number that is too long fills the space between two of them."""
+"""Distance between the positions checked for digits. A number over the limit covers at least one whole stride."""
 
 
 def _compacts_at(edit: Json) -> int | None:
-    """Return the input tokens at which one edit replaces history; ``None`` when it does not."""
+    """Return the input tokens at which an edit compacts history; ``None`` for other edits."""
     if not isinstance(edit, dict):
         return None
     edit = cast("JsonObject", edit)
@@ -56,16 +56,16 @@ def _compacts_at(edit: Json) -> int | None:
     return None
 
 
-class NoJson(InputError):
-    """A body that no provider could read."""
+class InvalidJson(InputError):
+    """A body that is not valid JSON for any provider."""
 
 
 class TooManyMessages(InputError):
-    """A request with more messages than are read."""
+    """A request with more messages than the limit."""
 
     def __init__(self, found: int, limit: int) -> None:
         self.found, self.limit = found, limit
-        super().__init__(f"the request has {found:,} messages, and {limit:,} are the most")
+        super().__init__(f"the request has {found:,} messages; the limit is {limit:,}")
 
 
 class RequestBody(msgspec.Struct):
@@ -74,13 +74,13 @@ class RequestBody(msgspec.Struct):
     format: str
     body: bytes
     before: dict[str, bytes]
-    """The fields before the messages, as they came."""
+    """The raw fields before the messages."""
     after: dict[str, bytes]
-    """The fields behind the messages, as they came."""
+    """The raw fields after the messages."""
     spans: list[tuple[int, int]]
-    """Where each item stands in the body."""
+    """Start and end of each item in the body."""
     named: str | None = None
-    """The model, where the address names it and not the body."""
+    """The model from the URL, for providers whose body does not name it."""
 
     @property
     def key(self) -> str:
@@ -88,32 +88,28 @@ class RequestBody(msgspec.Struct):
         return WIRES[self.format].messages_key
 
     def field(self, name: str) -> Any:
-        """Read a field beside the messages; ``None`` when it is not there."""
+        """Decode a field other than the messages; ``None`` when it is missing."""
         raw = self.before.get(name, self.after.get(name))
         return None if raw is None else decode(raw)
 
     @property
     def model(self) -> str | None:
-        """The model that is asked."""
         name = self.named or self.field("model")
         return name if isinstance(name, str) else None
 
     @property
-    def streams(self) -> bool:
-        """Whether the answer is to come in pieces, as far as the body says."""
-        return self.field("stream") is True
-
-    @property
-    def held_elsewhere(self) -> Untouched | None:
-        """Why the request does not hold the whole history; ``None`` when it does."""
-        return next((reason for name, reason in _HELD.items() if self.field(name) not in (None, False)), None)
+    def provider_history(self) -> Untouched | None:
+        """Why part of the history is at the provider; ``None`` when the request holds all of it."""
+        return next(
+            (reason for name, reason in _PROVIDER_HISTORY.items() if self.field(name) not in (None, False)), None
+        )
 
     @property
     def provider_compacts_at(self) -> int | None:
-        """Input tokens from which the provider compacts this history itself; ``None`` when it never does.
+        """Input tokens at which the provider compacts this history itself; ``None`` when it never does.
 
-        ``clear_thinking_*`` removes no history and ``clear_tool_uses_*`` only outputs of tools, which ``context_edits``
-        counts; neither is a compaction.
+        ``clear_thinking_*`` and ``clear_tool_uses_*`` are not compactions: the first removes no messages, the second
+        only tool results (see ``anthropic.cleared_tokens``).
         """
         if self.format == "anthropic" and self.field("compaction"):
             return 0
@@ -124,38 +120,38 @@ class RequestBody(msgspec.Struct):
 
     @property
     def output(self) -> int | None:
-        """Tokens of answer that are asked for."""
+        """Output tokens that the request asks for."""
         return WIRES[self.format].stated_output(self.field)
 
     def item(self, index: int) -> bytes:
-        """Return an item as it came."""
+        """Return a raw item."""
         start, end = self.spans[index]
         return self.body[start:end]
 
     def items(self, start: int = 0) -> list[bytes]:
-        """Return the items from one on, as they came."""
+        """Return the raw items from ``start`` on."""
         return [self.body[first:end] for first, end in self.spans[start:]]
 
     def envelope(self) -> JsonObject:
-        """Return the request without its messages, decoded."""
+        """Decode the request without its messages."""
         fields = {name: decode(raw) for name, raw in (*self.before.items(), *self.after.items())}
         return {**fields, self.key: []}
 
     def envelope_raw(self) -> bytes:
-        """Return what stands beside the messages, to know it again by."""
+        """Return the raw fields other than the messages, as a cache key."""
         return b"\0".join([*self.before.values(), b"", *self.after.values()])
 
     def with_items(self, items: Sequence[bytes]) -> bytes:
-        """Write the request with other items; all else stays as it came."""
+        """Return the body with other items and all other fields unchanged."""
         fields = [*self.before.items(), (self.key, b"[" + b",".join(items) + b"]"), *self.after.items()]
         return b"{" + b",".join(_NAME.encode(name) + b":" + raw for name, raw in fields) + b"}"
 
 
 def read(body: bytes, format: str, *, named: str | None = None, limit: int | None = None) -> RequestBody | None:
-    """Take a body apart; ``None`` when it holds no list of messages.
+    """Parse a body; ``None`` when it has no list of messages.
 
     Raises:
-        NoJson: the body is not a JSON object, is nested too deeply, or holds an integer that is too long.
+        InvalidJson: the body is not a JSON object, is nested too deeply, or has an integer that is too long.
         TooManyMessages: there are more messages than ``limit``.
     """
     fields = _fields(body)
@@ -180,9 +176,9 @@ def read(body: bytes, format: str, *, named: str | None = None, limit: int | Non
 
 
 def read_continuation(body: bytes, earlier: RequestBody, *, items: int, limit: int | None = None) -> RequestBody | None:
-    """Take apart what follows the first items of a body that begins like an earlier one, up to these.
+    """Parse a body that starts with the first ``items`` items of an earlier one; only the rest is read.
 
-    ``None`` where it does not continue as a request does. Costs what is new.
+    Returns ``None`` when the rest is not the end of a valid request.
 
     Raises:
         TooManyMessages: there are more messages than ``limit``.
@@ -220,16 +216,16 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _OBJECT.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise NoJson("the body is not a JSON object") from None
+        raise InvalidJson("the body is not a JSON object") from None
 
 
 def _check(values: Iterable[bytes], *, levels: int) -> None:
-    """Refuse JSON that the rest of kompakt does not accept; ``levels`` is how deep the values are in the body.
+    """Reject JSON that exceeds kompakt's limits; ``levels`` is the nesting depth of the values in the body.
 
-    Only a value with many brackets or a long run of digits is decoded. Both also occur in ordinary text.
+    Only values with many brackets or a long run of digits are decoded, since both also occur in ordinary text.
 
     Raises:
-        NoJson: a value is nested too deeply or holds an integer that is too long.
+        InvalidJson: a value is nested too deeply or has an integer that is too long.
     """
     for raw in values:
         is_deep = raw.count(b"[") + raw.count(b"{") > MAX_DEPTH - levels
@@ -242,8 +238,8 @@ def _check(values: Iterable[bytes], *, levels: int) -> None:
                 value = [value]
             plain(value)
         except (InputError, ValueError, RecursionError):
-            raise NoJson(
-                f"the body is nested more than {MAX_DEPTH} levels deep or holds an integer with more than "
+            raise InvalidJson(
+                f"the body is nested more than {MAX_DEPTH} levels deep or has an integer with more than "
                 f"{MAX_DIGITS:,} digits"
             ) from None
 
@@ -251,11 +247,11 @@ def _check(values: Iterable[bytes], *, levels: int) -> None:
 def _spans(
     body: bytes, fields: Mapping[str, msgspec.Raw], key: str, listed: Sequence[msgspec.Raw]
 ) -> list[tuple[int, int]]:
-    """Find the items of a field in a body; none where it cannot be told which of two lists is meant."""
+    """Find the positions of a field's items; none when the field occurs twice and its values are ambiguous."""
     if not listed:
         return []
-    at = _place(body, fields, key)
-    if at is None:  # a field is there twice
+    at = _value_start(body, fields, key)
+    if at is None:  # a field occurs twice
         array = bytes(fields[key])
         at = body.find(array)
         if body.find(array, at + 1) >= 0:
@@ -263,10 +259,10 @@ def _spans(
     return _walk(body, at + 1, listed)
 
 
-def _place(body: bytes, fields: Mapping[str, msgspec.Raw], key: str) -> int | None:
-    """Find where the value of a field begins, by the lengths of those before it; ``None`` when a field is there twice.
+def _value_start(body: bytes, fields: Mapping[str, msgspec.Raw], key: str) -> int | None:
+    """Find the start of a field's value from the lengths of the fields before it; ``None`` when a field occurs twice.
 
-    Searching for the value itself would take long where it is long.
+    Searching for a long value would be slow.
     """
     at, place = body.index(b"{") + 1, None
     for name, raw in fields.items():
@@ -281,7 +277,7 @@ def _place(body: bytes, fields: Mapping[str, msgspec.Raw], key: str) -> int | No
 
 
 def _walk(body: bytes, at: int, listed: Sequence[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Find items one after the other: between them are only commas and blanks."""
+    """Find the positions of consecutive items, which only commas and whitespace separate."""
     spans: list[tuple[int, int]] = []
     for one in listed:
         gap = _GAP.match(body, at)
@@ -289,3 +285,47 @@ def _walk(body: bytes, at: int, listed: Sequence[msgspec.Raw]) -> list[tuple[int
         at = start + len(memoryview(one))
         spans.append((start, at))
     return spans
+
+
+# --- Items ---
+
+
+def decode_item(raw: bytes) -> Json:
+    """Decode one raw item.
+
+    Raises:
+        InputError: the bytes are not JSON.
+    """
+    try:
+        return decode(raw)
+    except (ValueError, RecursionError):
+        raise InputError("an item of the request is not JSON") from None
+
+
+def parse_items(items: Sequence[Json], format: str) -> tuple[Message, ...]:
+    """Parse items as messages, one each.
+
+    Raises:
+        InputError: an item is not a message of this format.
+    """
+    messages = WIRES[format].parse(items, None).messages
+    if len(messages) != len(items):
+        raise InputError("an item of the request is not a separate message")
+    return messages
+
+
+def media_bytes(body: bytes, format: str) -> int:
+    """Count the bytes of inline images, audio and documents after base64 decoding; links count as zero."""
+    request = read(body, format)
+    return 0 if request is None else sum(_item_media(item, format) for item in request.items())
+
+
+def _item_media(item: bytes, format: str) -> int:
+    try:
+        messages = parse_items([decode_item(item)], format)
+    except InputError:
+        return 0
+    parts = [part for message in messages for part in message.parts]
+    inline = [part for part in parts if type(part) is Media]
+    results = [one for part in parts if type(part) is ToolResult for one in part.media or ()]
+    return sum(len(one.data or "") * 3 // 4 for one in (*inline, *results))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kompakt.gateway.http.threads import off_loop
+from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.request.body import RequestBody, read, read_continuation
 from kompakt.gateway.request.digests import DigestCache
 from kompakt.model.tokens import Counter, counter_for

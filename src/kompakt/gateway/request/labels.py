@@ -16,11 +16,10 @@ import msgspec
 
 from kompakt.engine.context.values import speaks
 from kompakt.errors import InputError
-from kompakt.gateway.request.body import RequestBody
-from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
-from kompakt.gateway.storage.note_codec import encode_note
 from kompakt.gateway.storage.recorder import RecordedBranch
+from kompakt.gateway.storage.records import encode_note
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.model.messages import Message, Text
 

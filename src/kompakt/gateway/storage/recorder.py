@@ -16,9 +16,9 @@ import msgspec
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import State
 from kompakt.errors import Conflict, UsageError
-from kompakt.gateway.http.threads import off_loop
+from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.pivots.lookup import Pivot
-from kompakt.gateway.request.digests import decode_item, parse_items
+from kompakt.gateway.request.body import decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest

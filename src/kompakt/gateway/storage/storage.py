@@ -18,17 +18,15 @@ import msgspec
 
 from kompakt.engine.recall import Recalled
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable, UsageError
+from kompakt.gateway.concurrency import KeyedLocks, Value, off_loop, with_timeout
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.http.threads import off_loop
 from kompakt.gateway.pivots import lookup as pivots
 from kompakt.gateway.pivots.lookup import Pivot, PivotCache, PivotMatch, RenderedPivot
 from kompakt.gateway.recall.lookup import recalled
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage import recorder as recording
-from kompakt.gateway.storage.locks import KeyedLocks
-from kompakt.gateway.storage.note_codec import decode_note, encode_note
 from kompakt.gateway.storage.recorder import RecordedBranch
-from kompakt.gateway.storage.timeouts import Value, with_timeout
+from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.write_behind import WriteBehind
 from kompakt.gateway.storage.written_prefixes import WrittenPrefixes
 from kompakt.gateway.tenancy.tenants import Tenant

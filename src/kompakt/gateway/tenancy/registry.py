@@ -12,8 +12,8 @@ import time
 from collections.abc import AsyncIterator
 
 from kompakt.errors import Conflict, StoreError
+from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.storage.timeouts import with_timeout
 from kompakt.session.store import Store
 from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Batch, Head, Records, key_of

@@ -1,0 +1,82 @@
+"""Helpers for the event loop that all tenants share: worker threads, timeouts and keyed locks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import TypeVar
+
+from kompakt.errors import StoreUnavailable
+
+Value = TypeVar("Value")
+
+SMALL = 32 * 1024
+"""Bytes whose processing takes about as long as handing them to a thread; smaller work runs on the event loop."""
+
+THREADS = 2
+"""Worker threads. The GIL lets one run at a time, so more would only delay the event loop."""
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, "kompakt-work")
+
+
+async def off_loop(work: Callable[[], Value], *, size: int) -> Value:
+    """Run CPU-bound work on ``size`` bytes, in a worker thread when it would block the event loop for long."""
+    return work() if size <= SMALL else await asyncio.get_running_loop().run_in_executor(_pool(), work)
+
+
+async def with_timeout(call: Awaitable[Value], seconds: float) -> Value:
+    """Return the result of a store call, or give up after ``seconds``.
+
+    A write that waits for a database lock cannot be interrupted, so an overdue call is cancelled but not awaited. It
+    may still take effect later, which is safe because all writes of the gateway are idempotent.
+
+    Raises:
+        StoreUnavailable: the call took longer.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        _abandon(task)
+        raise
+    if not done:
+        _abandon(task)
+        raise StoreUnavailable(f"the store did not respond within {seconds:g} seconds")
+    return task.result()
+
+
+def _abandon(task: asyncio.Future[Value]) -> None:
+    # Retrieving the exception keeps asyncio from logging it as "never retrieved".
+    task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+    task.cancel()
+
+
+class KeyedLocks:
+    """One ``asyncio.Lock`` per key, created on demand and dropped with its last user."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._users: dict[Hashable, int] = {}
+        """Tasks that hold or wait for each lock."""
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def hold(self, key: Hashable) -> AsyncGenerator[None]:
+        """Hold the lock of a key."""
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]
