@@ -83,7 +83,7 @@ def test_equal_reports_of_at_least_what_was_sent_are_no_cut(reported: int, caplo
     client = Scripted(*steps(5), usage=lambda counted: Usage(input=max(reported, counted)))
     with caplog.at_level(logging.WARNING, "kompakt.agent"):
         result = asyncio.run(Agent(client, tools=[look]).run("Look at everything."))
-    assert result.text == "Done." and "cut the prompt" not in caplog.text
+    assert result.text == "Done." and "truncated the prompt" not in caplog.text
     assert kompakt.count(client.bodies[-1], format="openai-chat").total < 9_000
 
 
@@ -91,4 +91,4 @@ def test_equal_reports_of_less_than_was_sent_are_a_cut(caplog: pytest.LogCapture
     client = Scripted(*steps(6), usage=lambda counted: Usage(input=min(4_000, counted)))
     with caplog.at_level(logging.WARNING, "kompakt.agent"):
         asyncio.run(Agent(client, tools=[look]).run("Look at everything."))
-    assert "cut the prompt" in caplog.text
+    assert "truncated the prompt" in caplog.text

@@ -191,7 +191,7 @@ def test_a_changed_system_text_counts_in_a_session_that_was_begun_with_another(c
         other = Agent(Echo(), tools=[work], store=store)
         await other.run("Go.", session="bare")
         await Agent(Echo(), tools=[work], system="You read.", store=store).run("Go.", session="bare")
-        assert "begun without a system text" in caplog.text
+        assert "has no system prompt" in caplog.text
 
     asyncio.run(main())
 

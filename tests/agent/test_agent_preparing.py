@@ -14,7 +14,7 @@ from tests.agent.test_agent_cutting_short import Trap
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.background_compaction import awaits
+from kompakt.agent.background_compaction import is_async
 from kompakt.agent.client import Reply
 from kompakt.agent.config import CompactionConfig, prepares_at
 from kompakt.agent.events import Compacted
@@ -253,8 +253,13 @@ def test_only_what_has_to_be_waited_for_is_prepared() -> None:
     async def function(material: Material) -> str:
         return ""
 
-    assert awaits(function) and awaits(Writer()) and awaits(partial(function)) and awaits(kompakt.LLMSummarizer(Echo()))
-    assert not awaits(lambda material: "") and not awaits(None)
+    assert (
+        is_async(function)
+        and is_async(Writer())
+        and is_async(partial(function))
+        and is_async(kompakt.LLMSummarizer(Echo()))
+    )
+    assert not is_async(lambda material: "") and not is_async(None)
     assert prepares_at(CompactionConfig(summarizer=lambda material: "")) == 0
     assert prepares_at(CompactionConfig(summarizer=function)) == 0.8
     assert prepares_at(CompactionConfig(summarizer=function, prepare=0.6)) == 0.6

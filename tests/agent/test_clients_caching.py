@@ -16,7 +16,7 @@ from tests.provider import Provider
 from tests.provider.signing import unmarked
 
 from kompakt.agent.agent import Agent
-from kompakt.agent.clients.anthropic_cache import MARK, with_breakpoints
+from kompakt.agent.clients.anthropic import CACHE_CONTROL, with_breakpoints
 from kompakt.agent.config import CompactionConfig
 
 TOOLS = [{"name": "a", "input_schema": {}}, {"name": "b", "input_schema": {}}]
@@ -36,7 +36,9 @@ def marks(body: dict[str, Any]) -> list[tuple[str, int, int]]:
     found = [("tools", at, 0) for at, tool in enumerate(body.get("tools") or []) if "cache_control" in tool]
     system = body.get("system")
     found += [
-        ("system", at, 0) for at, block in enumerate(system or []) if isinstance(block, dict) and MARK in block.values()
+        ("system", at, 0)
+        for at, block in enumerate(system or [])
+        if isinstance(block, dict) and CACHE_CONTROL in block.values()
     ]
     for at, message in enumerate(body["messages"]):
         found += [("messages", at, n) for n, block in enumerate(blocks_of(message)) if "cache_control" in block]
@@ -86,7 +88,7 @@ def test_a_request_that_says_it_itself_is_left_as_it_is(place: str) -> None:
         "tools": body["tools"][0],
         "messages": body["messages"][2]["content"][0],
     }
-    at[place]["cache_control"] = MARK
+    at[place]["cache_control"] = CACHE_CONTROL
     assert with_breakpoints(body) is body
 
 

@@ -13,7 +13,7 @@ from tests.histories.messages import user
 
 import kompakt
 from kompakt.agent.client import Delta, Reply, ToolSpec
-from kompakt.agent.cost_trigger import Saving
+from kompakt.agent.cost_trigger import CostTrigger
 from kompakt.agent.events import Compacted
 from kompakt.engine.compaction.cost import Prices
 from kompakt.model.budget import Usage
@@ -108,7 +108,7 @@ class TestSaving:
 class TestAboveHalf:
     def test_a_rewriting_goes_no_further_than_one_that_is_due(self) -> None:
         """By default what is left after saving is what an ordinary compaction leaves."""
-        saving, budget = Saving("gpt-5", economic=None), kompakt.Budget.of(20_000)
+        saving, budget = CostTrigger("gpt-5", economic=None), kompakt.Budget.of(20_000)
         context = kompakt.Context([user("Task."), *rounds(18)])
         assert 10_000 < context.projected_tokens < 20_000
         saving.begin(context)
@@ -122,7 +122,7 @@ class TestAboveHalf:
 
     def test_no_limit_means_no_half(self) -> None:
         """An unlimited window is never half full."""
-        saving, context = Saving("gpt-5", economic=None), kompakt.Context([user("Task."), *rounds(12)])
+        saving, context = CostTrigger("gpt-5", economic=None), kompakt.Context([user("Task."), *rounds(12)])
         saving.begin(context)
         for _ in range(50):
             saving.sending(context)

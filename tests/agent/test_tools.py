@@ -98,7 +98,7 @@ def test_arguments_become_what_the_function_takes() -> None:
 )
 def test_arguments_that_do_not_fit_are_told(given: Any) -> None:
     told = called(search, given)
-    assert told.is_error and told.output.startswith("the arguments do not fit: ")
+    assert told.is_error and told.output.startswith("invalid arguments: ")
 
 
 def test_results_of_all_kinds() -> None:
@@ -205,7 +205,7 @@ def test_what_cannot_be_a_tool_is_said_at_once() -> None:
     def first(a: int, /) -> None: ...
 
     for function in (rest, more, first):
-        with pytest.raises(UsageError, match="no name"):
+        with pytest.raises(UsageError, match="passed by name"):
             Tool(function)
     with pytest.raises(UsageError, match="two tools"):
         tools_of([search, search])

@@ -274,7 +274,7 @@ def test_what_cannot_be_wrapped_is_said(server: Seen) -> None:
     with pytest.raises(UsageError, match="cannot be wrapped"):
         wrap(object())
     store = asyncio.run(open_store("memory:"))
-    with sync_clients(server.url)["openai"] as client, pytest.raises(UsageError, match="awaits"):
+    with sync_clients(server.url)["openai"] as client, pytest.raises(UsageError, match="asynchronous"):
         wrap(client, store=store)
 
 

@@ -1,7 +1,7 @@
-"""A summary that has to be waited for is written while the agent works, and is there when it is needed.
+"""Compaction in the background: an asynchronous summarizer runs while the agent works.
 
-At most one is in the making. Nothing that goes wrong with it reaches the run: it is dropped, and the compaction is made
-in the ordinary way when it is due. Nothing of it outlives the run.
+At most one compaction is prepared at a time. If the preparation fails it is dropped, the run continues, and the
+compaction is made in the foreground when it is due. Nothing of it outlives the run.
 """
 
 from __future__ import annotations
@@ -20,69 +20,69 @@ from kompakt.session.session import Session
 _log = logging.getLogger("kompakt.agent")
 
 SHARE = 0.8
-"""Share of the trigger at which preparing starts: late enough to cover most, early enough to be over in time."""
+"""Share of the trigger at which preparation starts: late enough to cover most messages, early enough to finish."""
 
 
-def awaits(summarizer: Summarizer | None) -> bool:
-    """Tell whether a summariser has to be waited for; one that does not gains nothing by being asked ahead."""
-    called = getattr(type(summarizer), "__call__", None)  # noqa: B004 — its kind is asked for, not whether it has one
+def is_async(summarizer: Summarizer | None) -> bool:
+    """Return whether a summarizer is asynchronous; only such a summarizer can run in the background."""
+    called = getattr(type(summarizer), "__call__", None)  # noqa: B004 — whether __call__ is async, not whether it exists
     return inspect.iscoroutinefunction(summarizer) or inspect.iscoroutinefunction(called)
 
 
-class Preparing:
-    """The compaction of a run that is in the making, if one is."""
+class BackgroundCompaction:
+    """The compaction that is being prepared for a run, if any."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._plan: CompactionPlan | None = None
         self._task: asyncio.Task[PreparedCompaction] | None = None
-        self._gave_up = False
+        self._failed = False
 
     @property
-    def may_begin(self) -> bool:
-        """Whether none is in the making, and none has failed since the last compaction."""
-        return self._task is None and not self._gave_up
+    def may_start(self) -> bool:
+        """Whether no preparation is running, and none has failed since the last compaction."""
+        return self._task is None and not self._failed
 
     @property
-    def is_over(self) -> bool:
-        """Whether there is nothing to wait for: it is worked out, or it came to nothing."""
-        return self._gave_up or (self._task is not None and self._task.done())
+    def is_done(self) -> bool:
+        """Whether a preparation has finished or failed."""
+        return self._failed or (self._task is not None and self._task.done())
 
-    async def begin(self, wish: CompactionOptions) -> None:
-        """Read what has to be known and have the rest worked out beside the run."""
+    async def start(self, wish: CompactionOptions) -> None:
+        """Read the session, then prepare its compaction in a task."""
         try:
             self._plan = await plan(self._session, wish)
         except KompaktError as error:
-            self._give_up(error)
+            self._fail(error)
             return
         self._task = asyncio.create_task(self._plan.prepared())
 
-    async def published(self, *, fits: Callable[[PreparedCompaction], bool]) -> SessionCompaction | None:
-        """Wait for what is in the making and publish it, when it is good for anything; ``None`` when it is not."""
+    async def publish(self, *, fits: Callable[[PreparedCompaction], bool]) -> SessionCompaction | None:
+        """Wait for the preparation and write it to the store; return ``None`` if there is none that can be used."""
         if self._task is None or self._plan is None:
             return None
-        asked = await self._session.pending()
-        if any(not marker.auto for marker in asked.values()):  # somebody wants one now, and may want something of it
+        pending = await self._session.pending()
+        if any(not marker.auto for marker in pending.values()):  # a manual request may have its own instructions
             return None
         await asyncio.wait([self._task])
-        why = "cancelled" if self._task.cancelled() else self._task.exception()
-        if why is not None:
-            self._give_up(why)
+        error = "cancelled" if self._task.cancelled() else self._task.exception()
+        if error is not None:
+            self._fail(error)
             return None
         prepared = self._task.result()
         return await publish(self._session, self._plan, prepared) if fits(prepared) else None
 
-    def _give_up(self, why: object) -> None:
-        self._gave_up = True
-        _log.warning("a compaction could not be prepared: %s", why)
+    def _fail(self, error: object) -> None:
+        self._failed = True
+        _log.warning("background compaction failed: %s", error)
 
     async def drop(self) -> None:
-        """Let go of what is in the making: the history is another now, or the run is over."""
-        task, self._task, self._plan, self._gave_up = self._task, None, None, False
+        """Cancel the preparation, because the history has changed or the run is over."""
+        task, self._task, self._plan, self._failed = self._task, None, None, False
         if task is None:
             return
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # seen, so that nobody is told that it was not
+            task.exception()  # retrieve it, so that asyncio does not log "exception was never retrieved"

@@ -1,7 +1,7 @@
-"""What a chat client is: sends one request to one provider and gives back what the model said, in the wire's own words.
+"""The protocol of a chat client, which sends requests to one model and returns replies in the provider's format.
 
-A client knows an SDK and nothing of compaction. It never repeats a request that the provider refused for its content;
-what is worth repeating (a lost connection, a 429, a 500) it repeats itself, a bounded number of times.
+A client knows an SDK and nothing about compaction. It retries temporary failures (a lost connection, status 429 or 500)
+a limited number of times, and never a request that the provider rejected.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from kompakt.agent.config import CompactionConfig
 
 Stop: TypeAlias = Literal["end", "tools", "length", "refused", "overflow"]
-"""Why the model stopped: it was done, it wants tools, its answer was cut, it declined, its window was full."""
+"""Why the model stopped: done, calls tools, output limit reached, refused to answer, context window full."""
 
 
 Managing: TypeAlias = Literal["threshold", "edits"]
-"""What a provider may be told to do by itself: summarise from a size on, or hide old tool outputs."""
+"""What a provider can do by itself: compact above a threshold, or clear old tool outputs."""
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an answer as it arrives."""
+    """A piece of a streamed answer."""
 
     kind: Literal["text", "reasoning", "call"]
     text: str
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What the model said."""
+    """The answer to one request."""
 
     items: tuple[Json, ...]
     """The answer as items of the client's format, ready to be appended to the messages of the next request."""
@@ -41,35 +41,35 @@ class Reply(msgspec.Struct, frozen=True):
     usage: Usage
     """The size of the context after the step."""
     billed: Usage
-    """What was paid for."""
+    """The tokens to pay for."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it."""
+    """The definition of a tool."""
 
     name: str
     description: str
     schema: JsonObject
-    """JSON Schema of its arguments, an object."""
+    """JSON Schema of the arguments, an object."""
 
 
 class ChatClient(Protocol):
-    """Talks to one model of one provider."""
+    """Sends requests to one model of one provider."""
 
     format: str
     """The wire format of its requests."""
     model: str
     context_window: int
-    """Tokens the model reads and writes in all."""
+    """Tokens of prompt and output together."""
     output_limit: int
-    """Tokens the model writes at most."""
+    """Most output tokens of an answer."""
 
     def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> JsonObject:
-        """Make a request body with no messages in it: model, system text, tools, output limit."""
+        """Return a request body without messages: model, system prompt, tools, output limit."""
         ...
 
     def opening(self, system: str | None) -> list[Json]:
-        """Return what a conversation begins with: the system text, where it is a message."""
+        """Return the first messages of a session: the system prompt, in formats where it is a message."""
         ...
 
     async def send(
@@ -79,41 +79,41 @@ class ChatClient(Protocol):
         on_delta: Callable[[Delta], None] | None = None,
         changes: JsonObject | None = None,
     ) -> Reply:
-        """Send a request; with ``on_delta`` the answer is streamed and each piece told as it arrives.
+        """Send a request. With ``on_delta`` the answer is streamed and each delta passed on as it arrives.
 
-        ``changes`` are headers and parameters that the body cannot say (``Compaction.request_changes``).
+        ``changes`` are additional headers and parameters (``Compaction.request_changes``).
 
         Raises:
-            Overflowed: the provider says that the request is too long.
-            ProviderRefused: the provider refuses the request for another reason; it would do so again.
-            ProviderUnavailable: the provider could not be reached, or failed, for as often as is tried.
+            Overflowed: the provider rejects the request as too long.
+            ProviderRefused: the provider rejects the request for another reason, and would do so again.
+            ProviderUnavailable: the provider could not be reached, or failed, in every attempt.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 @runtime_checkable
 class ConfiguredClient(Protocol):
-    """A client that says how its sessions are compacted, where neither the call nor the agent does."""
+    """A client with compaction settings. Settings of the call and of the agent take precedence."""
 
     compaction: CompactionConfig | None
 
 
 @runtime_checkable
 class CompactingClient(Protocol):
-    """A client whose provider compacts, when it is asked to or by itself."""
+    """A client whose provider can compact, on request or automatically."""
 
     async def compact(self, body: JsonObject, *, instructions: str | None = None) -> Reply:
-        """Have the provider compact a request; its items stand for all that was sent, and go back as they are.
+        """Let the provider compact a request; the items of the reply replace everything that was sent.
 
         Raises:
-            ProviderError: the provider does not.
+            ProviderError: the provider did not compact.
         """
         ...
 
     def managed(self, how: Managing, tokens: int) -> JsonObject | None:
-        """Return the parameters that let the provider act from so many tokens on; ``None`` where it cannot."""
+        """Return the parameters that make the provider act above ``tokens``; ``None`` if it cannot."""
         ...

@@ -1,4 +1,4 @@
-"""How an agent compacts: one value, given at the call, at the agent or at the client, in this order."""
+"""Compaction settings of an agent. Those of a call take precedence over the agent's, and these over the client's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kompakt.agent.background_compaction import SHARE, awaits
+from kompakt.agent.background_compaction import SHARE, is_async
 from kompakt.agent.client import ChatClient, ConfiguredClient
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.pivot.summarizer import Summarizer
@@ -18,45 +18,46 @@ from kompakt.wire.registry import WIRES
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how the history of an agent is compacted; ``None`` leaves it to whoever is asked next."""
+    """When and how an agent compacts its history. ``None`` means: not set at this level."""
 
     auto: bool | None = None
-    """Whether anything is compacted that nobody asked for by hand; true when nobody says."""
+    """Whether to compact automatically. Default: true. Requested compactions are always made."""
     prune: bool | None = None
-    """Whether old tool outputs are hidden before anything else goes, in batches at the trigger."""
+    """Whether old tool outputs are hidden before anything else, in batches at the trigger."""
     economic: bool | None = None
-    """Whether a prompt that still fits is compacted when that makes the run cheaper. By default only above half of the
-    window, and no further than a compaction that is due would go; with ``True`` at any size, and to far less."""
+    """Whether to compact a prompt that still fits if that makes the run cheaper. By default only above half of the
+    window, and no further than an ordinary compaction. ``True`` allows it at any size, and to a much smaller prompt."""
     native: Literal["off", "demand", "threshold", "edits"] | None = None
-    """Whether the provider compacts, where it can: asked when it is due, or by itself, by a summary from a size on or
-    by hiding old tool outputs. kompakt does what the provider does not."""
+    """Whether the provider compacts, if it can: on demand when a compaction is due (``demand``), automatically above a
+    threshold (``threshold``), or by clearing old tool outputs (``edits``). kompakt compacts when the provider does not.
+    Default: ``off``."""
     budget: int | Budget | None = None
     policy: AnyPolicy | None = None
-    """A name, a ``Policy`` or one strategy. Triggers of its own count beside the budget."""
+    """A name, a ``Policy`` or one strategy. Its own triggers apply in addition to the budget."""
     summarizer: Summarizer | None = None
-    """Writes a narrative beside the facts that code has taken; its model may be another than the agent's."""
+    """Writes a narrative next to the extracted facts. It may use another model than the agent."""
     prepare: bool | float | None = None
-    """Whether a summary that has to be waited for is written ahead, while the agent works; true when nobody says. A
-    number is the share of the trigger at which that begins."""
+    """Whether an asynchronous summarizer runs in the background before the compaction is due. Default: true. A number
+    is the share of the trigger at which it starts."""
     tokenizer: Tokenizer | None = None
     """Counts tokens instead of the model's own counter: a ``Counter``, or a function from a text to its tokens."""
     instructions: str | None = None
+    """What the summary should pay attention to."""
     output_cap: int | None = None
-    """Most tokens that are kept free for an answer."""
+    """Most tokens that are reserved for an answer."""
 
     def __post_init__(self) -> None:
-        """Refuse a share that is none."""
         if self.prepare is not None and not 0 <= self.prepare <= 1:
             raise UsageError(f"prepare={self.prepare!r} is not a share; use True, False or a number between 0 and 1")
 
     def over(self, other: CompactionConfig) -> CompactionConfig:
-        """Take from another what this one leaves open."""
-        mine = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
-        return msgspec.structs.replace(other, **mine)
+        """Return these settings, with those that are ``None`` taken from another config."""
+        own = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(other, **own)
 
 
 def config_of(client: ChatClient, *given: CompactionConfig | None) -> CompactionConfig:
-    """Put together what is said at the call, at the agent and at the client."""
+    """Merge configs, most specific first, and that of the client."""
     config = CompactionConfig()
     for one in (*given, client.compaction if isinstance(client, ConfiguredClient) else None):
         config = config.over(one) if one is not None else config
@@ -64,34 +65,30 @@ def config_of(client: ChatClient, *given: CompactionConfig | None) -> Compaction
 
 
 def policy_of(config: CompactionConfig) -> Policy:
-    """Say which policy compacts."""
     return policy_named(config.policy or ("conservative" if config.prune else "default"))
 
 
 def prepares_at(config: CompactionConfig) -> float:
-    """Say at which share of the trigger a compaction is prepared; 0 where it is not."""
-    if config.auto is False or config.native not in (None, "off") or not awaits(config.summarizer):
+    """Return the share of the trigger at which background compaction starts; 0 disables it."""
+    if config.auto is False or config.native not in (None, "off") or not is_async(config.summarizer):
         return 0.0
     return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
 
 def economic_of(config: CompactionConfig) -> bool | None:
-    """Return whether a prompt that fits may be compacted; never where the provider compacts by itself."""
+    """Return whether to compact to save money; never if the provider compacts automatically."""
     return False if config.auto is False or config.native in ("threshold", "edits") else config.economic
 
 
 def limits_of(client: ChatClient) -> Limits:
-    """Return what a client's model takes and writes.
-
-    Window and output limit are the client's, the limit of the prompt alone is the model's own.
-    """
+    """Return the token limits of a client: its window and output limit, and the model's prompt limit."""
     separate = WIRES[client.format].contract.separate_output
     found = with_window(lookup(client.model), client.context_window, separate=separate)
     return msgspec.structs.replace(found, output=client.output_limit)
 
 
 def budget_of(client: ChatClient, config: CompactionConfig) -> Budget:
-    """Make the budget of a client's model, unless one was given."""
+    """Return the configured budget, else the budget of the client's model."""
     if isinstance(config.budget, Budget):
         return config.budget
     if config.budget is not None:

@@ -1,8 +1,8 @@
-"""The books of a run: whether rewriting its prompt pays now, though it would still fit.
+"""When compacting a prompt that still fits saves money.
 
-``engine.cost`` knows the rule; this knows what a run has to tell it: what is shown, what would be shown had nothing
-ever been left out, and what was sent. Saving money must not cost the task: unless the user asks for more, nothing is
-rewritten below half of the window, and no further down than a compaction that is due would go.
+``engine.compaction.cost`` has the rule. This module feeds it with what a run knows: the tokens that are shown, those
+that would be shown without any compaction, and those that were sent. Saving money must not cost the task: unless the
+user opts in, nothing is compacted below half of the window, and never further down than an ordinary compaction goes.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from kompakt.engine.context.context import Context
 from kompakt.model.budget import Budget
 from kompakt.model.limits import price_of
 
-QUIET_SHARE = 0.5
-"""Share of the usable window below which nothing is rewritten to save money, unless the user asks for it."""
+MIN_SHARE = 0.5
+"""Share of the usable window below which nothing is compacted to save money, unless the user opts in."""
 
 
-class Saving:
-    """What a run has paid, and what a rewriting would save."""
+class CostTrigger:
+    """Tracks what a run has sent and decides whether a compaction would make it cheaper."""
 
     def __init__(self, model: str, *, economic: bool | None) -> None:
         self._economy = Economy(Prices.of(price_of(model))) if economic is not False else None
-        self._asked_for = economic is True
+        self._opted_in = economic is True
         self._hidden = 0
-        self._rewrote = False
+        self._rewritten = False
         self._sent = 0
 
     def begin(self, context: Context) -> None:
-        """Begin with what is there: the model may know it, no cache does."""
+        """Start a run. The model may have seen the history, but no prompt cache holds it."""
         if self._economy is not None:
             shown = context.projected_tokens
             self._economy.take_up(shown, shown)
 
     def goal(self, context: Context, budget: Budget) -> int | None:
-        """Return what to come down to now; ``None`` when continuing is cheaper."""
+        """Return the tokens to compact to now, or ``None`` if continuing as is costs less."""
         shown = context.projected_tokens
         if self._economy is None:
             return None
         least = 0
-        if not self._asked_for:
-            if shown <= budget.limit * QUIET_SHARE or not budget.limit:
+        if not self._opted_in:
+            if shown <= budget.limit * MIN_SHARE or not budget.limit:
                 return None
             least = budget.goal(context.step_tokens, fixed=context.required_tokens)
         total, shared = shown + self._hidden, context.fixed_tokens
@@ -50,22 +50,22 @@ class Saving:
         return max(self._economy.goal(shown), least)
 
     def rewrote(self, before: int, after: int) -> None:
-        """Note that the prompt was rewritten."""
+        """Record a compaction of the prompt."""
         self._hidden += max(0, before - after)
-        self._rewrote = True
+        self._rewritten = True
 
     def sending(self, context: Context) -> None:
-        """Note the prompt that is sent."""
+        """Record the prompt of a request."""
         self._sent = context.projected_tokens
 
     def answered(self, output: int) -> None:
-        """Note that it was answered."""
+        """Record the output tokens of the answer to that request."""
         if self._economy is not None:
-            note = self._economy.rewrote if self._rewrote else self._economy.sent
-            note(self._sent, total=self._sent + self._hidden, now=time.monotonic(), output=output)
-        self._rewrote = False
+            record = self._economy.rewrote if self._rewritten else self._economy.sent
+            record(self._sent, total=self._sent + self._hidden, now=time.monotonic(), output=output)
+        self._rewritten = False
 
 
 def reason_for(goal: int, shown: int) -> str:
-    """Say why a prompt that fits is compacted."""
+    """Return the reason to report for compacting a prompt that fits."""
     return f"cheaper by {max(0, shown - goal) / max(1, shown):.0%} at each later step"

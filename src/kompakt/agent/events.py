@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: for whoever streams it."""
+"""Events of a run, in the order in which they happen."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kompakt.model.budget import Usage
 
 
 class Spoke(msgspec.Struct, frozen=True):
-    """A piece of the answer."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 class Thought(msgspec.Struct, frozen=True):
-    """A piece of the reasoning."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 class Called(msgspec.Struct, frozen=True):
-    """The model calls a tool."""
+    """The model called a tool."""
 
     id: str
     name: str
@@ -31,7 +31,7 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A tool has answered."""
+    """A tool returned its result."""
 
     id: str
     name: str
@@ -40,7 +40,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Stepped(msgspec.Struct, frozen=True):
-    """A model call is over."""
+    """A model call is complete."""
 
     number: int
     usage: Usage
@@ -54,26 +54,26 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """A request was too long; the round that brought it was cut and the request sent again."""
+    """A request was too long. The round that caused it was shortened; the request is sent again."""
 
     round: str
     tokens: int
-    """What the history was brought down to."""
+    """Tokens of the history after shortening."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A run that is over."""
+    """The end of a run."""
 
     text: str
-    """What the model said last."""
+    """Text of the last answer."""
     session: str
     steps: int
-    """Model calls."""
+    """Number of model calls."""
     usage: Usage
-    """What was paid for in all."""
+    """Tokens paid for in the whole run."""
     stop: str
-    """Why it ended: ``end``, ``length``, ``refused``, or ``steps`` when it had as many as it may."""
+    """Why the run ended: ``end``, ``length``, ``refused``, or ``steps`` when it reached ``max_steps``."""
 
 
 RunEvent: TypeAlias = Spoke | Thought | Called | Answered | Stepped | Compacted | Recovered | Result
-"""Anything that happens in a run; a result is the last."""
+"""Any event of a run; the last one is a ``Result``."""

@@ -1,7 +1,7 @@
-"""The provider compacts instead of kompakt: asked when it is due, or by itself from a size on.
+"""Compaction by the provider, on demand or automatically above a threshold.
 
-What comes back is the provider's own and stays as it is. The user's words are shown beside it, as kompakt always shows
-them. Whatever goes wrong, and whatever does not fit, is left to kompakt.
+The provider's item is opaque and is sent back unchanged. The user's messages are shown next to it, as in any
+compaction. If the provider fails, or its result does not fit, kompakt compacts instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from kompakt.agent.client import ChatClient, CompactingClient, Reply
-from kompakt.agent.live_session import Live
+from kompakt.agent.live_session import LiveSession
 from kompakt.engine.context.values import speaks
 from kompakt.errors import KompaktError, ProviderError, ProviderRefused, UsageError
 from kompakt.model.budget import Budget, Usage
@@ -24,89 +24,89 @@ from kompakt.wire.registry import WIRES
 _log = logging.getLogger("kompakt.agent")
 
 SHARE = 0.8
-"""Share of kompakt's own trigger from which a provider acts by itself: kompakt stays behind it."""
+"""Share of kompakt's own trigger at which the provider acts, so that kompakt only acts if the provider does not."""
 
-WORDS_SHARE = 0.2
-"""Share of the trigger that the user's own words may take beside a provider's summary; the first are always there."""
+USER_SHARE = 0.2
+"""Share of the trigger for the user's messages next to the provider's item; the first one is always shown."""
 
 COMPACTION = "compaction"
 
 
-class Native:
-    """The provider's part in the compactions of one session."""
+class ProviderCompactor:
+    """Compacts one session with the provider's own compaction."""
 
-    def __init__(self, client: ChatClient, live: Live, *, how: str | None, budget: Budget) -> None:
+    def __init__(self, client: ChatClient, live: LiveSession, *, how: str | None, budget: Budget) -> None:
         if how == "off":
             how = None
         if how is not None and not isinstance(client, CompactingClient):
             name = type(client).__name__
-            raise UsageError(f"{name} has no compaction of its provider's; leave native=… out, or use another client")
+            raise UsageError(f"native={how!r}: {name} has no provider compaction; omit native=… or use another client")
         self._client = client if isinstance(client, CompactingClient) else None
         self._live = live
-        self._asks = how == "demand"
+        self._on_demand = how == "demand"
         self._budget = budget
         self._model = client.model
         self.edits = how == "edits"
-        """Whether the provider reads less than it is sent, and is meant to."""
+        """Whether the provider clears tool outputs, and so reads fewer tokens than were sent."""
         self.changes = self._managed(how)
-        """What is sent with every request."""
-        self._cuts = False
+        """Headers and parameters to send with every request."""
+        self._compacted = False
+        """Whether an answer contained a compaction that has not been applied yet."""
 
     def _managed(self, how: str | None) -> JsonObject | None:
         if self._client is None or (how != "threshold" and how != "edits"):
             return None
         parameters = self._client.managed(how, int(self._budget.trigger * SHARE))
         if parameters is None:
-            _log.warning("%s does not compact by itself at this size (%s); kompakt does", self._model, how)
+            _log.warning("%s does not support native=%r for this budget; kompakt compacts instead", self._model, how)
             return None
         return {"parameters": parameters}
 
-    # --- asked ----------------------------------------------------------------------------------------------------
+    # --- on demand ------------------------------------------------------------------------------------------------
 
-    async def compacted(
+    async def compact(
         self, *, fits: Callable[[int], bool], paid: Callable[[Usage], None], instructions: str | None = None
     ) -> SessionCompaction | None:
-        """Have the provider compact; ``None`` where it does not, or where that does not help."""
-        if not self._asks or self._client is None:
+        """Let the provider compact; return ``None`` if it does not, or if the result does not fit."""
+        if not self._on_demand or self._client is None:
             return None
         session = self._live.session
         reader = await session.reader()
-        said = [marker.instructions for marker in (await session.pending()).values() if marker.instructions]
+        requested = [marker.instructions for marker in (await session.pending()).values() if marker.instructions]
         try:
             reply = await self._client.compact(
-                self._live.body(), instructions="\n".join(filter(None, [*said, instructions])) or None
+                self._live.body(), instructions="\n".join(filter(None, [*requested, instructions])) or None
             )
         except ProviderError as error:
-            _log.warning("the provider did not compact: %s", error)
-            self._asks = not isinstance(error, ProviderRefused)  # it would refuse again
+            _log.warning("provider compaction failed: %s", error)
+            self._on_demand = not isinstance(error, ProviderRefused)  # a rejected request would be rejected again
             return None
         paid(reply.billed)
         shown = self._shown(reply)
         if shown is None:
-            _log.warning("the provider did not compact: it gave nothing that stands for the history")
+            _log.warning("provider compaction failed: the answer contains no compaction item")
             return None
         return await publish(session, reader, shown, fits=fits, model=self._model, tokenizer=self._live.tokenizer)
 
     def _shown(self, reply: Reply) -> ProviderView | None:
-        """Put what the provider made beside the user's own words."""
+        """Combine the provider's item with the user's messages."""
         wire = WIRES[self._live.format]
         made = [*wire.parse(list(reply.items), None)]
         block = next((part for message in made for part in message.parts if _is_compaction(part)), None)
         if block is None:
             return None
-        there = {message.text for message in made if message.role in ("user", "system")}
-        words = [message for message in self._words() if message.text not in there]
-        if wire.contract.alternates and words:  # the block has to be first, and the first message the user's
-            opened = Message("user", (block, *words[0].parts))
-            messages = [opened, *words[1:]]
+        present = {message.text for message in made if message.role in ("user", "system")}
+        said = [message for message in self._user_messages() if message.text not in present]
+        if wire.contract.alternates and said:  # the block has to be first, in the first user message
+            messages = [Message("user", (block, *said[0].parts)), *said[1:]]
         else:
-            messages = [*words, *made]
+            messages = [*said, *made]
         reason = "made by the provider"
         return ProviderView(messages=tuple(messages), summary=_summary(block), reason=reason, asks=True)
 
-    def _words(self) -> list[Message]:
-        """Return what the user has said: the first request, and the newest that there is room for; and the system."""
-        context, room = self._live.context, int(self._budget.trigger * WORDS_SHARE)
+    def _user_messages(self) -> list[Message]:
+        """Return the system prompt, the first user message, and the newest user messages that there is room for."""
+        context, room = self._live.context, int(self._budget.trigger * USER_SHARE)
         system = [message for message in context.messages if message.role == "system"]
         said = [_without_blocks(one) for one in context.messages if is_request(one) and speaks(one)]
         said = [message for message in said if message.parts]
@@ -118,17 +118,17 @@ class Native:
             kept.append(message)
         return [*system, *said[:1], *reversed(kept)]
 
-    # --- by itself ------------------------------------------------------------------------------------------------
+    # --- automatic ------------------------------------------------------------------------------------------------
 
-    def heard(self, messages: Sequence[Message]) -> None:
-        """Note whether an answer brings a compaction."""
-        self._cuts = self._cuts or any(_is_compaction(part) for message in messages for part in message.parts)
+    def observe(self, messages: Sequence[Message]) -> None:
+        """Check whether an answer contains a compaction."""
+        self._compacted = self._compacted or any(_is_compaction(part) for message in messages for part in message.parts)
 
-    async def cut(self) -> SessionCompaction | None:
-        """Leave out what stands before the newest compaction that an answer brought: the provider reads it no more."""
-        if not self._cuts:
+    async def apply(self) -> SessionCompaction | None:
+        """Hide what precedes the newest compaction in an answer, because the provider ignores it from now on."""
+        if not self._compacted:
             return None
-        self._cuts = False
+        self._compacted = False
         messages = self._live.context.messages
         at = max(n for n, one in enumerate(messages) if any(map(_is_compaction, one.parts)))
         first = next((message for message in messages[:at] if is_request(message)), None)
@@ -146,12 +146,12 @@ class Native:
                 tokenizer=self._live.tokenizer,
             )
         except KompaktError as error:
-            _log.warning("what the provider no longer reads is still sent: %s", error)
+            _log.warning("cannot hide what the provider has compacted: %s", error)
             return None
 
 
 def _is_compaction(part: object) -> bool:
-    """Tell whether a part stands for what came before; one that failed does not."""
+    """Return whether a part is a successful compaction of the provider."""
     if not isinstance(part, Opaque) or part.type != COMPACTION or not isinstance(part.raw, dict):
         return False
     return bool(part.raw.get("content") or part.raw.get("encrypted_content"))
@@ -164,6 +164,6 @@ def _summary(part: object) -> str:
 
 
 def _without_blocks(message: Message) -> Message:
-    """Return a message without an earlier compaction of the provider's: there may be one only."""
+    """Return a message without the item of an earlier compaction: a request may contain only one."""
     parts = tuple(part for part in message.parts if not (type(part) is Opaque and part.type == COMPACTION))
     return message if len(parts) == len(message.parts) else Message(message.role, parts)

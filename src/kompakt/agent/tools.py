@@ -1,7 +1,7 @@
-"""Plain functions as tools: what the model is told of them, and how they are called.
+"""Functions as tools: their definition for the model, and how they are called.
 
-The schema comes from the annotations, the description from the docstring. Arguments are checked against the same types
-before the function sees them. Whatever goes wrong becomes a result that the model can read: a tool never ends a run.
+The schema is made from the annotations, the description from the docstring. Arguments are validated against the
+annotations. Every error becomes a result that the model can read: a tool never ends a run.
 """
 
 from __future__ import annotations
@@ -34,88 +34,88 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
         return self.spec.name
 
     async def __call__(self, call: ToolCall) -> ToolResult:
-        """Answer a call; errors are answers too."""
+        """Run the function and return its result; errors are results too."""
         try:
             given = msgspec.convert(_input(call), self._arguments, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
-            return failed(call, f"the arguments do not fit: {error}")
-        named = {name: getattr(given, name) for name in self._arguments.__struct_fields__}
+            return failed(call, f"invalid arguments: {error}")
+        arguments = {name: getattr(given, name) for name in self._arguments.__struct_fields__}
         try:
-            made = await _made(self.function, named)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 — a tool is anybody's code; the run must outlive it
+            value = await _call(self.function, arguments)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 — a tool is user code and must not end the run
             return failed(call, f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return failed(call, "the tool gave up: what it waited for was cancelled")
-        return ToolResult(call.id, sendable(made if isinstance(made, str) else _text(made)), name=call.name)
+            return failed(call, "cancelled: the tool stopped because something it waited for was cancelled")
+        return ToolResult(call.id, sendable(value if isinstance(value, str) else _text(value)), name=call.name)
 
 
-async def _made(function: Function, named: dict[str, Any]) -> object:
-    """Call a function: one that awaits in this loop, one that does not in a thread of its own."""
+async def _call(function: Function, arguments: dict[str, Any]) -> object:
+    """Call a coroutine function in this event loop and any other function in a thread."""
     if inspect.iscoroutinefunction(function):
-        return await function(**named)
-    made = await asyncio.to_thread(function, **named)
-    return await made if isinstance(made, Awaitable) else made
+        return await function(**arguments)
+    value = await asyncio.to_thread(function, **arguments)
+    return await value if isinstance(value, Awaitable) else value
 
 
-def _text(made: object) -> str:
+def _text(value: object) -> str:
     try:
-        return encode(msgspec.to_builtins(made)).decode()
+        return encode(msgspec.to_builtins(value)).decode()
     except (TypeError, ValueError):
-        return str(made)
+        return str(value)
 
 
-def failed(call: ToolCall, why: str) -> ToolResult:
-    """Answer a call with what went wrong."""
-    return ToolResult(call.id, sendable(why), name=call.name, is_error=True)
+def failed(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call.id, sendable(reason), name=call.name, is_error=True)
 
 
 def interrupted(call: ToolCall) -> ToolResult:
-    """Answer a call whose run ended before the tool did."""
+    """Return the result of a call whose run ended before the tool did."""
     return ToolResult(
         call.id, NOT_FINISHED, name=call.name, is_error=True, status="incomplete", finished_at=time.time()
     )
 
 
 def sendable(text: str) -> str:
-    """Write out halves of characters, as names of files may hold: no request could carry them."""
+    """Escape lone surrogates, which file names may contain and UTF-8 requests cannot."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _input(call: ToolCall) -> Json:
-    """Read the arguments of a call, which some wires carry as text; no text means no arguments."""
+    """Return the arguments of a call; some formats have them as JSON text, where empty text means none."""
     if isinstance(call.input, str):
         return decode(call.input.encode("utf-8", "surrogatepass")) if call.input.strip() else {}
     return {} if call.input is None else call.input
 
 
 def _arguments_of(function: Function) -> type[msgspec.Struct]:
-    """Make a type of a function's parameters.
+    """Return a struct type of a function's parameters.
 
     Raises:
-        UsageError: a parameter cannot be named in a call.
+        UsageError: a parameter cannot be passed by name.
     """
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise UsageError(f"the annotations of tool {function.__name__!r} cannot be read: {error}") from None
+        raise UsageError(f"tool {function.__name__!r}: cannot resolve the annotations: {error}") from None
     fields: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise UsageError(f"tool {function.__name__!r}: parameter {name!r} has no name to be called by; give it one")
+            raise UsageError(
+                f"tool {function.__name__!r}: parameter {name!r} cannot be passed by name; make it a keyword"
+            )
         hint = hints.get(name, Any)
         fields.append((name, hint) if parameter.default is parameter.empty else (name, hint, parameter.default))
     return msgspec.defstruct(f"{function.__name__}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _schema_of(arguments: type[msgspec.Struct]) -> JsonObject:
-    """Write the schema of a type as one object, with what it refers to inside."""
+    """Return the JSON Schema of a type as one object, with its references in ``$defs``."""
     (schema,), inner = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     rest = dict(inner)
     own = cast("JsonObject", rest.pop(schema["$ref"].removeprefix("#/$defs/")))
@@ -124,10 +124,10 @@ def _schema_of(arguments: type[msgspec.Struct]) -> JsonObject:
 
 
 def tools_of(functions: Iterable[Function | Tool]) -> dict[str, Tool]:
-    """Make tools of functions, by their names.
+    """Return tools by name.
 
     Raises:
-        UsageError: two have the same name, or one cannot be called by a model.
+        UsageError: two tools have the same name, or a function cannot be a tool.
     """
     found: dict[str, Tool] = {}
     for function in functions:

@@ -1,11 +1,11 @@
-"""An ordinary SDK client whose calls are compacted, with nothing else changed.
+"""``wrap``: an SDK client whose requests are compacted, with nothing else changed.
 
-The client given is copied; the copy is of a subclass of its class, so that it is what it was to everyone who looks. Its
-requests pass one hook of the SDK's before they are sent: the body of a chat, a response or a message is made to fit,
-everything else goes as it is. So streaming, parsing, raw responses, Azure and ``with_options`` work as they did.
+The given client is copied, and the copy gets a subclass of its class, so ``isinstance`` checks still hold. Before it
+sends a request, the SDK calls a hook. There the body of a chat, response or message request is compacted; other
+requests are not changed. So streaming, parsing, raw responses, Azure and ``with_options`` work as before.
 
-A request that the provider refuses as too long is cut where it grew and sent again, a bounded number of times. What the
-provider takes is remembered for the model, so that the next request is not refused first.
+A request that the provider rejects as too long is shortened where it grew and sent again, a limited number of times.
+The accepted size is remembered for the model, so that later requests are not rejected first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from kompakt import api
-from kompakt.agent.clients.failures import MAX_WORDS, failed_of
+from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
@@ -36,52 +36,52 @@ from kompakt.wire.overflow import Overflow, overflow
 _log = logging.getLogger("kompakt.agent")
 
 ROUTES = {"/chat/completions": "openai-chat", "/responses": "openai-responses", "/messages": "anthropic"}
-"""Which format is posted where; the end of a path tells."""
+"""The format of a request, by the end of its path."""
 
 _BRANCHES = 20
-"""Conversations that begin alike and are kept apart at most."""
+"""Most stored conversations that start with the same messages."""
 
 TRIES = 3
-"""How often a request that was refused as too long is cut and sent again."""
+"""How often a request that is rejected as too long is shortened and sent again."""
 
 OUTPUT_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-"""Where a body says how long the answer may be."""
+"""Fields of a body with the output limit."""
 
 PREAMBLE = ("response.created", "response.in_progress", "response.queued")
-"""Events that come before the first that says anything."""
+"""Events before the first one with content."""
 
 _SHARE = 0.8
-"""Part of a request that is kept when the provider says that it is too long and not by how much."""
+"""Share of a rejected request to keep if the provider does not state its limit."""
 
 _MARGIN = 0.95
-"""Part of what would fit that is aimed for: the provider's count and ours differ from text to text."""
+"""Share of the limit to aim for, because the provider's token count differs from ours."""
 
 _retries: ContextVar[bool] = ContextVar("kompakt_retries", default=False)
 _sent: ContextVar[int] = ContextVar("kompakt_sent", default=0)
-"""Tokens of the request that is being sent."""
+"""Tokens of the current request."""
 
 Client = TypeVar("Client")
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """How the calls of a wrapped client are compacted."""
+class WrapOptions(msgspec.Struct, frozen=True):
+    """How the requests of a wrapped client are compacted."""
 
     budget: int | Budget | None
     policy: Policy
     store: Store | None
     tokenizer: Tokenizer | None = None
-    taken: dict[str, int] = {}
-    """Tokens that the provider takes for a model, where it has refused more; counted here."""
+    accepted: dict[str, int] = {}
+    """Tokens, as counted here, that the provider accepts for a model, once it has rejected more."""
 
-    def asked(self, body: JsonObject, format: str) -> dict[str, Any]:
-        """Return the options to compact a body with: the caller's, within what the provider takes."""
+    def for_body(self, body: JsonObject, format: str) -> dict[str, Any]:
+        """Return the arguments for ``compact``: those of the caller, within what the provider accepts."""
         model = body.get("model")
         budget = Budget.of(self.budget) if isinstance(self.budget, int) else self.budget
         options = {"format": format, "policy": self.policy, "tokenizer": self.tokenizer, "budget": budget}
-        limit = self.taken.get(str(model))
+        limit = self.accepted.get(str(model))
         if limit is None:
             return options
-        if _retries.get():  # only what is needed, and the round that brought the overflow first
+        if _retries.get():  # remove no more than needed, first from the round that caused the overflow
             retried = Budget(window=limit, trigger=limit, target=int(limit * _MARGIN))
             policy = msgspec.structs.replace(self.policy, steps=(OverflowByRounds(), *self.policy.steps))
             return {**options, "budget": retried, "policy": policy}
@@ -89,14 +89,14 @@ class Terms(msgspec.Struct, frozen=True):
         return options if 0 < own.trigger <= limit else {**options, "budget": Budget.of(limit)}
 
     def learn(self, body: JsonObject, refused: Overflow) -> None:
-        """Remember what the provider takes, from what it says and from what was sent."""
-        counted, asked = _sent.get(), [body.get(name) for name in OUTPUT_KEYS]
+        """Remember what the provider accepts, from its error and the size of the request."""
+        counted, outputs = _sent.get(), [body.get(name) for name in OUTPUT_KEYS]
         goal = int(counted * _SHARE)
         if refused.limit and not refused.by_bytes:
-            output = refused.output or next((number for number in asked if isinstance(number, int)), 0)
+            output = refused.output or next((number for number in outputs if isinstance(number, int)), 0)
             ratio = max(1.0, (refused.actual or 0) / max(1, counted))
             goal = min(goal, int((refused.limit - output) / ratio * _MARGIN))
-        self.taken[str(body.get("model"))] = max(1, goal if goal > 0 else int(counted * _SHARE))
+        self.accepted[str(body.get("model"))] = max(1, goal if goal > 0 else int(counted * _SHARE))
 
 
 def wrap(
@@ -107,44 +107,43 @@ def wrap(
     store: Store | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Client:
-    """Return a client like the one given (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) whose calls are compacted.
+    """Return a copy of an SDK client (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) that compacts its requests.
 
-    ``budget`` is the model's own when none is given; ``policy`` is a name, a ``Policy`` or one strategy. With ``store``
-    (asynchronous clients only) what was said is kept in a session, named by how the conversation began. A history that
-    cannot be made to fit is sent as it is. ``tokenizer``, a ``Counter`` or a function from a text to its tokens, counts
-    instead of the model's own counter.
+    ``budget`` defaults to the budget of the model. ``policy`` is a name, a ``Policy`` or one strategy. ``tokenizer``, a
+    ``Counter`` or a function from a text to its tokens, replaces the model's own counter. With ``store`` (asynchronous
+    clients only) compacted conversations are saved in a session that is named after their first messages. A history
+    that cannot be made to fit is sent unchanged.
 
-    The client's calls raise ``Overflowed``, which is also the SDK's own error, when the provider refuses a request as
-    too long whatever was cut.
+    Requests raise ``Overflowed``, which is also the SDK's own error, if the provider still rejects the request as too
+    long after everything that can go was removed.
 
     Raises:
-        UsageError: this is not such a client.
+        UsageError: the client is of another class.
     """
     found = type(client)
     hook = getattr(client, "_prepare_options", None)
     if hook is None or not hasattr(client, "copy"):
-        raise UsageError(f"{found.__name__} cannot be wrapped; pass OpenAI, Anthropic or their async kin")
-    waits = inspect.iscoroutinefunction(hook)
-    if store is not None and not waits:
-        raise UsageError("a store needs a client that awaits; wrap AsyncOpenAI or AsyncAnthropic instead")
-    base: Any = found.__mro__[1] if hasattr(found, "kompakt_terms") else found
-    terms = Terms(budget, policy_named(policy), store, tokenizer, {})
+        raise UsageError(f"{found.__name__} cannot be wrapped; pass OpenAI, AsyncOpenAI, Anthropic or AsyncAnthropic")
+    is_async = inspect.iscoroutinefunction(hook)
+    if store is not None and not is_async:
+        raise UsageError("store=… needs an asynchronous client; wrap AsyncOpenAI or AsyncAnthropic")
+    base: Any = found.__mro__[1] if hasattr(found, "kompakt_options") else found
+    options = WrapOptions(budget, policy_named(policy), store, tokenizer, {})
     copied = cast("Any", client).copy()
-    copied.__class__ = _waiting(base, terms) if waits else _plain(base, terms)
+    copied.__class__ = _async_class(base, options) if is_async else _sync_class(base, options)
     return copied
 
 
-def _plain(base: Any, terms: Terms) -> type:
-    """Make a class of clients that compact what they send."""
+def _sync_class(base: Any, wrapping: WrapOptions) -> type:
 
     class Wrapped(base):
-        kompakt_terms = terms
+        kompakt_options = wrapping
 
         def _prepare_options(self, options: Any) -> Any:
             prepared = super()._prepare_options(options)
             format = _format(prepared)
             if format is not None:
-                prepared.json_data = _compacted(prepared.json_data, format, terms)
+                prepared.json_data = _compacted(prepared.json_data, format, wrapping)
             return prepared
 
         def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
@@ -154,7 +153,7 @@ def _plain(base: Any, terms: Terms) -> type:
                 try:
                     return _peeked(super().request(cast_to, options, **how))
                 except Exception as error:
-                    last = _again(error, last, options, terms, attempt)
+                    last = _check_retry(error, last, options, wrapping, attempt)
                     if last is None:
                         raise
                 finally:
@@ -164,17 +163,16 @@ def _plain(base: Any, terms: Terms) -> type:
     return _named(Wrapped, base)
 
 
-def _waiting(base: Any, terms: Terms) -> type:
-    """Make a class of clients that compact what they send, where the policy may await."""
+def _async_class(base: Any, wrapping: WrapOptions) -> type:
 
     class Wrapped(base):
-        kompakt_terms = terms
+        kompakt_options = wrapping
 
         async def _prepare_options(self, options: Any) -> Any:
             prepared = await super()._prepare_options(options)
             format = _format(prepared)
             if format is not None:
-                prepared.json_data = await _acompacted(prepared.json_data, format, terms)
+                prepared.json_data = await _acompacted(prepared.json_data, format, wrapping)
             return prepared
 
         async def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
@@ -184,7 +182,7 @@ def _waiting(base: Any, terms: Terms) -> type:
                 try:
                     return await _apeeked(await super().request(cast_to, options, **how))
                 except Exception as error:
-                    last = _again(error, last, options, terms, attempt)
+                    last = _check_retry(error, last, options, wrapping, attempt)
                     if last is None:
                         raise
                 finally:
@@ -195,7 +193,7 @@ def _waiting(base: Any, terms: Terms) -> type:
 
 
 def _named(made: type, base: Any) -> type:
-    """Let a class be called what its base is called."""
+    """Give a class the name of its base."""
     made.__name__, made.__qualname__, made.__module__, made.__doc__ = (
         base.__name__,
         base.__qualname__,
@@ -206,43 +204,47 @@ def _named(made: type, base: Any) -> type:
 
 
 def _format(options: Any) -> str | None:
-    """Tell which format a request is in, when it holds a history that is the caller's to keep."""
+    """Return the format of a request that contains its whole history, and ``None`` for any other request."""
     path = str(options.url).partition("?")[0].rstrip("/")
     body = options.json_data
     if str(options.method).lower() != "post" or not isinstance(body, Mapping):
         return None
-    if is_managed(cast("JsonObject", body)):  # the provider keeps the history: what is sent is only what is new
+    if is_managed(
+        cast("JsonObject", body)
+    ):  # the provider stores the history, and the request contains only what is new
         return None
     return next((format for end, format in ROUTES.items() if path.endswith(end)), None)
 
 
-class InStream(Exception):
-    """A stream whose first event says that the request is too long. Never leaves this module."""
+class StreamRejected(Exception):
+    """The first event of a stream rejects the request as too long. Only used inside this module."""
 
     def __init__(self, body: JsonObject) -> None:
         self.body = body
-        super().__init__(str(body)[:MAX_WORDS])
+        super().__init__(str(body)[:MAX_MESSAGE])
 
 
 def _refusal(error: Exception, options: Any) -> Overflow | None:
-    """Tell whether an error says that a request was too long which is ours to shorten."""
+    """Return the overflow of an error that rejects one of our requests as too long, else ``None``."""
     if _format(options) is None:
         return None
-    return overflow(error.body) if isinstance(error, InStream) else failed_of(error).overflow
+    return overflow(error.body) if isinstance(error, StreamRejected) else failure_from(error).overflow
 
 
 class _Refusal(NamedTuple):
-    """A request that was refused as too long."""
+    """The error that rejected a request as too long."""
 
     error: Exception
     stated: Overflow
 
 
-def _again(error: Exception, last: _Refusal | None, options: Any, terms: Terms, attempt: int) -> _Refusal | None:
-    """Note what the provider takes before the next try; ``None`` when the error is about something else.
+def _check_retry(
+    error: Exception, last: _Refusal | None, options: Any, wrapping: WrapOptions, attempt: int
+) -> _Refusal | None:
+    """Learn from an overflow before the next attempt; return ``None`` for any other error.
 
     Raises:
-        Overflowed: the request was refused as too long, and there is no next try or nothing left to cut.
+        Overflowed: the request is too long, and no attempt is left or nothing more can be removed.
     """
     if isinstance(error, DoesNotFit) and last is not None:
         raise _overflowed(last, str(error)) from last.error
@@ -251,28 +253,28 @@ def _again(error: Exception, last: _Refusal | None, options: Any, terms: Terms, 
         return None
     refusal = _Refusal(error, stated)
     if attempt >= TRIES or not _sent.get():
-        raise _overflowed(refusal, f"cut {attempt} times") from error
-    terms.learn(_body(options.json_data), stated)
-    limit = terms.taken[str(options.json_data.get("model"))]
-    _log.warning("a request of %d tokens was refused as too long: sent again with %d at most", _sent.get(), limit)
+        raise _overflowed(refusal, f"shortened {attempt} times") from error
+    wrapping.learn(_body(options.json_data), stated)
+    limit = wrapping.accepted[str(options.json_data.get("model"))]
+    _log.warning("overflow: a request of %d tokens is too long; retry with at most %d", _sent.get(), limit)
     return refusal
 
 
 def _overflowed(refusal: _Refusal, why: str) -> Overflowed:
-    """Make an error that is both kompakt's and the SDK's, so that handlers of either see it."""
-    error, told = refusal.error, f"the request is too long ({why}): {refusal.error}"
-    if isinstance(error, InStream):
-        return Overflowed(told, overflow=refusal.stated)
+    """Return an error that is both kompakt's and the SDK's, so that handlers of either catch it."""
+    error, message = refusal.error, f"the request is too long ({why}): {refusal.error}"
+    if isinstance(error, StreamRejected):
+        return Overflowed(message, overflow=refusal.stated)
     kind = type("Overflowed", (Overflowed, type(error)), {"__doc__": Overflowed.__doc__})
     made: Any = kind.__new__(kind)
     made.__dict__.update(error.__dict__)
-    made.args, made.message, made.overflow, made.round = (told,), told, refusal.stated, None
+    made.args, made.message, made.overflow, made.round = (message,), message, refusal.stated, None
     made.status = getattr(error, "status_code", None)
     return made
 
 
 def _peeked(answer: Any) -> Any:
-    """Look at how a stream begins: a refusal may come as its first event."""
+    """Check the first events of a stream: a rejection may be among them."""
     if "_iterator" not in getattr(answer, "__dict__", {}):
         return answer
     held: list[Any] = []
@@ -280,7 +282,7 @@ def _peeked(answer: Any) -> Any:
         held.append(event)
         if (refused := _refused_by(event)) is not None:
             answer.close()
-            raise InStream(refused)
+            raise StreamRejected(refused)
         if getattr(event, "type", None) not in PREAMBLE:
             break
     answer._iterator = chain(held, answer._iterator)
@@ -288,7 +290,7 @@ def _peeked(answer: Any) -> Any:
 
 
 async def _apeeked(answer: Any) -> Any:
-    """Look at how a stream begins, where that has to be awaited."""
+    """Check the first events of an asynchronous stream."""
     if "_iterator" not in getattr(answer, "__dict__", {}):
         return answer
     held: list[Any] = []
@@ -297,7 +299,7 @@ async def _apeeked(answer: Any) -> Any:
         held.append(event)
         if (refused := _refused_by(event)) is not None:
             await answer.close()
-            raise InStream(refused)
+            raise StreamRejected(refused)
         if getattr(event, "type", None) not in PREAMBLE:
             break
 
@@ -312,59 +314,59 @@ async def _apeeked(answer: Any) -> Any:
 
 
 def _refused_by(event: Any) -> JsonObject | None:
-    """Return an error event that says that the request was too long; the model's words are never looked at."""
+    """Return the body of an error event that rejects the request as too long. The model's output is never checked."""
     if getattr(event, "type", None) not in ("error", "response.failed") or not hasattr(event, "model_dump"):
         return None
-    told = event.model_dump()
-    body = {"error": told["response"].get("error")} if isinstance(told.get("response"), dict) else told
+    dumped = event.model_dump()
+    body = {"error": dumped["response"].get("error")} if isinstance(dumped.get("response"), dict) else dumped
     return body if overflow(body) is not None else None
 
 
-def _compacted(body: Mapping[str, Any], format: str, terms: Terms) -> JsonObject:
+def _compacted(body: Mapping[str, Any], format: str, wrapping: WrapOptions) -> JsonObject:
     given = _body(body)
     try:
-        done = api.compact(given, **terms.asked(given, format))
+        done = api.compact(given, **wrapping.for_body(given, format))
     except (DoesNotFit, InputError) as error:
-        return _as_it_is(given, error)
+        return _unchanged(given, error)
     _sent.set(done.tokens_after)
     return done.payload
 
 
-async def _acompacted(body: Mapping[str, Any], format: str, terms: Terms) -> JsonObject:
+async def _acompacted(body: Mapping[str, Any], format: str, wrapping: WrapOptions) -> JsonObject:
     given = _body(body)
     try:
-        done = await api.acompact(given, **terms.asked(given, format))
-        if terms.store is not None and done.changed:
-            await _kept(given, format, terms.store)
+        done = await api.acompact(given, **wrapping.for_body(given, format))
+        if wrapping.store is not None and done.changed:
+            await _save(given, format, wrapping.store)
     except (DoesNotFit, InputError) as error:
-        return _as_it_is(given, error)
+        return _unchanged(given, error)
     _sent.set(done.tokens_after)
     return done.payload
 
 
-def _as_it_is(body: JsonObject, error: DoesNotFit | InputError) -> JsonObject:
+def _unchanged(body: JsonObject, error: DoesNotFit | InputError) -> JsonObject:
     if _retries.get():
         raise error
-    _log.warning("sent as it is: %s", error)
+    _log.warning("passthrough: the request is sent unchanged: %s", error)
     _sent.set(0)
     return body
 
 
-async def _kept(body: JsonObject, format: str, store: Store) -> None:
-    """Keep a history in the session that is named by how it began; one that went on otherwise in another."""
+async def _save(body: JsonObject, format: str, store: Store) -> None:
+    """Save a history in the session named after its first messages; a history that diverges gets another session."""
     history = api.parse(body, format)
     first = next((at for at, message in enumerate(history) if is_request(message)), 0)
-    begun = "".join(digest(message).hex()[:8] for message in history.messages[first : first + 2])
+    first_messages = "".join(digest(message).hex()[:8] for message in history.messages[first : first + 2])
     for number in range(_BRANCHES):
-        session = await store.session(f"wrapped-{format}-{begun}" + (f"-{number + 1}" if number else ""))
+        session = await store.session(f"wrapped-{format}-{first_messages}" + (f"-{number + 1}" if number else ""))
         try:
             await session.save(history)
-        except UsageError:  # the caller has changed what was said: that is another conversation
+        except UsageError:  # the stored messages differ, so this is another conversation
             continue
         return
-    _log.warning("not kept: a conversation that began like this one went on in %d other ways", _BRANCHES)
+    _log.warning("not saved: %d other conversations start with the same messages", _BRANCHES)
 
 
 def _body(body: Mapping[str, Any]) -> JsonObject:
-    """Copy a body without what the SDK puts in for fields that were not given."""
+    """Copy a body without the SDK's placeholders for omitted fields."""
     return {key: value for key, value in body.items() if type(value).__name__ not in ("NotGiven", "Omit")}

@@ -1,4 +1,4 @@
-"""Chat clients on the official SDKs, one a protocol; each is imported, with its SDK, when it is asked for."""
+"""Chat clients on the official SDKs, one for each protocol. Each module is imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnthropicMessages", "Gemini", "OpenAIChat", "OpenAIResponses"]
 
-_HOMES = {
+_MODULES = {
     "AnthropicMessages": "anthropic",
     "Gemini": "gemini",
     "OpenAIChat": "openai_chat",
@@ -22,6 +22,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,7 +1,7 @@
-"""Failures of a provider, read out of whatever an SDK raised: the status, the words, and whether asking again may help.
+"""Failures of a provider, read from the exception that an SDK raised: status, message, and whether a retry may help.
 
-Asking again is right when the provider was busy, broken or out of reach, and wrong when it refused the request itself.
-An error inside a stream comes with status 200 and only its name says which of the two it is.
+A retry helps if the provider was busy, failed or was unreachable. It does not help if the provider rejected the request
+itself. An error inside a stream arrives with status 200, so only its name tells the two apart.
 """
 
 from __future__ import annotations
@@ -14,77 +14,85 @@ from typing import cast
 
 from kompakt.wire.overflow import Overflow, overflow
 
-REPEATABLE = frozenset({408, 409, 429})
-"""Statuses below 500 that are worth another try."""
+RETRYABLE = frozenset({408, 409, 429})
+"""Statuses below 500 that are retried."""
 
-MAX_WORDS = 2_000
+MAX_MESSAGE = 2_000
+"""Characters of a provider's error message that are kept."""
 
-_PASSING = re.compile(
+_TEMPORARY = re.compile(
     r"overload|server_?error|api_error|internal|rate_?limit|resource_exhausted|too_many|timeout|deadline|unavailable"
     r"|slow_down|aborted",
     re.IGNORECASE,
 )
-"""Names of errors that pass."""
+"""Names of temporary errors."""
 
 _KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza)[-_]?[\w*.-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{8,}")
-"""What keys look like: providers quote them, in part, when they refuse them."""
+"""Matches API keys: providers quote parts of a key that they reject."""
 
 _HIDDEN = "[key]"
 
 
-class Failed(Exception):
-    """One try that failed. Never leaves the clients."""
+class AttemptFailed(Exception):
+    """One failed attempt of a request. Clients convert it to a ``ProviderError``."""
 
     def __init__(
-        self, words: str, *, status: int | None = None, again: bool, wait: float | None = None, body: object = None
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        status: int | None = None,
+        wait: float | None = None,
+        body: object = None,
     ) -> None:
-        self.words = words
+        self.message = message
         self.status = status
         self.wait = wait
-        """Seconds that the provider asks to wait."""
+        """Seconds that the provider asks to wait before the next attempt."""
         self.overflow: Overflow | None = overflow(body, status=status) if body is not None else None
-        self.again = again and self.overflow is None
-        super().__init__(words)
+        self.retryable = retryable and self.overflow is None
+        super().__init__(message)
 
 
-def failed_of(error: Exception) -> Failed:
-    """Read what an SDK raised."""
+def failure_from(error: Exception) -> AttemptFailed:
+    """Read an exception of an SDK or of the network."""
     status = _status(error)
     body: object = getattr(error, "body", None) or getattr(error, "details", None)
     if status is not None and status >= 400:
-        again = status in REPEATABLE or status >= 500
+        retryable = status in RETRYABLE or status >= 500
         evidence = body if body else f"{status} status code (no body)"
-        return Failed(_words(body, error), status=status, again=again, wait=_wait(error), body=evidence)
+        text = _text(body, error)
+        return AttemptFailed(text, retryable=retryable, status=status, wait=_wait(error), body=evidence)
     if body:
-        return failed_in_stream(body)
-    return Failed(_words(None, error), again=True)
+        return failure_in_body(body)
+    return AttemptFailed(_text(None, error), retryable=True)
 
 
-def failed_in_stream(body: object) -> Failed:
-    """Read an error that came where an answer should have come; only its name tells what kind it is."""
+def failure_in_body(body: object) -> AttemptFailed:
+    """Read an error that arrived in place of an answer; only its name tells whether a retry may help."""
     names = list(_names(body, depth=0))
     statuses = [int(name) for name in names if name.isdigit() and 400 <= int(name) < 600]
     status = statuses[0] if statuses else None
     if status is not None:
-        again = status in REPEATABLE or status >= 500
+        retryable = status in RETRYABLE or status >= 500
     else:
         named = [name for name in names if not name.isdigit() and name not in ("error", "response.failed")]
-        again = not named or any(_PASSING.search(name) for name in named)
-    return Failed(_words(body, None), status=status, again=again, body=body)
+        retryable = not named or any(_TEMPORARY.search(name) for name in named)
+    return AttemptFailed(_text(body, None), retryable=retryable, status=status, body=body)
 
 
-def plain(words: str, secrets: Iterable[object]) -> str:
-    """Leave out of a text what is, or looks like, a key."""
+def redact(text: str, secrets: Iterable[object]) -> str:
+    """Replace secrets, and whatever looks like an API key, in a text."""
     for secret in secrets:
         if isinstance(secret, str) and len(secret) >= 6:
-            words = words.replace(secret, _HIDDEN)
-    return _KEYS.sub(_HIDDEN, words)
+            text = text.replace(secret, _HIDDEN)
+    return _KEYS.sub(_HIDDEN, text)
 
 
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
-    """List the secrets among headers, each without the word for its kind."""
-    told = [value for name, value in headers.items() if re.search("auth|key|token|secret|cookie", name, re.IGNORECASE)]
-    return [word for value in told for word in value.split()]
+    """Return the secrets in headers; ``Bearer KEY`` gives both words."""
+    secret = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
+    return [word for name, value in headers.items() if secret.search(name) for word in value.split()]
 
 
 def _status(error: Exception) -> int | None:
@@ -96,7 +104,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _names(body: object, *, depth: int) -> Iterable[str]:
-    """List the names and codes of an error, outermost first."""
+    """Yield the names and codes of an error, outermost first."""
     if not isinstance(body, Mapping) or depth > 3:
         return
     known = cast("Mapping[str, object]", body)
@@ -108,28 +116,28 @@ def _names(body: object, *, depth: int) -> Iterable[str]:
         yield from _names(known.get(key), depth=depth + 1)
 
 
-def _words(body: object, error: Exception | None) -> str:
+def _text(body: object, error: Exception | None) -> str:
     found = _message(body, depth=0) or (str(error) if error is not None else "")
     found = re.sub(r"\s+", " ", found).strip()
-    name = type(error).__name__ if error is not None else "no reason was given"
-    return found[:MAX_WORDS] or name
+    name = type(error).__name__ if error is not None else "the provider gave no reason"
+    return found[:MAX_MESSAGE] or name
 
 
 def _message(body: object, *, depth: int) -> str:
-    """Find the sentence of an error, which is one to three levels deep."""
+    """Return the message of an error, which is one to three levels deep."""
     if isinstance(body, str):
         return body
     if not isinstance(body, Mapping) or depth > 3:
         return ""
     known = cast("Mapping[str, object]", body)
     for key in ("message", "error", "response", "detail"):
-        if said := _message(known.get(key), depth=depth + 1):
-            return said
+        if message := _message(known.get(key), depth=depth + 1):
+            return message
     return ""
 
 
 def _wait(error: Exception) -> float | None:
-    """Read how long the provider asks to wait, in either of the header's two forms."""
+    """Read the seconds to wait from ``retry-after-ms`` or ``retry-after`` (seconds or a date)."""
     headers: object = getattr(getattr(error, "response", None), "headers", None)
     if not isinstance(headers, Mapping):
         return None

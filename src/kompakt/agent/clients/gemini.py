@@ -1,7 +1,7 @@
 """Google Gemini generateContent, on the Gemini API and on Vertex AI.
 
-The SDK's public calls read bodies and answers into types of their own, which refuse fields they do not know and write
-signatures anew. So requests go through the client that those calls stand on, as objects of JSON.
+The SDK's public methods convert bodies and answers to their own types, which reject unknown fields and re-encode
+signatures. So requests use the SDK's internal API client, which takes and returns plain JSON.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from kompakt.agent.client import Delta, Stop, ToolSpec
 from kompakt.agent.clients.base import (
     MAX_RETRIES,
-    PLACEHOLDER,
     TIMEOUT,
     Answer,
-    Caller,
-    fields,
+    BaseClient,
+    as_object,
+    as_objects,
+    key_for,
     missing_sdk,
-    objects,
     without_nulls,
 )
-from kompakt.agent.clients.failures import Failed
+from kompakt.agent.clients.failures import AttemptFailed
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.gemini import contents as gemini
@@ -40,8 +40,8 @@ _STOPS: dict[str, Stop] = {
 _SIGNATURE = "thoughtSignature"
 
 
-class Gemini(Caller):
-    """Talks to a model over ``:generateContent``."""
+class Gemini(BaseClient):
+    """A client for ``:generateContent``."""
 
     format = gemini.FORMAT
 
@@ -59,70 +59,70 @@ class Gemini(Caller):
     ) -> None:
         super().__init__(model, context_window=context_window, output_limit=output_limit, max_retries=max_retries)
         self._owned = client is None
-        self._client = _make(base_url, api_key, timeout) if client is None else client
-        self._api: Any = getattr(self._client, "_api_client")  # noqa: B009 — see the module's docstring
+        self._client = _connect(base_url, api_key, timeout) if client is None else client
+        self._api: Any = getattr(self._client, "_api_client")  # noqa: B009 — see the module docstring
 
     def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> JsonObject:
-        """Make a request body with no messages in it: model, output limit, system text, tools.
+        """Return a request body without messages: model, output limit, system prompt, tools.
 
-        The model is part of the address; it stands in the body for whoever reads it and is taken out when sent.
+        The API takes the model from the URL. The body names it for other readers; it is removed before sending.
         """
         body: JsonObject = {"model": self.model, "generationConfig": {"maxOutputTokens": self.output_limit}}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
         if tools:
-            # One entry for all functions: several entries are taken for tools of different kinds.
+            # One entry for all functions: the API takes several entries for tools of different kinds.
             declared = [function for tool in self._tools(tools) for function in tool["functionDeclarations"]]
             body["tools"] = [{"functionDeclarations": declared}]
         return {**body, "contents": []}
 
     async def close(self) -> None:
-        """Let go of connections, unless the SDK's client was handed in: then they are its owner's."""
+        """Close the connections, unless the caller passed the SDK client and therefore owns them."""
         if self._owned:
             await self._client.aio.aclose()
             self._client.close()
 
     async def _ask(self, body: JsonObject, headers: dict[str, str]) -> object:
-        path, bare = self._address(body, "generateContent")
+        path, bare = self._path_and_body(body, "generateContent")
         answer = await self._api.async_request("post", path, bare, _options(headers))
         return answer.body
 
     async def _listen(self, body: JsonObject, headers: dict[str, str]) -> AsyncGenerator[JsonObject, None]:
-        path, bare = self._address(body, "streamGenerateContent?alt=sse")
+        path, bare = self._path_and_body(body, "streamGenerateContent?alt=sse")
         stream = await self._api.async_request_streamed("post", path, bare, _options(headers))
         try:
             async for chunk in stream:
-                yield fields(json.loads(chunk.body))
+                yield as_object(json.loads(chunk.body))
         finally:
             await stream.aclose()
 
-    def _address(self, body: JsonObject, method: str) -> tuple[str, JsonObject]:
-        """Take the model out of a body and make the path of it."""
+    def _path_and_body(self, body: JsonObject, method: str) -> tuple[str, JsonObject]:
+        """Return the URL path for a body's model, and the body without the model."""
         bare = {key: value for key, value in body.items() if key not in ("model", "stream")}
         model = str(body.get("model") or self.model)
         if not self._api.vertexai:
-            place = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
+            resource = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
         elif model.startswith(("projects/", "publishers/", "models/")):
-            place = model
+            resource = model
         else:
-            maker, _, name = model.rpartition("/")
-            place = f"publishers/{maker or 'google'}/models/{name}"
-        return f"{place}:{method}", bare
+            publisher, _, name = model.rpartition("/")
+            resource = f"publishers/{publisher or 'google'}/models/{name}"
+        return f"{resource}:{method}", bare
 
     def _assembly(self) -> _Chunks:
         return _Chunks()
 
     def _read(self, answer: JsonObject) -> Answer:
-        usage = fields(answer.get("usageMetadata")) or None
-        candidates = objects(answer.get("candidates"))
+        usage = as_object(answer.get("usageMetadata")) or None
+        candidates = as_objects(answer.get("candidates"))
         if not candidates:
-            if fields(answer.get("promptFeedback")).get("blockReason"):
+            if as_object(answer.get("promptFeedback")).get("blockReason"):
                 return Answer([], "refused", usage)
-            raise Failed("the answer holds no candidate", again=True)
-        content, reason = fields(candidates[0].get("content")), str(candidates[0].get("finishReason"))
-        parts = [part for part in map(without_nulls, objects(content.get("parts"))) if not _is_empty(part)]
+            raise AttemptFailed("the answer has no candidates", retryable=True)
+        content, reason = as_object(candidates[0].get("content")), str(candidates[0].get("finishReason"))
+        parts = [part for part in map(without_nulls, as_objects(content.get("parts"))) if not _is_empty(part)]
         if reason in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL") and not parts:
-            raise Failed(f"the model stopped with {reason}", again=True)
+            raise AttemptFailed(f"the model stopped with {reason}", retryable=True)
         stop = _STOPS.get(reason, "end")
         if stop == "end" and any("functionCall" in part for part in parts):
             stop = "tools"
@@ -138,18 +138,17 @@ class Gemini(Caller):
         return [self._api.api_key]
 
 
-def _make(base_url: str | None, api_key: str | None, timeout: float) -> Client:
+def _connect(base_url: str | None, api_key: str | None, timeout: float) -> Client:
     try:
         from google.genai import Client
         from google.genai.types import HttpOptions
     except ImportError:
         raise missing_sdk("google-genai") from None
-    if base_url is not None and api_key is None:
-        api_key = PLACEHOLDER
+    options = HttpOptions(base_url=base_url, timeout=int(timeout * 1000))
     try:
-        return Client(api_key=api_key, http_options=HttpOptions(base_url=base_url, timeout=int(timeout * 1000)))
+        return Client(api_key=key_for(base_url, api_key), http_options=options)
     except ValueError as error:
-        raise UsageError(f"there is no key: pass api_key=… or set GEMINI_API_KEY ({error})") from None
+        raise UsageError(f"no API key: pass api_key=… or set GEMINI_API_KEY ({error})") from None
 
 
 def _options(headers: dict[str, str]) -> object:
@@ -163,7 +162,7 @@ def _is_empty(part: JsonObject) -> bool:
 
 
 class _Chunks:
-    """Puts the chunks of a stream together: a run of words is one part, and a signature ends it."""
+    """Assembles the chunks of a stream: consecutive text is one part, and a signature ends the part."""
 
     def __init__(self) -> None:
         self.parts: list[JsonObject] = []
@@ -173,34 +172,34 @@ class _Chunks:
 
     def add(self, event: JsonObject) -> Iterable[Delta]:
         self.rest |= {key: value for key, value in event.items() if key != "candidates"}
-        for candidate in objects(event.get("candidates")):
+        for candidate in as_objects(event.get("candidates")):
             if candidate.get("index", 0) != 0:
                 continue
             self.candidate |= candidate
-            content = fields(candidate.get("content"))
+            content = as_object(candidate.get("content"))
             self.content |= content
-            for part in objects(content.get("parts")):
+            for part in as_objects(content.get("parts")):
                 self._add(part)
-                if isinstance(said := part.get("text"), str):
-                    yield Delta("reasoning" if part.get("thought") else "text", said)
+                if isinstance(text := part.get("text"), str):
+                    yield Delta("reasoning" if part.get("thought") else "text", text)
                 elif "functionCall" in part:
-                    arguments: Json = fields(part["functionCall"]).get("args") or {}
+                    arguments: Json = as_object(part["functionCall"]).get("args") or {}
                     yield Delta("call", json.dumps(arguments, ensure_ascii=False))
 
     def answer(self) -> JsonObject | None:
         if not self.candidate.get("finishReason"):
-            return self.rest if fields(self.rest.get("promptFeedback")).get("blockReason") else None
+            return self.rest if as_object(self.rest.get("promptFeedback")).get("blockReason") else None
         content = {**self.content, "parts": self.parts}
         return {**self.rest, "candidates": [{**self.candidate, "content": content}]}
 
     def _add(self, part: JsonObject) -> None:
         last = self.parts[-1] if self.parts else {}
-        if _is_words(part) and _is_words(last) and _SIGNATURE not in last:
+        if _is_text(part) and _is_text(last) and _SIGNATURE not in last:
             if bool(part.get("thought")) == bool(last.get("thought")):
                 self.parts[-1] = {**last, **part, "text": last["text"] + part["text"]}
                 return
         self.parts.append(dict(part))
 
 
-def _is_words(part: JsonObject) -> bool:
+def _is_text(part: JsonObject) -> bool:
     return isinstance(part.get("text"), str) and not set(part) - {"text", "thought", _SIGNATURE}
