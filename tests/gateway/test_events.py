@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kompakt.gateway.recall import sse as events
-from kompakt.gateway.recall.sse import Events
+from kompakt.gateway.recall import sse
+from kompakt.gateway.recall.sse import EventParser
 
 bits = st.sampled_from([b"data: a", b"data:", b"event: b", b": c", b"\n", b"\r", b"\r\n", b"\n\n", b"\r\n\r\n", b"x"])
 streams = st.lists(bits, max_size=20).map(b"".join)
 
 
 def fed(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
-    made = Events()
+    made = EventParser()
     return [event for piece in [*pieces, b"\n\n"] for event in made.feed(piece)]
 
 
@@ -44,9 +44,9 @@ class Counting:
 
 def work_for(size: int, monkeypatch: pytest.MonkeyPatch) -> int:
     counting = Counting(re.compile(rb"\r\n\r\n|\n\n|\r\r"))
-    monkeypatch.setattr(events, "_END", counting)
+    monkeypatch.setattr(sse, "_END", counting)
     piece = b"x" * 1_024
-    made = Events()
+    made = EventParser()
     assert [event for piece in [b"data: ", *[piece] * size] for event in made.feed(piece)] == []
     ((data, raw),) = made.feed(b"\n\n")
     assert data == piece * size and raw == b"data: " + data + b"\n\n"
@@ -61,7 +61,7 @@ def test_one_long_event_takes_work_in_proportion_to_its_length(monkeypatch: pyte
 
 
 def test_an_event_that_is_too_long_to_be_held_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_EVENT", 10)
+    monkeypatch.setattr(sse, "MAX_EVENT", 10)
     pieces = [b"data: 1\n\n", b"data: 12345", b"6789\nda", b"ta: 0\n", b"\ndata: 2\n\n"]
     found = fed(pieces)
     assert b"".join(raw for _, raw in found) == b"".join(pieces) + b"\n\n"

@@ -20,9 +20,9 @@ from tests.provider.driving import FORMATS, NAMES, SCHEMA, each_format
 from tests.provider.frames import frame
 from tests.provider.server import DIALECTS as PROVIDERS
 
-from kompakt.gateway.recall.offer import DIALECTS
-from kompakt.gateway.recall.offered_tool import fits
-from kompakt.gateway.recall.sse import Events
+from kompakt.gateway.recall.offer import PROTOCOLS, can_offer
+from kompakt.gateway.recall.protocols import anthropic, gemini, openai_chat, openai_responses
+from kompakt.gateway.recall.sse import EventParser, read_data
 from kompakt.gateway.request.body import read
 
 QUERY = {"query": "anything at all"}
@@ -145,7 +145,7 @@ def test_what_is_not_about_recall_comes_as_it_was(offers: bool, tmp_path: Path) 
 
 def told(stream: bytes) -> list[Any]:
     """Return what the events of a stream say."""
-    data = [data for data, _ in Events().feed(stream)]
+    data = [data for data, _ in EventParser().feed(stream)]
     return [one if one == b"[DONE]" else json.loads(one) for one in data]
 
 
@@ -161,13 +161,13 @@ ANSWERS = (
 @given(size=st.integers(1, 700), raised=st.sampled_from([0, 1_000]))
 def test_a_stream_says_what_the_whole_answer_says(format: str, size: int, raised: int) -> None:
     """However it is cut: turns are read alike, and the client gets the same items, ids and usage."""
-    dialect, body = DIALECTS[format], {"include": ["reasoning.encrypted_content"]}
-    stream, got, events = dialect.stream("recall", body, raised), b"", Events()
+    protocol, body = PROTOCOLS[format], {"include": ["reasoning.encrypted_content"]}
+    stream, got, events = protocol.stream("recall", body, raised), b"", EventParser()
     wholes = []
     for number, answer in enumerate(ANSWERS):
         answer = Answer(answer.text, answer.calls, answer.thinking, signature="c2ln" if answer.thinking else "")
         if number:
-            stream.again()
+            stream.next_round()
         made = b"".join(frames(format, answer, number))
         for start in range(0, len(made), size):
             for data, raw in events.feed(made[start : start + size]):
@@ -175,15 +175,15 @@ def test_a_stream_says_what_the_whole_answer_says(format: str, size: int, raised
         seen = Seen(format, "test-model", False, None, [], None, [], None, "", [], [], [])
         wholes.append(PROVIDERS[format].whole(answer, seen, Usage(100, 10, 40), number, body))
         assert stream.is_over and not stream.has_failed
-        assert stream.turn() == dialect.turn(wholes[-1], "recall", body)
+        assert stream.turn() == protocol.turn(wholes[-1], "recall", body)
     got += b"".join(stream.end())
     assert b"recall" not in got
-    again = dialect.stream("", body, 0)
-    for data, raw in Events().feed(got):
+    again = protocol.stream("", body, 0)
+    for data, raw in EventParser().feed(got):
         again.feed(data, raw)
-    one = dialect.whole(wholes, "recall")
-    assert _loosely(again.turn().items) == _loosely(dialect.turn(one, "", body).items)
-    usage = dialect.usage(dialect.raised(one, raised) if raised else one)
+    one = protocol.merge(wholes, "recall")
+    assert _loosely(again.turn().items) == _loosely(protocol.turn(one, "", body).items)
+    usage = protocol.usage(protocol.with_more_input(one, raised) if raised else one)
     assert (
         json.dumps(usage.get("total_tokens", usage.get("totalTokenCount", usage.get("input_tokens")))) in got.decode()
     )
@@ -212,7 +212,7 @@ def test_a_name_that_comes_in_pieces() -> None:
     def named(index: int, **function: str) -> dict[str, Any]:
         return {"index": index, "function": function}
 
-    stream, events = DIALECTS["openai-chat"].stream("recall", {}, 0), Events()
+    stream, events = PROTOCOLS["openai-chat"].stream("recall", {}, 0), EventParser()
 
     def feed(*pieces: dict[str, Any]) -> list[Any]:
         passed = [one for data, raw in events.feed(chunk(*pieces)) for one in stream.feed(data, raw)]
@@ -278,7 +278,7 @@ class TestACallThatIsCutOff:
     def test_by_the_end_of_the_stream_is_not_seen_at_all(self, format: str, share: float) -> None:
         """Wherever the provider stops: what the client gets are whole events without the call."""
         made = b"".join(frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),))))
-        stream, events = DIALECTS[format].stream("recall", {}, 0), Events()
+        stream, events = PROTOCOLS[format].stream("recall", {}, 0), EventParser()
         got = b""
         for data, raw in (*events.feed(made[: int(len(made) * share)]), *events.last()):
             got += b"".join(stream.feed(data, raw))
@@ -289,7 +289,7 @@ class TestACallThatIsCutOff:
 
     def test_a_call_of_the_client_that_only_begins_like_the_tool_is_seen(self) -> None:
         """Its name is the beginning of the tool's and it has no arguments: nothing else tells them apart."""
-        stream = DIALECTS["openai-chat"].stream("recall", {}, 0)
+        stream = PROTOCOLS["openai-chat"].stream("recall", {}, 0)
 
         def feed(delta: dict[str, Any], reason: str | None = None) -> list[Any]:
             body = {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
@@ -307,4 +307,72 @@ class TestACallThatIsCutOff:
         calling = {"functionCallingConfig": {"streamFunctionCallArguments": True}}
         bodies = [asked("gemini"), {**asked("gemini"), "toolConfig": calling}]
         requests = [read(json.dumps(body).encode(), "gemini") for body in bodies]
-        assert [fits(one) for one in requests if one is not None] == [True, False]
+        assert [can_offer(one) for one in requests if one is not None] == [True, False]
+
+
+class CountedText(str):
+    """A text that counts the characters copied by concatenation."""
+
+    copied = 0
+
+    def __add__(self, other: str) -> CountedText:
+        return self._concatenated(str.__add__(self, other))
+
+    def __radd__(self, other: str) -> CountedText:
+        return self._concatenated(str.__add__(other, self))
+
+    def _concatenated(self, whole: str) -> CountedText:
+        CountedText.copied += len(whole)
+        return CountedText(whole)
+
+
+def counted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: counted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [counted(inner) for inner in value]
+    return CountedText(value) if isinstance(value, str) and len(value) == LONG else value
+
+
+LONG = 100
+"""Characters of each delta; only texts of this length are counted."""
+
+
+def deltas(format: str, count: int) -> list[dict[str, Any]]:
+    """Return the events of an answer whose text, thinking and tool input come in many deltas."""
+    piece = "x" * LONG
+    if format == "openai-chat":
+        call = {"index": 0, "function": {"name": "recall", "arguments": ""}}
+        more: dict[str, Any] = {"content": piece, "reasoning": piece}
+        grown = {**more, "tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+        made = [{"tool_calls": [call]}, *[grown] * count]
+        end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+        return [*({"choices": [{"delta": delta, "finish_reason": None}]} for delta in made), end]
+    if format == "anthropic":
+        blocks = [("text", "text"), ("thinking", "thinking"), ("tool_use", "partial_json")]
+        events: list[dict[str, Any]] = []
+        for at, (kind, key) in enumerate(blocks):
+            events.append({"type": "content_block_start", "index": at, "content_block": {"type": kind}})
+            events += [{"type": "content_block_delta", "index": at, "delta": {key: piece}}] * count
+        return [*events, {"type": "message_stop"}]
+    if format == "gemini":
+        parts = [[{"text": piece, "thought": True}]] * count + [[{"text": piece}]] * count
+        return [{"candidates": [{"content": {"parts": one}}]} for one in parts]
+    item = {"type": "message", "content": [{"type": "output_text", "text": piece * count}]}
+    events = [{"type": "response.output_text.delta", "output_index": 0, "delta": piece}] * count
+    return [*events, {"type": "response.completed", "response": {"output": [item]}}]
+
+
+@each_format
+def test_streamed_text_is_copied_in_proportion_to_its_length(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deltas are joined once: concatenating them one by one would copy the whole text for each of them."""
+    for module in (anthropic, gemini, openai_chat, openai_responses):
+        monkeypatch.setattr(module, "read_data", lambda data: counted(read_data(data)))
+        monkeypatch.setattr(module, "event", lambda *_: b"")  # encoders refuse subclasses of str
+    monkeypatch.setattr(CountedText, "copied", 0)
+    count = 500
+    stream = PROTOCOLS[format].stream("recall", {}, 0)
+    for one in deltas(format, count):
+        stream.feed(json.dumps(one).encode(), b"")
+    assert "x" * LONG * count in json.dumps(stream.turn().items)
+    assert CountedText.copied <= 4 * LONG * count

@@ -28,9 +28,9 @@ from kompakt.gateway.pivots import budget as planning
 from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
 from kompakt.gateway.pivots.lookup import TRIES
 from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
-from kompakt.gateway.recall.injection import Aside
-from kompakt.gateway.recall.offer import DIALECTS, Recalling
-from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, plain
+from kompakt.gateway.recall.hidden_rounds import HiddenRounds
+from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
+from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, without_compression
 from kompakt.gateway.request.anthropic import cleared_tokens, move_cache_mark, tool_clearing
 from kompakt.gateway.request.body import InvalidJson, TooManyMessages, media_bytes
 from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
@@ -65,11 +65,11 @@ class Job(NamedTuple):
     owner: Owner
     trail: HashChain
     policy: Policy
-    aside: Aside | None = None
-    """What no client sees: the recall tool and its rounds."""
+    hidden: HiddenRounds | None = None
+    """The recall tool and its rounds, if it is offered."""
 
 
-class Plan(msgspec.Struct):
+class RequestPlan(msgspec.Struct):
     """What is sent for a request."""
 
     body: bytes
@@ -109,7 +109,7 @@ class Proxy:
         """Conversations whose system prompt and tools leave room for few steps, and that were logged."""
         self._sizes = RequestSizes()
         self._compacting = PivotMaker(keeping, metrics)
-        self._recalling = Recalling(keeping, metrics)
+        self._recall = RecallOffers(keeping, metrics)
         self._labels = Labels(keeping)
 
     async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
@@ -215,10 +215,12 @@ class Proxy:
         settings, counts = self._settings, job.route.name == "count_tokens"
         pieces = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
         if settings.recall and not pieces:
-            job = job._replace(aside=await self._recalling.joined(job.owner, job.trail, standing, counts=counts))
-        return job._replace(request=plain(job.request)) if job.aside or settings.report_client_size else job
+            job = job._replace(hidden=await self._recall.hidden_rounds(job.owner, job.trail, standing, counts=counts))
+        return (
+            job._replace(request=without_compression(job.request)) if job.hidden or settings.report_client_size else job
+        )
 
-    async def _plan(self, job: Job, standing: Match) -> Plan:
+    async def _plan(self, job: Job, standing: Match) -> RequestPlan:
         """Decide what is sent."""
         plan = self._planned(job, standing)
         if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
@@ -236,7 +238,7 @@ class Proxy:
             plan = made
         return plan
 
-    def _provider_clears(self, job: Job, plan: Plan) -> bool:
+    def _provider_clears(self, job: Job, plan: RequestPlan) -> bool:
         """Tell whether the client asked the provider to clear outputs of tools, and what that leaves is not due."""
         clearing = tool_clearing(job.trail.request)
         if clearing is None:
@@ -246,7 +248,7 @@ class Proxy:
         cleared = cleared_tokens(job.trail, start, plan.size.sent, clearing)
         return not planning.is_due(plan.budget, plan.size._replace(sent=plan.size.sent - cleared))
 
-    async def _within_media(self, job: Job, plan: Plan) -> Plan:
+    async def _within_media(self, job: Job, plan: RequestPlan) -> RequestPlan:
         """Compact further while the request holds more bytes of media than the settings allow.
 
         Raises:
@@ -266,7 +268,7 @@ class Proxy:
             plan = made
         return plan
 
-    async def _with_less_media(self, job: Job, plan: Plan, share: float) -> Plan | None:
+    async def _with_less_media(self, job: Job, plan: RequestPlan, share: float) -> RequestPlan | None:
         """Plan with a share of the tokens, as media counts in bytes and leaves with its message."""
         found = plan.standing.found
         before = found.pivot if found is not None else None
@@ -283,16 +285,16 @@ class Proxy:
         made = await self._compacted(job, plan, terms, job.trail.length)
         return None if made is plan or len(made.body) >= len(plan.body) else made
 
-    def _end(self, job: Job, plan: Plan) -> int:
+    def _end(self, job: Job, plan: RequestPlan) -> int:
         """Say how many items the next pivot covers: as few as may be enough."""
         found = plan.standing.found
         start = found.at if found is not None else job.trail.lead
         ends = {planning.pivot_end(job.trail, found, plan.size, plan.budget)}
-        if job.aside is not None:
-            ends.add(job.aside.unseen(start))
+        if job.hidden is not None:
+            ends.add(job.hidden.pivot_end(start))
         return min((end for end in ends if end > start), default=job.trail.length)
 
-    def _terms(self, job: Job, plan: Plan) -> PivotTerms:
+    def _terms(self, job: Job, plan: RequestPlan) -> PivotTerms:
         found = plan.standing.found
         return PivotTerms(
             budget=plan.budget,
@@ -302,23 +304,23 @@ class Proxy:
             due=job.trail.length - job.trail.lead,
         )
 
-    def _planned(self, job: Job, standing: Match) -> Plan:
-        trail, found, aside = job.trail, standing.found, job.aside
+    def _planned(self, job: Job, standing: Match) -> RequestPlan:
+        trail, found, hidden = job.trail, standing.found, job.hidden
         size = self._sizes.of(trail, found)
         body = trail.request.body
-        if found is not None or aside is not None:
+        if found is not None or hidden is not None:
             start = found.at if found is not None else trail.lead
             sent = move_cache_mark(trail, found.at, found.rendered.sent) if found is not None else ()
             lead = [trail.request.item(index) for index in range(trail.lead)]
-            behind = trail.request.items(start) if aside is None else aside.items(start)
-            body = (trail.request if aside is None else aside.asked).with_items([*lead, *sent, *behind])
-            size = size if aside is None else size._replace(sent=size.sent + aside.cost(start))
-        plan = Plan(body, size, planning.budget_for(trail, self._settings, found, fixed=size.fixed), standing)
+            behind = trail.request.items(start) if hidden is None else hidden.items(start)
+            body = (trail.request if hidden is None else hidden.body).with_items([*lead, *sent, *behind])
+            size = size if hidden is None else size._replace(sent=size.sent + hidden.extra_tokens(start))
+        plan = RequestPlan(body, size, planning.budget_for(trail, self._settings, found, fixed=size.fixed), standing)
         if found is not None and found.pivot.due == trail.length - trail.lead:
             plan.compaction = found.pivot.id
         return plan
 
-    async def _compacted(self, job: Job, plan: Plan, terms: PivotTerms, at: int) -> Plan:
+    async def _compacted(self, job: Job, plan: RequestPlan, terms: PivotTerms, at: int) -> RequestPlan:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
             trail = job.trail if at == job.trail.length else job.trail.cut(at)
@@ -334,7 +336,7 @@ class Proxy:
         self._note_room(job, made)
         return made
 
-    def _note_room(self, job: Job, plan: Plan) -> None:
+    def _note_room(self, job: Job, plan: RequestPlan) -> None:
         """Log once for each conversation that system prompt and tools leave room for few steps."""
         session = (job.owner.tenant, plan.standing.branch.session)
         if session in self._crowded:
@@ -348,7 +350,7 @@ class Proxy:
 
     # --- to the provider ------------------------------------------------------------------------------------------
 
-    async def _sent(self, job: Job, plan: Plan) -> tuple[UpstreamResponse, Plan]:
+    async def _sent(self, job: Job, plan: RequestPlan) -> tuple[UpstreamResponse, RequestPlan]:
         """Send; after an overflow send less, as long as there is less to send."""
         tries = 0
         while True:
@@ -377,7 +379,7 @@ class Proxy:
         failure = failure_in(upstream.words())
         return None if failure is None else overflow(failure)
 
-    async def _smaller(self, job: Job, plan: Plan, found: Overflow) -> Plan | None:
+    async def _smaller(self, job: Job, plan: RequestPlan, found: Overflow) -> RequestPlan | None:
         """Plan with less; ``None`` when there is nothing more to leave out."""
         standing = plan.standing
         before = standing.found.pivot if standing.found is not None else None
@@ -400,14 +402,14 @@ class Proxy:
 
     # --- back to the client ---------------------------------------------------------------------------------------
 
-    async def _answer(self, job: Job, plan: Plan, upstream: UpstreamResponse) -> Response:
+    async def _answer(self, job: Job, plan: RequestPlan, upstream: UpstreamResponse) -> Response:
         """Pass an answer on; where the model may recall, or the size is told otherwise, read it first."""
-        raised = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
-        if upstream.status >= 400 or (job.aside is None and not raised):
+        extra_input = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
+        if upstream.status >= 400 or (job.hidden is None and not extra_input):
             return forwarding.client_response(upstream, self._headers(job, plan))
         assert job.route.format is not None
 
-        async def ask() -> UpstreamResponse:
+        async def send_again() -> UpstreamResponse:
             nonlocal plan
             again, plan = await self._sent(job, self._planned(job, plan.standing))
             return again
@@ -418,21 +420,21 @@ class Proxy:
 
         exchange = Exchange(
             owner=job.owner,
-            trail=job.trail,
-            line=plan.standing.branch,
-            dialect=DIALECTS[job.route.format],
-            aside=job.aside,
-            ask=ask,
+            chain=job.trail,
+            branch=plan.standing.branch,
+            protocol=PROTOCOLS[job.route.format],
+            hidden=job.hidden,
+            send_again=send_again,
             room=room,
-            raised=raised,
+            extra_input=extra_input,
             headers=self._headers(job, plan),
-            told=request_log(job.request),
+            log=request_log(job.request),
         )
-        return await self._recalling.answering.answer(exchange, upstream)
+        return await self._recall.rounds.respond(exchange, upstream)
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def _account(self, job: Job, plan: Plan) -> None:
+    def _account(self, job: Job, plan: RequestPlan) -> None:
         """Count, and record what was said behind the answer."""
         self._metrics.tokens_before.inc(plan.size.given)
         self._metrics.tokens_after.inc(plan.size.sent)
@@ -452,7 +454,7 @@ class Proxy:
             if planning.pivot_end(job.trail, found, plan.size, plan.budget) == job.trail.length:
                 self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
 
-    def _headers(self, job: Job, plan: Plan) -> list[tuple[str, str]]:
+    def _headers(self, job: Job, plan: RequestPlan) -> list[tuple[str, str]]:
         outcome = request_log(job.request).outcome = plan.outcome(job.route)
         headers = [
             (OUTCOME_HEADER, outcome),

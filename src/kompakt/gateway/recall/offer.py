@@ -1,53 +1,149 @@
-"""Whether the tool is offered in a request, and what then stands beside it: decided by content, alike everywhere."""
+"""The recall tool in a request: whether it is offered, under which name, and what is added for it.
+
+The decision depends only on the content of the request and the store, so every replica decides alike. The tool follows
+the client's own tools, under a name that none of them has. An offered tool stays in every request of the
+conversation, because a change before the messages would invalidate the provider's prompt cache. It is not offered where
+the client declares no tools or forbids calls from the start.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import count
+
+import msgspec
+
+from kompakt.engine.recall import tool
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import RequestSizes
-from kompakt.gateway.recall import offered_tool as offering
-from kompakt.gateway.recall.injection import Aside
-from kompakt.gateway.recall.protocols.anthropic import Anthropic
-from kompakt.gateway.recall.protocols.gemini import Gemini
-from kompakt.gateway.recall.protocols.openai_chat import Chat
-from kompakt.gateway.recall.protocols.openai_responses import Responses
-from kompakt.gateway.recall.rounds import Answering
-from kompakt.gateway.recall.saved_rounds import Notes, places
-from kompakt.gateway.recall.turn import Dialect
+from kompakt.gateway.recall.hidden_rounds import HiddenRounds, SavedRounds, answer_slots
+from kompakt.gateway.recall.protocols.anthropic import AnthropicRecall
+from kompakt.gateway.recall.protocols.gemini import GeminiRecall
+from kompakt.gateway.recall.protocols.openai_chat import ChatRecall
+from kompakt.gateway.recall.protocols.openai_responses import ResponsesRecall
+from kompakt.gateway.recall.rounds import RecallRounds
+from kompakt.gateway.recall.turn import RecallProtocol, as_list, as_object
+from kompakt.gateway.request.body import RequestBody
 from kompakt.gateway.request.digests import DigestCache
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
+from kompakt.model.messages import Json, JsonObject
+from kompakt.store.codec import encode
+from kompakt.wire.registry import WIRES
 
-DIALECTS: dict[str, Dialect] = {made.format: made for made in (Chat(), Responses(), Anthropic(), Gemini())}
+_IMPLEMENTED = (ChatRecall(), ResponsesRecall(), AnthropicRecall(), GeminiRecall())
+PROTOCOLS: dict[str, RecallProtocol] = {protocol.format: protocol for protocol in _IMPLEMENTED}
+
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_DECLARED = ("functionDeclarations", "function_declarations")
 
 
-class Recalling:
-    """Offers the tool, puts its rounds back, answers its calls."""
+class RecallOffers:
+    """Offers the recall tool and adds the hidden rounds to requests."""
 
-    def __init__(self, keeping: GatewayStorage, metrics: Metrics) -> None:
-        self._notes = Notes(keeping)
-        self._looks = DigestCache()
+    def __init__(self, storage: GatewayStorage, metrics: Metrics) -> None:
+        self._saved = SavedRounds(storage)
+        self._digests = DigestCache()
         self._sizes = RequestSizes()
-        self.answering = Answering(keeping, self._notes, metrics)
+        self.rounds = RecallRounds(storage, self._saved, metrics)
 
-    async def joined(self, owner: Owner, trail: HashChain, standing: Match, *, counts: bool) -> Aside | None:
-        """Return what stands beside a request; ``None`` when the tool is not offered in it.
+    async def hidden_rounds(self, owner: Owner, chain: HashChain, match: Match, *, counts: bool) -> HiddenRounds | None:
+        """Return the hidden rounds of a request; ``None`` when the tool is not offered in it.
 
-        ``counts``: the request asks for no answer, and begins no conversation.
+        ``counts``: the request only counts tokens, so it does not start a conversation.
         """
-        asked = trail.request
-        taken = offering.declared(asked)
-        said = trail.answers
-        if taken is None or not offering.fits(asked) or (said and said[-1] == trail.length - 1):
+        body = chain.request
+        taken = tool_names(body)
+        answers = chain.answers
+        if taken is None or not can_offer(body) or (answers and answers[-1] == chain.length - 1):
             return None
-        key = trail.keys[said[0] if said else trail.length]
-        found = places(trail, standing.found.at if standing.found is not None else trail.lead)
-        known = await self._notes.find(owner, trail, key, found)
-        if known is None and not said and not counts and not offering.forbids(asked) and standing.degraded is None:
-            name = await self._notes.offer(owner, standing.branch.session, key, offering.chosen(taken))
+        key = chain.keys[answers[0] if answers else chain.length]
+        slots = answer_slots(chain, match.found.at if match.found is not None else chain.lead)
+        known = await self._saved.find(owner, chain, key, slots)
+        if known is None and not answers and not counts and not forbids_calls(body) and match.degraded is None:
+            name = await self._saved.offer(owner, match.branch.session, key, free_name(taken))
             known = None if name is None else (name, {})
         if known is None or known[0] in taken:
             return None
-        name, kept = known
-        aside = Aside(trail, name, offering.offered(asked, name), DIALECTS[asked.format], self._looks)
-        aside.put_back(found if kept else (), kept, self._sizes)
-        return aside
+        name, rounds = known
+        hidden = HiddenRounds(chain, name, with_tool(body, name), PROTOCOLS[body.format], self._digests)
+        hidden.restore(slots if rounds else (), rounds, self._sizes)
+        return hidden
+
+
+def tool_names(body: RequestBody) -> frozenset[str] | None:
+    """Return the names of the client's tools; ``None`` when it declares none."""
+    raw = _raw_tools(body)
+    return None if raw is None else _names(body.format, raw)
+
+
+def can_offer(body: RequestBody) -> bool:
+    """Tell whether the request asks for one answer with whole calls that the provider does not store."""
+    config = as_object(body.field("generationConfig"))
+    is_stored = body.format == "openai-responses" and body.field("store") is not False
+    # Gemini names a streamed call only in its first part.
+    in_parts = _calling_config(body).get("streamFunctionCallArguments") is True
+    return not is_stored and not in_parts and body.field("n") in (None, 1) and config.get("candidateCount") in (None, 1)
+
+
+def forbids_calls(body: RequestBody) -> bool:
+    """Tell whether the client forbids tool calls."""
+    choice = body.field("tool_choice")
+    return choice == "none" or as_object(choice).get("type") == "none" or _calling_config(body).get("mode") == "NONE"
+
+
+def _calling_config(body: RequestBody) -> JsonObject:
+    """Return Gemini's ``functionCallingConfig``."""
+    config = as_object(body.field("toolConfig") or body.field("tool_config"))
+    return as_object(config.get("functionCallingConfig") or config.get("function_calling_config"))
+
+
+def free_name(taken: frozenset[str]) -> str:
+    """Choose a name that none of the client's tools has."""
+    names = (tool.NAME, f"kompakt_{tool.NAME}")
+    for name in names:
+        if name not in taken:
+            return name
+    return next(name for number in count(2) if (name := f"{names[-1]}_{number}") not in taken)
+
+
+def with_tool(body: RequestBody, name: str) -> RequestBody:
+    """Append the recall tool to the client's tools."""
+    raw = _raw_tools(body)
+    assert raw is not None
+    made = _appended(body.format, raw, name)
+    before = {key: made if key == "tools" else value for key, value in body.before.items()}
+    after = {key: made if key == "tools" else value for key, value in body.after.items()}
+    return msgspec.structs.replace(body, before=before, after=after)
+
+
+def _raw_tools(body: RequestBody) -> bytes | None:
+    return body.before.get("tools", body.after.get("tools"))
+
+
+@lru_cache(maxsize=64)
+def _names(format: str, raw: bytes) -> frozenset[str] | None:
+    listed = as_list(_decoded(raw))
+    if format == "gemini":
+        listed = [one for entry in listed for key in _DECLARED for one in as_list(as_object(entry).get(key))]
+    named = [as_object(entry) for entry in listed]
+    found = [entry.get("name") or as_object(entry.get("function")).get("name") for entry in named]
+    return frozenset(str(name) for name in found) if listed else None
+
+
+def _decoded(raw: bytes) -> Json:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _appended(format: str, raw: bytes, name: str) -> bytes:
+    made: JsonObject = WIRES[format].define_tool(name=name, description=tool.DESCRIPTION, schema=tool.SCHEMA)
+    if format != "gemini":
+        return b"[" + b",".join([*map(bytes, _ARRAY.decode(raw)), encode(made)]) + b"]"
+    entries = as_list(_decoded(raw))
+    at, key = max((at, key) for at, entry in enumerate(entries) for key in _DECLARED if as_object(entry).get(key))
+    own = [*entries[at][key], *made["functionDeclarations"]]
+    return encode([*entries[:at], {**entries[at], key: own}, *entries[at + 1 :]])

@@ -1,7 +1,8 @@
-"""Rounds: the model calls the tool, the gateway answers and asks again, and the client gets one answer.
+"""Recall rounds: the model calls the recall tool, the gateway answers and asks again, the client gets one answer.
 
-Text goes on to the client the moment it comes. What is held back are calls that may be the tool's, and the end of a
-round until it is known to be the end of the answer. A stream that breaks off breaks off for the client as well.
+Text is passed on to the client as it arrives. Two things are held back: calls that may be calls of the recall tool, and
+the end of a round until it is known to be the end of the answer. When the provider's stream breaks off, the client's
+stream breaks off too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 import httpx
 import msgspec
@@ -17,210 +17,215 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from kompakt.errors import KompaktError
-from kompakt.gateway import upstream as forwarding
 from kompakt.gateway.errors import GatewayError, error_body
 from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.recall import turn as turns
-from kompakt.gateway.recall.injection import Aside
-from kompakt.gateway.recall.saved_rounds import MAX_ROUNDS, Notes, mixed_name, round_name
-from kompakt.gateway.recall.sse import Events
-from kompakt.gateway.recall.turn import Call, Dialect, Round, Stream, Turn, as_object
+from kompakt.gateway.recall.hidden_rounds import MAX_ROUNDS, HiddenRounds, SavedRounds, mixed_note, round_note
+from kompakt.gateway.recall.sse import EventParser
+from kompakt.gateway.recall.turn import ModelTurn, RecallProtocol, RecallRound, RoundStream, as_object, identity_of
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
-from kompakt.gateway.upstream import UpstreamResponse
-from kompakt.model.messages import JsonObject
+from kompakt.gateway.upstream import UpstreamResponse, client_headers, client_response
+from kompakt.model.messages import JsonObject, ToolCall
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
 from kompakt.store.codec import decode, encode
 
 MAX_TOKENS = 2_000
-"""Tokens of one answer of the tool, where there is room for them."""
+"""Tokens of one recall result, if the window has room for them."""
 
 MAX_ROOM = 1_000_000
-"""Tokens that may be added where nobody knows how much a model holds."""
+"""Tokens that may be added when the window of the model is unknown."""
 
-_LEAST = 100
-"""Tokens below which no answer is worth its place."""
+_MIN_TOKENS = 100
+"""Tokens below which a recall result is not worth sending."""
 
-_BODY = frozenset([b"content-length", b"content-encoding", b"transfer-encoding"])
-
-Ask: TypeAlias = Callable[[], Awaitable[UpstreamResponse]]
-"""Asks the provider again, with all rounds so far."""
+_BODY_HEADERS = frozenset([b"content-length", b"content-encoding", b"transfer-encoding"])
 
 
 class Exchange(msgspec.Struct, kw_only=True):
-    """One request of a client, with all that is asked for it."""
+    """One request of a client and all provider requests that are made for it."""
 
     owner: Owner
-    trail: HashChain
-    line: RecordedBranch
-    dialect: Dialect
-    aside: Aside | None
-    """``None`` when the tool is not offered, and the answer is only told otherwise."""
-    ask: Ask
+    chain: HashChain
+    branch: RecordedBranch
+    protocol: RecallProtocol
+    hidden: HiddenRounds | None
+    """``None`` when the tool is not offered; then only the reported usage changes."""
+    send_again: Callable[[], Awaitable[UpstreamResponse]]
+    """Sends the request again, with all rounds so far."""
     room: Callable[[], int]
-    """Says how many tokens may still be added."""
-    raised: int = 0
-    """By how much the input is told larger than it was."""
+    """Returns how many tokens may still be added."""
+    extra_input: int = 0
+    """Tokens that are added to the reported input size."""
     headers: Sequence[tuple[str, str]] = ()
-    told: RequestLog
+    log: RequestLog
 
     @property
-    def name(self) -> str:
-        """What the tool is called; empty when it is not offered."""
-        return self.aside.name if self.aside is not None else ""
+    def tool_name(self) -> str:
+        """The name of the recall tool; empty when it is not offered."""
+        return self.hidden.name if self.hidden is not None else ""
 
     @property
-    def body(self) -> JsonObject:
+    def envelope(self) -> JsonObject:
         """The request without its messages."""
-        return self.trail.request.envelope()
+        return self.chain.request.envelope()
 
 
-def plain(request: Request) -> Request:
-    """Ask for an answer that can be read as it comes."""
+def without_compression(request: Request) -> Request:
+    """Ask the provider for an uncompressed answer, so that the gateway can read it as it arrives."""
     headers = [pair for pair in request.scope["headers"] if pair[0] != b"accept-encoding"]
     return Request({**request.scope, "headers": [*headers, (b"accept-encoding", b"identity")]}, request.receive)
 
 
-class Answering:
-    """Answers calls of the tool."""
+class RecallRounds:
+    """Answers calls of the recall tool."""
 
-    def __init__(self, keeping: GatewayStorage, notes: Notes, metrics: Metrics) -> None:
-        self._keeping = keeping
-        self._notes = notes
+    def __init__(self, storage: GatewayStorage, saved: SavedRounds, metrics: Metrics) -> None:
+        self._storage = storage
+        self._saved = saved
         self._metrics = metrics
 
-    async def answer(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
-        """Make the client's answer of a provider's that has begun."""
+    async def respond(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
+        """Build the client's response from the provider's, with as many rounds as the model asks for."""
         kind = upstream.response.headers.get("content-type", "")
         encoding = upstream.response.headers.get("content-encoding", "identity")
         if encoding != "identity":
-            return forwarding.client_response(upstream, exchange.headers)
+            return client_response(upstream, exchange.headers)
         if kind.startswith("text/event-stream"):
-            response = StreamingResponse(self._streamed(exchange, upstream), upstream.status)
+            response = StreamingResponse(self._stream(exchange, upstream), upstream.status)
             response.raw_headers = _headers(exchange, upstream)
             return response
-        return await self._whole(exchange, upstream)
+        return await self._respond_whole(exchange, upstream)
 
-    # --- in one piece ---------------------------------------------------------------------------------------------
-
-    async def _whole(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
-        said: list[JsonObject] = []
+    async def _respond_whole(self, exchange: Exchange, upstream: UpstreamResponse) -> Response:
+        responses: list[JsonObject] = []
         while True:
-            data = await _read(upstream, exchange.told)
+            data = await _read(upstream, exchange.log)
             response = _object(data)
             if response is None:
                 break
-            said.append(response)
-            turn = exchange.dialect.turn(response, exchange.name, exchange.body)
-            if not await self._goes_on(exchange, turn):
-                data = _told(exchange, said, data)
+            responses.append(response)
+            turn = exchange.protocol.turn(response, exchange.tool_name, exchange.envelope)
+            if not await self._answer_calls(exchange, turn):
+                data = _merged(exchange, responses, data)
                 break
-            upstream = await exchange.ask()
+            upstream = await exchange.send_again()
             if upstream.status >= 400:
-                return forwarding.client_response(upstream, exchange.headers)
+                return client_response(upstream, exchange.headers)
         response = Response(data, upstream.status)
         length = (b"content-length", str(len(data)).encode())
         response.raw_headers = [*_headers(exchange, upstream), length]
         return response
 
-    # --- in pieces ------------------------------------------------------------------------------------------------
-
-    async def _streamed(self, exchange: Exchange, upstream: UpstreamResponse) -> AsyncIterator[bytes]:
-        stream = exchange.dialect.stream(exchange.name, exchange.body, exchange.raised)
+    async def _stream(self, exchange: Exchange, upstream: UpstreamResponse) -> AsyncIterator[bytes]:
+        stream = exchange.protocol.stream(exchange.tool_name, exchange.envelope, exchange.extra_input)
         while True:
-            async with aclosing(_pieces(stream, upstream)) as pieces:
-                async for piece in pieces:
-                    yield piece
-            if stream.has_failed or not stream.is_over or not await self._goes_on(exchange, stream.turn()):
+            async with aclosing(_round_chunks(stream, upstream)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            if stream.has_failed or not stream.is_over or not await self._answer_calls(exchange, stream.turn()):
                 break
-            stream.again()
+            stream.next_round()
             try:
-                upstream = await exchange.ask()
-            except GatewayError as refused:
-                told = error_body(exchange.dialect.format, refused.status, refused.message, code=refused.code)
-                for piece in stream.error(dict(told)):
-                    yield piece
+                upstream = await exchange.send_again()
+            except GatewayError as error:
+                body = error_body(exchange.protocol.format, error.status, error.message, code=error.code)
+                for chunk in stream.error(dict(body)):
+                    yield chunk
                 return
             if upstream.status >= 400:
-                data = await _read(upstream, exchange.told)
-                for piece in stream.error(_object(data) or {}):
-                    yield piece
+                data = await _read(upstream, exchange.log)
+                for chunk in stream.error(_object(data) or {}):
+                    yield chunk
                 return
         if not stream.has_failed:
-            for piece in stream.end():
-                yield piece
+            for chunk in stream.end():
+                yield chunk
 
-    # --- rounds ---------------------------------------------------------------------------------------------------
+    async def _answer_calls(self, exchange: Exchange, turn: ModelTurn) -> bool:
+        """Answer the recall calls of a turn; tell whether to send the request again.
 
-    async def _goes_on(self, exchange: Exchange, turn: Turn) -> bool:
-        """Answer the calls of a turn; tell whether the provider is to be asked again."""
-        aside = exchange.aside
-        calls = turns.hidden(turn, exchange.name) if aside is not None and turn.ends else ()
-        if aside is None or not calls:
+        A turn that also calls the client's tools goes to the client. Its recall results are stored, and added to the
+        results that the client sends next.
+        """
+        hidden = exchange.hidden
+        if hidden is None or not turn.is_complete:
             return False
-        own = turns.own(turn, exchange.name)
-        number = len(aside.rounds)
-        if number >= MAX_ROUNDS and not own:
+        calls = [call for call in turn.calls if call.name == hidden.name]
+        client_calls = [call for call in turn.calls if call.name != hidden.name]
+        number = len(hidden.rounds)
+        if not calls or (number >= MAX_ROUNDS and not client_calls):
             return False
-        texts = [await self._text(exchange, call, len(calls), is_last=number >= MAX_ROUNDS - 1) for call in calls]
-        made = Round(turn=turn.items, results=aside.dialect.results(calls, texts), shown=turn.shown)
-        prefix = exchange.trail.key
-        name = mixed_name(prefix, turns.named_by(own)) if own else round_name(prefix, number)
-        await self._notes.keep(exchange.owner, exchange.line.session, name, made)
-        if not own:
-            aside.rounds.append(made)
-        return not own
+        texts = [await self._result(exchange, call, len(calls), is_last=number >= MAX_ROUNDS - 1) for call in calls]
+        made = RecallRound(turn=turn.items, results=hidden.protocol.results(calls, texts), shown=turn.shown)
+        prefix = exchange.chain.key
+        note = mixed_note(prefix, identity_of(client_calls)) if client_calls else round_note(prefix, number)
+        await self._saved.save(exchange.owner, exchange.branch.session, note, made)
+        if not client_calls:
+            hidden.rounds.append(made)
+        return not client_calls
 
-    async def _text(self, exchange: Exchange, call: Call, calls: int, *, is_last: bool) -> str:
-        """Answer one call."""
+    async def _result(self, exchange: Exchange, call: ToolCall, calls: int, *, is_last: bool) -> str:
+        """Run one call of the recall tool."""
         self._metrics.recalls.inc()
-        query = call.query
+        query = _query(call)
         tokens = min(MAX_TOKENS, exchange.room() // (2 * calls))
-        if is_last or query is None or tokens < _LEAST:
+        if is_last or query is None or tokens < _MIN_TOKENS:
             return RECALL_USED_UP if is_last else RECALL_UNREADABLE if query is None else RECALL_NO_ROOM
         try:
-            found = await self._keeping.recall(exchange.owner, exchange.trail, exchange.line, query, tokens=tokens)
+            found = await self._storage.recall(exchange.owner, exchange.chain, exchange.branch, query, tokens=tokens)
         except KompaktError as error:
-            self._keeping.store_failed(error)
+            self._storage.store_failed(error)
             return RECALL_DOWN
         return found.text
 
 
-async def _pieces(stream: Stream, upstream: UpstreamResponse) -> AsyncGenerator[bytes, None]:
-    """Read the answer of one round."""
-    events = Events()
+def _query(call: ToolCall) -> str | None:
+    """Return the query of a recall call; ``None`` when the input has none."""
+    value = call.input
+    if isinstance(value, str):
+        try:
+            value = decode(value.encode("utf-8", "surrogatepass"))
+        except ValueError:
+            return None
+    found = as_object(value).get("query")
+    return found if isinstance(found, str) else None
+
+
+async def _round_chunks(stream: RoundStream, upstream: UpstreamResponse) -> AsyncGenerator[bytes, None]:
+    """Read the streamed answer of one round; yield the bytes for the client."""
+    events = EventParser()
     try:
         for data, raw in events.feed(upstream.read):
-            for piece in stream.feed(data, raw):
-                yield piece
-        async for chunk in upstream.chunks:
-            for data, raw in events.feed(chunk):
-                for piece in stream.feed(data, raw):
-                    yield piece
+            for chunk in stream.feed(data, raw):
+                yield chunk
+        async for received in upstream.chunks:
+            for data, raw in events.feed(received):
+                for chunk in stream.feed(data, raw):
+                    yield chunk
         for data, raw in events.last():
-            for piece in stream.feed(data, raw):
-                yield piece
+            for chunk in stream.feed(data, raw):
+                yield chunk
     finally:
         await upstream.response.aclose()
 
 
-async def _read(upstream: UpstreamResponse, told: RequestLog) -> bytes:
-    """Read all of an answer; the time that it takes is the provider's.
+async def _read(upstream: UpstreamResponse, log: RequestLog) -> bytes:
+    """Read a whole answer and add the time to the provider's.
 
     Raises:
-        GatewayError: it breaks off.
+        GatewayError: the answer breaks off.
     """
-    pieces, began = [upstream.read], time.perf_counter()
+    chunks, began = [upstream.read], time.perf_counter()
     try:
-        pieces += [chunk async for chunk in upstream.chunks]
+        chunks += [chunk async for chunk in upstream.chunks]
     except httpx.HTTPError:
         raise GatewayError(502, "the provider broke off its answer", code="upstream_broken") from None
     finally:
-        told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
+        log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
         await upstream.response.aclose()
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
 def _object(data: bytes) -> JsonObject | None:
@@ -230,14 +235,14 @@ def _object(data: bytes) -> JsonObject | None:
         return None
 
 
-def _told(exchange: Exchange, said: Sequence[JsonObject], data: bytes) -> bytes:
-    """Write what the client gets: the very bytes where nothing is told otherwise."""
-    whole = exchange.dialect.whole(said, exchange.name)
-    if exchange.raised:
-        whole = exchange.dialect.raised(whole, exchange.raised)
-    return data if whole == said[-1] else encode(whole)
+def _merged(exchange: Exchange, responses: Sequence[JsonObject], data: bytes) -> bytes:
+    """Encode the client's answer; return the provider's bytes where nothing changed."""
+    merged = exchange.protocol.merge(responses, exchange.tool_name)
+    if exchange.extra_input:
+        merged = exchange.protocol.with_more_input(merged, exchange.extra_input)
+    return data if merged == responses[-1] else encode(merged)
 
 
 def _headers(exchange: Exchange, upstream: UpstreamResponse) -> list[tuple[bytes, bytes]]:
     own = [(name.encode(), value.encode()) for name, value in exchange.headers]
-    return [*forwarding.client_headers(upstream, without=_BODY), *own]
+    return [*client_headers(upstream, without=_BODY_HEADERS), *own]

@@ -1,167 +1,213 @@
-"""What the model said in one answer, and what is kept of a round that no client sees.
+"""The model's turns and the hidden recall rounds, independent of the provider.
 
-A dialect says all of this in one provider's words; whoever drives the rounds knows only what stands here.
+A recall round is a turn in which the model called the recall tool, together with the results of the gateway. Clients
+never see these rounds. Each module in ``protocols`` implements ``RecallProtocol`` for the format of one provider; the
+rest of this package uses only the types of this module.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, cast
 
 import msgspec
 
 from kompakt.gateway.request.body import parse_items
-from kompakt.model.messages import Json, JsonObject
-from kompakt.store.codec import decode
+from kompakt.model.messages import Json, JsonObject, ToolCall
 
 GAP = "\n\n"
-"""What stands between the texts of two rounds where a client sees one text."""
+"""Separates the texts of two rounds where a client sees one text."""
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A tool call."""
-
-    id: str
-    name: str
-    input: Json
-    """A JSON object, or the text of one."""
-
-    @property
-    def query(self) -> str | None:
-        """What is to be recalled; ``None`` when that cannot be told."""
-        value = self.input
-        if isinstance(value, str):
-            try:
-                value = decode(value.encode("utf-8", "surrogatepass"))
-            except ValueError:
-                return None
-        found = value.get("query") if isinstance(value, dict) else None
-        return found if isinstance(found, str) else None
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of the model."""
+class ModelTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of the model."""
 
     items: list[Json]
     """The answer as it is sent back to the provider."""
-    calls: tuple[Call, ...]
-    """The calls that somebody here has to answer."""
-    ends: bool
-    """Whether the model stopped by itself: a call that was cut off cannot be answered."""
+    calls: tuple[ToolCall, ...]
+    """Calls that the gateway or the client must answer; calls that the provider runs itself are not included."""
+    is_complete: bool
+    """Whether the model stopped by itself. A call that was cut off cannot be answered."""
     shown: list[Json]
-    """What a client sees of it, in the same words."""
+    """The part of ``items`` that the client sees."""
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer with calls that the gateway answered, as it is kept."""
+class RecallRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn with recall calls and their results, as stored in a note."""
 
     turn: list[Json]
     results: list[Json]
     shown: list[Json]
 
 
-class Stream(Protocol):
-    """Reads the events of an answer and makes those that the client gets; one for all rounds of a request."""
+class RoundStream(Protocol):
+    """Reads the streamed answers of all rounds of a request and writes the one stream that the client gets."""
 
     is_over: bool
     """Whether the answer of this round is complete."""
     has_failed: bool
-    """Whether the provider said that it failed, which the client has been told."""
+    """Whether the provider reported an error in the stream; it was passed on to the client."""
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
-        """Take an event; return what can be passed on now."""
+        """Read an event; return the bytes that can be sent to the client now."""
         ...
 
-    def turn(self) -> Turn:
-        """Return what the model said in this round."""
+    def turn(self) -> ModelTurn:
+        """Return the turn of this round, once it is over."""
         ...
 
-    def again(self) -> None:
-        """Begin the next round: nothing of the end of this one is passed on."""
+    def next_round(self) -> None:
+        """Start the next round and drop the closing events of this one."""
         ...
 
     def end(self) -> list[bytes]:
-        """Return the end of the stream."""
+        """Return the closing events."""
         ...
 
     def error(self, body: JsonObject) -> list[bytes]:
-        """Say in the stream that the provider refused."""
+        """Return an error of the provider as events of the stream."""
         ...
 
 
-class Dialect(Protocol):
-    """One provider's words for what is done here."""
+class RecallProtocol(Protocol):
+    """What recall needs to know about the format of one provider."""
 
     format: str
 
-    def turn(self, response: JsonObject, name: str, body: JsonObject) -> Turn:
-        """Read an answer; ``body`` is the request without its messages."""
+    def turn(self, response: JsonObject, name: str, body: JsonObject) -> ModelTurn:
+        """Read an answer. ``name`` is the name of the recall tool, ``body`` the request without its messages."""
         ...
 
-    def whole(self, responses: Sequence[JsonObject], name: str) -> JsonObject:
-        """Make one answer of the answers of all rounds, without calls of the tool."""
+    def merge(self, responses: Sequence[JsonObject], name: str) -> JsonObject:
+        """Merge the answers of all rounds into one, without calls of the recall tool."""
         ...
 
-    def results(self, calls: Sequence[Call], texts: Sequence[str]) -> list[Json]:
-        """Write the answers to calls as items of a request."""
+    def results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> list[Json]:
+        """Write the results of calls as items of a request."""
         ...
 
-    def rest(self, items: Sequence[Json], shown: Sequence[Json]) -> tuple[int, list[Json]] | None:
-        """Take what a client saw of earlier rounds off an answer that it sends back.
+    def without_shown(self, items: Sequence[Json], shown: Sequence[Json]) -> tuple[int, list[Json]] | None:
+        """Remove what the client saw of earlier rounds from the answer that it sends back.
 
-        Returns how many items are replaced, and by what; ``None`` when the answer does not begin like that.
+        Returns how many items are replaced, and the replacement. Returns ``None`` when the answer does not start with
+        ``shown``.
         """
         ...
 
-    def merged(self, kept: Round, following: Json) -> list[Json] | None:
-        """Put the results of a turn together with those in the client's next item; ``None``: they do not belong."""
+    def with_results(self, kept: RecallRound, following: Json) -> list[Json] | None:
+        """Combine the results of a round with those in the client's next item; ``None`` when it holds no results."""
         ...
 
     def usage(self, response: JsonObject) -> Mapping[str, Json]:
-        """Return what an answer says that it used."""
+        """Return the usage object of an answer, empty when it has none."""
         ...
 
-    def raised(self, response: JsonObject, tokens: int) -> JsonObject:
-        """Say that the input was larger by so many tokens."""
+    def with_more_input(self, response: JsonObject, tokens: int) -> JsonObject:
+        """Add tokens to the input size that an answer reports."""
         ...
 
-    def stream(self, name: str, body: JsonObject, raised: int) -> Stream:
-        """Begin to read a stream."""
+    def stream(self, name: str, body: JsonObject, extra_input: int) -> RoundStream:
+        """Return a reader for a streamed answer; it adds ``extra_input`` tokens to the reported input size."""
         ...
 
 
-def hidden(turn: Turn, name: str) -> tuple[Call, ...]:
-    """Return the calls that the gateway answers."""
-    return tuple(call for call in turn.calls if call.name == name)
-
-
-def own(turn: Turn, name: str) -> tuple[Call, ...]:
-    """Return the calls that the client answers."""
-    return tuple(call for call in turn.calls if call.name != name)
-
-
-def made_by(items: Sequence[Json], format: str) -> list[Call]:
-    """Read the calls of an answer that a client sends back.
+def calls_in(items: Sequence[Json], format: str) -> list[ToolCall]:
+    """Return the tool calls of an answer that a client sends back.
 
     Raises:
-        InputError: an item is no message.
+        InputError: an item is not a message.
     """
-    parts = [part for message in parse_items(items, format) for part in message.calls if not part.hosted]
-    return [Call(part.id, part.name, part.input) for part in parts]
+    return [part for message in parse_items(items, format) for part in message.calls if not part.hosted]
 
 
-def named_by(calls: Sequence[Call]) -> str:
-    """Name a set of calls: by their ids, or by what they ask for where there are none."""
-    told = [call.id if call.id not in ("", call.name) else [call.name, call.input] for call in calls]
-    return json.dumps(told, sort_keys=True)
+def identity_of(calls: Sequence[ToolCall]) -> str:
+    """Identify a set of calls by their ids, or by name and input where the provider gives no ids (Gemini)."""
+    ids = [call.id if call.id not in ("", call.name) else [call.name, call.input] for call in calls]
+    return json.dumps(ids, sort_keys=True)
 
 
 def as_list(value: Json) -> list[Json]:
-    """Return a list, empty when it is none."""
+    """Return a list; any other value becomes an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_object(value: Json) -> JsonObject:
-    """Return an object, empty when it is none."""
+    """Return an object; any other value becomes an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+class DeltaBuffer:
+    """A JSON object that is streamed in deltas.
+
+    Texts are collected in lists and joined once by ``value``. Joining them on every delta would copy the whole text
+    each time, which is quadratic in the length of the answer.
+    """
+
+    def __init__(self, fields: JsonObject) -> None:
+        self._fields = dict(fields)
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, name: str, value: Json) -> None:
+        """Append a text or a list to a field; replace any other value."""
+        known = self._fields.get(name)
+        if isinstance(value, str):
+            if name not in self._texts:
+                self._texts[name] = [known] if isinstance(known, str) else []
+                self._fields[name] = ""
+            if value:
+                self._texts[name].append(value)
+        elif isinstance(known, list) and isinstance(value, list):
+            as_list(known).extend(as_list(value))
+        else:
+            self._texts.pop(name, None)
+            self._fields[name] = list(as_list(value)) if isinstance(value, list) else value
+
+    def value(self) -> JsonObject:
+        """Return the object so far."""
+        return {**self._fields, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
+
+
+# --- usage ---------------------------------------------------------------------------------------------------------
+
+
+def sum_usages(usages: Iterable[Mapping[str, Json]]) -> JsonObject:
+    """Add up the usage objects of several rounds, whatever counts the provider reports."""
+    total: JsonObject = {}
+    for usage in usages:
+        total = cast("JsonObject", _sum(total, dict(usage)))
+    return total
+
+
+def _sum(one: Json, two: Json) -> Json:
+    """Add numbers at the same path. For other values the later one wins."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        first, second = as_object(one), as_object(two)
+        added = {name: _sum(first.get(name), value) for name, value in second.items()}
+        return {**first, **added}
+    if isinstance(one, list) and isinstance(two, list):
+        return _sum_lists(as_list(one), as_list(two))
+    if _is_number(one) and _is_number(two):
+        return one + two
+    return one if two is None else two
+
+
+def _sum_lists(one: list[Json], two: list[Json]) -> list[Json]:
+    """Add up Gemini's counts by modality; concatenate other lists."""
+    found: dict[Json, Json] = {}
+    for entry in (*one, *two):
+        kind = as_object(entry).get("modality")
+        if not isinstance(kind, str):
+            return [*one, *two]
+        found[kind] = _sum(found.get(kind), entry)
+    return list(found.values())
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def add_tokens(usage: JsonObject, tokens: int, *names: str) -> JsonObject:
+    """Add tokens to those of the named counts that are present."""
+    more = {name: usage[name] + tokens for name in names if _is_number(usage.get(name))}
+    return {**usage, **more}

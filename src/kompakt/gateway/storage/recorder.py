@@ -15,6 +15,7 @@ import msgspec
 
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import State
+from kompakt.engine.recall import Recalled
 from kompakt.errors import Conflict, UsageError
 from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.pivots.lookup import Pivot
@@ -25,6 +26,7 @@ from kompakt.model.references import digest
 from kompakt.session.compaction import RECOVERABLE, frame_text
 from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
+from kompakt.session.recall import recall
 from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
@@ -257,3 +259,25 @@ def _frame(branch: RecordedBranch, pivot: Pivot) -> Frame:
         seconds=0.0,
     )
     return Frame(view=(*lead, *shown), state=shifted, report=report)
+
+
+class _BranchReader(SessionReader):
+    """Reads a session up to the last row of a branch."""
+
+    last = 0
+
+    async def stored(self, rows: Sequence[StoredRow]) -> list[StoredMessage]:
+        """Read rows up to the last one."""
+        return await super().stored([row for row in rows if row.seq <= self.last])
+
+
+async def recall_in_branch(store: Store, branch: RecordedBranch, query: str, *, tokens: int) -> Recalled:
+    """Search or restore messages of a branch; later messages of its session are not found.
+
+    Raises:
+        StoreError: the store is unavailable.
+    """
+    whole = await (await store.session(branch.session)).reader()
+    reader = _BranchReader(whole.records, whole.head, whole.codec, whole.timeline)
+    reader.last = branch.rows
+    return await recall(reader, query, tokens=tokens)

@@ -22,10 +22,9 @@ from kompakt.gateway.concurrency import KeyedLocks, Value, off_loop, with_timeou
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots import lookup as pivots
 from kompakt.gateway.pivots.lookup import Pivot, PivotCache, PivotMatch, RenderedPivot
-from kompakt.gateway.recall.lookup import recalled
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage import recorder as recording
-from kompakt.gateway.storage.recorder import RecordedBranch
+from kompakt.gateway.storage.recorder import RecordedBranch, recall_in_branch
 from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.write_behind import WriteBehind
 from kompakt.gateway.storage.written_prefixes import WrittenPrefixes
@@ -421,11 +420,11 @@ class GatewayStorage:
         """
         recorded = await self.record(owner, chain, branch)
         try:
-            return await self._reached(recalled(self.store_of(owner), recorded, query, tokens=tokens))
+            return await self._reached(recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
         except UsageError:  # deleted since it was recorded
             self._forget(owner, [recorded.session])
             recorded = await self.record(owner, chain, branch)
-            return await self._reached(recalled(self.store_of(owner), recorded, query, tokens=tokens))
+            return await self._reached(recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
 
     async def _reached(self, call: Awaitable[Value], patience: float = PATIENCE) -> Value:
         """Wait for the store, not for long, and after a failure not at all for a while.

@@ -1,52 +1,55 @@
-"""Gemini: one candidate for all rounds, its parts one behind the other."""
+"""Recall in Gemini: one candidate for all rounds, with the parts of each round in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from kompakt.gateway.recall.sse import event, read_data
-from kompakt.gateway.recall.turn import GAP, Call, Round, Stream, Turn, as_list, as_object
-from kompakt.gateway.recall.usage import plus, summed
-from kompakt.model.messages import Json, JsonObject
+from kompakt.gateway.recall.turn import (
+    GAP,
+    ModelTurn,
+    RecallRound,
+    RoundStream,
+    add_tokens,
+    as_list,
+    as_object,
+    sum_usages,
+)
+from kompakt.model.messages import Json, JsonObject, ToolCall
 
 _UNSIGNED = "skip_thought_signature_validator"
-"""What the provider takes in the place of a signature: that of the first call is on a call that nobody sees."""
+"""Accepted by the provider in place of a signature. The real signature is on the first call, which may be hidden."""
 
 
-class Gemini:
-    """The dialect."""
-
+class GeminiRecall:
     format = "gemini"
 
-    def turn(self, response: JsonObject, name: str, body: JsonObject) -> Turn:
-        """Read an answer."""
+    def turn(self, response: JsonObject, name: str, body: JsonObject) -> ModelTurn:
         candidate = _candidate(response)
         return _turn(_parts(candidate), candidate.get("finishReason"), name)
 
-    def whole(self, responses: Sequence[JsonObject], name: str) -> JsonObject:
-        """Make one answer of all."""
+    def merge(self, responses: Sequence[JsonObject], name: str) -> JsonObject:
         last = responses[-1]
         if not as_list(last.get("candidates")):
             return last
         parts: list[Json] = []
         for one in responses:
-            parts += _apart(_visible(_parts(_candidate(one)), name), _has_text(parts))
-        whole = _unquoted(_with_parts(last, parts), name)
+            visible = _VisibleParts(name).of(_parts(_candidate(one)))
+            parts += _with_gap(visible) if _text(parts) else visible
+        merged = _without_quote(_with_parts(last, parts), name)
         if "responseId" in responses[0]:
-            whole["responseId"] = responses[0]["responseId"]
+            merged["responseId"] = responses[0]["responseId"]
         usages = [self.usage(one) for one in responses]
-        return {**whole, "usageMetadata": summed(usages)} if any(usages) else whole
+        return {**merged, "usageMetadata": sum_usages(usages)} if any(usages) else merged
 
-    def results(self, calls: Sequence[Call], texts: Sequence[str]) -> list[Json]:
-        """Write all answers into one content."""
+    def results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> list[Json]:
         parts: list[Json] = []
         for call, text in zip(calls, texts, strict=True):
             named = {"id": call.id} if call.id else {}
             parts.append({"functionResponse": {**named, "name": call.name, "response": {"output": text}}})
         return [{"role": "user", "parts": parts}]
 
-    def rest(self, items: Sequence[Json], shown: Sequence[Json]) -> tuple[int, list[Json]] | None:
-        """Take the texts of earlier rounds off a content."""
+    def without_shown(self, items: Sequence[Json], shown: Sequence[Json]) -> tuple[int, list[Json]] | None:
         texts = [_text(as_list(as_object(one).get("parts"))) for one in shown]
         seen = GAP.join(text for text in texts if text)
         if not seen:
@@ -67,7 +70,7 @@ class Gemini:
                 return None
         return (1, [{**as_object(items[0]), "parts": left}]) if left and not seen else None
 
-    def merged(self, kept: Round, following: Json) -> list[Json] | None:
+    def with_results(self, kept: RecallRound, following: Json) -> list[Json] | None:
         """Put all responses into the client's content, in the order of the calls."""
         item = as_object(following)
         parts = list(as_list(item.get("parts")))
@@ -75,31 +78,28 @@ class Gemini:
         own = as_list(kept.results[0].get("parts"))
         if item.get("role") not in ("user", "function", None) or len(calls) > len(own) + len(parts):
             return None
-        mine = iter(own)
+        results = iter(own)
         name = own[0]["functionResponse"]["name"]
         for at, call in enumerate(calls):
             if call.get("name") == name:
-                parts.insert(at, next(mine))
+                parts.insert(at, next(results))
         return [{**item, "parts": parts}]
 
     def usage(self, response: JsonObject) -> Mapping[str, Json]:
-        """Return what was used."""
         return as_object(response.get("usageMetadata"))
 
-    def raised(self, response: JsonObject, tokens: int) -> JsonObject:
-        """Raise the prompt, and the total with it."""
+    def with_more_input(self, response: JsonObject, tokens: int) -> JsonObject:
         usage = response.get("usageMetadata")
         if not isinstance(usage, dict):
             return response
-        return {**response, "usageMetadata": _raised(as_object(usage), tokens)}
+        return {**response, "usageMetadata": _add_input(as_object(usage), tokens)}
 
-    def stream(self, name: str, body: JsonObject, raised: int) -> Stream:
-        """Begin to read a stream."""
-        return GeminiStream(name, raised)
+    def stream(self, name: str, body: JsonObject, extra_input: int) -> RoundStream:
+        return GeminiRecallStream(name, extra_input)
 
 
-def _raised(usage: JsonObject, tokens: int) -> JsonObject:
-    return plus(usage, tokens, "promptTokenCount", "totalTokenCount")
+def _add_input(usage: JsonObject, tokens: int) -> JsonObject:
+    return add_tokens(usage, tokens, "promptTokenCount", "totalTokenCount")
 
 
 def _candidate(response: JsonObject) -> JsonObject:
@@ -117,8 +117,8 @@ def _with_parts(response: JsonObject, parts: list[Json]) -> JsonObject:
     return {**response, "candidates": [{**candidate, "content": content}, *response["candidates"][1:]]}
 
 
-def _unquoted(response: JsonObject, name: str) -> JsonObject:
-    """Drop the message of a malformed or cut off call where it quotes a call of the tool."""
+def _without_quote(response: JsonObject, name: str) -> JsonObject:
+    """Drop the message about a malformed or truncated call where it quotes a call of the recall tool."""
     candidate = _candidate(response)
     if not name or name not in str(candidate.get("finishMessage", "")):
         return response
@@ -126,43 +126,44 @@ def _unquoted(response: JsonObject, name: str) -> JsonObject:
     return {**response, "candidates": [rest, *response["candidates"][1:]]}
 
 
-def _turn(parts: list[Json], reason: Json, name: str) -> Turn:
+def _turn(parts: list[Json], reason: Json, name: str) -> ModelTurn:
     called = [as_object(part["functionCall"]) for part in parts if "functionCall" in part]
-    calls = tuple(Call(str(call.get("id") or ""), str(call.get("name")), call.get("args")) for call in called)
+    calls = tuple(ToolCall(str(call.get("id") or ""), str(call.get("name")), call.get("args")) for call in called)
     sent = [part for part in parts if not part.get("thought") or part.get("thoughtSignature")]
-    seen = _visible(parts, name)
-    return Turn(
+    seen = _VisibleParts(name).of(parts)
+    return ModelTurn(
         items=[{"role": "model", "parts": sent}],
         calls=calls,
-        ends=reason in ("STOP", None),
+        is_complete=reason in ("STOP", None),
         shown=[{"role": "model", "parts": seen}] if seen else [],
     )
 
 
-def _visible(parts: list[Json], name: str) -> list[Json]:
-    return _Sight(name).of(parts)
+class _VisibleParts:
+    """Removes calls of the recall tool from the parts of one answer.
 
-
-class _Sight:
-    """Leaves out calls of the tool; a signature that goes with the first of several is replaced."""
+    When the removed call had the signature, which only the first of several calls has, the next call gets a
+    placeholder.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._is_bare = self._has_call = False
+        self._needs_signature = self._has_call = False
 
     def of(self, parts: list[Json]) -> list[Json]:
-        """Return the parts that a client sees of the next ones."""
+        """Return the visible ones of the next parts."""
         left: list[Json] = []
         for part in parts:
             call = part.get("functionCall")
             if call is None:
                 left.append(part)
             elif self._name and call.get("name") == self._name:
-                self._is_bare = self._is_bare or (bool(part.get("thoughtSignature")) and not self._has_call)
+                is_signed = bool(part.get("thoughtSignature")) and not self._has_call
+                self._needs_signature = self._needs_signature or is_signed
             else:
-                signs = self._is_bare and not part.get("thoughtSignature")
+                signs = self._needs_signature and not part.get("thoughtSignature")
                 left.append({**part, "thoughtSignature": _UNSIGNED} if signs else part)
-                self._is_bare, self._has_call = False, True
+                self._needs_signature, self._has_call = False, True
         return left
 
 
@@ -170,98 +171,97 @@ def _text(parts: Sequence[Json]) -> str:
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
 
 
-def _has_text(parts: Sequence[Json]) -> bool:
-    return bool(_text(parts))
-
-
-def _apart(parts: list[Json], has_text: bool) -> list[Json]:
-    """Begin the first text of a later round apart from those before it."""
+def _with_gap(parts: list[Json]) -> list[Json]:
+    """Separate the first text of a later round from the texts before it."""
     for at, part in enumerate(parts):
-        if has_text and part.get("text") and not part.get("thought"):
+        if part.get("text") and not part.get("thought"):
             return [*parts[:at], {**part, "text": GAP + part["text"]}, *parts[at + 1 :]]
     return parts
 
 
-class GeminiStream:
-    """Reads chunks, each a response of its own."""
+class GeminiRecallStream:
+    """Reads the chunks of all rounds; each chunk is a response of its own."""
 
-    def __init__(self, name: str, raised: int) -> None:
-        self._name, self._raised = name, raised
-        self._used: list[JsonObject] = []
+    def __init__(self, name: str, extra_input: int) -> None:
+        self._name, self._extra_input = name, extra_input
+        self._earlier_usages: list[JsonObject] = []
         self._id: Json = None
         self._has_text = False
         self._needs_gap = False
-        self._begin()
+        self._start_round()
 
-    def _begin(self) -> None:
+    def _start_round(self) -> None:
         self.is_over = self.has_failed = False
-        self._said: list[JsonObject] = []
-        self._sight = _Sight(self._name)
+        self._received: list[JsonObject] = []
+        self._visible = _VisibleParts(self._name)
         self._usage: JsonObject = {}
         self._reason: Json = None
         self._end: JsonObject | None = None
 
     def feed(self, data: bytes, raw: bytes) -> list[bytes]:
-        """Take a chunk."""
         chunk = read_data(data) or {}
         if not chunk or "error" in chunk:
             self.has_failed = self.has_failed or "error" in chunk
             return [raw]
         self._id = self._id if self._id is not None else chunk.get("responseId")
-        made = self._counted(chunk)
+        made = self._with_totals(chunk)
         candidate = _candidate(chunk)
         parts = _parts(candidate)
-        self._said += parts
-        passed = self._new(parts)
+        self._received += parts
+        passed = self._pass_on(parts)
         reason = candidate.get("finishReason")
         if reason is None and self._end is None:
             if passed == parts and made == chunk:
                 return [raw]
-            keeps = passed or candidate.keys() - {"content", "index"}
-            return [event(_with_parts(made, passed))] if keeps and candidate else []
+            has_more = passed or candidate.keys() - {"content", "index"}
+            return [event(_with_parts(made, passed))] if has_more and candidate else []
         self._reason, self.is_over = reason or self._reason, True
-        self._end = _unquoted(_with_parts({**(self._end or {}), **made}, []), self._name) if candidate else made
+        self._end = _without_quote(_with_parts({**(self._end or {}), **made}, []), self._name) if candidate else made
         bare = {"index": candidate.get("index", 0), "content": {"role": "model"}}
         return [event(_with_parts({**made, "candidates": [bare]}, passed))] if passed else []
 
-    def _counted(self, chunk: JsonObject) -> JsonObject:
-        """Write a chunk as one of all rounds."""
+    def _with_totals(self, chunk: JsonObject) -> JsonObject:
+        """Give a chunk the id of the first round and the usage of all rounds."""
         made = {**chunk, "responseId": self._id} if "responseId" in chunk else chunk
         if isinstance(chunk.get("usageMetadata"), dict):
             self._usage = as_object(chunk["usageMetadata"])
-            usage = summed([*self._used, self._usage]) if self._used else self._usage
-            made = {**made, "usageMetadata": _raised(usage, self._raised) if self._raised else usage}
+            usage = sum_usages([*self._earlier_usages, self._usage]) if self._earlier_usages else self._usage
+            made = {**made, "usageMetadata": _add_input(usage, self._extra_input) if self._extra_input else usage}
         return made
 
-    def _new(self, parts: list[Json]) -> list[Json]:
-        """Return the parts that the client gets."""
-        new = _apart(self._sight.of(parts), self._needs_gap)
-        if _has_text(new):
+    def _pass_on(self, parts: list[Json]) -> list[Json]:
+        visible = self._visible.of(parts)
+        if self._needs_gap:
+            visible = _with_gap(visible)
+        if _text(visible):
             self._has_text, self._needs_gap = True, False
-        return new
+        return visible
 
-    def turn(self) -> Turn:
-        """Return what the model said; pieces of one text are one part again."""
-        parts: list[JsonObject] = []
-        for part in self._said:
-            before = parts[-1] if parts else {}
-            glues = part.keys() <= {"text", "thought"} and before.keys() <= {"text", "thought"} and bool(parts)
-            if glues and bool(before.get("thought")) == bool(part.get("thought")):
-                parts[-1] = {**before, "text": before["text"] + part["text"]}
-            else:
-                parts.append(part)
-        return _turn([part for part in parts if part.get("text") != "" or len(part) > 1], self._reason, self._name)
+    def turn(self) -> ModelTurn:
+        parts = [part for part in _joined_texts(self._received) if part.get("text") != "" or len(part) > 1]
+        return _turn(parts, self._reason, self._name)
 
-    def again(self) -> None:
-        """Begin the next round."""
-        self._used.append(self._usage)
+    def next_round(self) -> None:
+        self._earlier_usages.append(self._usage)
         self._needs_gap = self._has_text
-        self._begin()
+        self._start_round()
 
     def end(self) -> list[bytes]:
-        """Return the chunk that says why the answer ended."""
         return [event(self._end)] if self._end is not None else []
 
     def error(self, body: JsonObject) -> list[bytes]:
-        """Say that the provider refused."""
         return [event(body)]
+
+
+def _joined_texts(parts: Sequence[JsonObject]) -> list[JsonObject]:
+    """Join consecutive deltas of one text into one part; join each text once, in linear time."""
+    joined: list[JsonObject] = []
+    texts: list[list[str]] = []
+    for part in parts:
+        is_text = part.keys() <= {"text", "thought"} and isinstance(part.get("text"), str)
+        if is_text and texts and texts[-1] and bool(joined[-1].get("thought")) == bool(part.get("thought")):
+            texts[-1].append(part["text"])
+        else:
+            joined.append(part)
+            texts.append([part["text"]] if is_text else [])
+    return [{**part, "text": "".join(pieces)} if pieces else part for part, pieces in zip(joined, texts, strict=True)]
