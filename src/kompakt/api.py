@@ -195,9 +195,12 @@ def _repaired(history: History, *, strict: bool = False, resting: bool = False) 
     items, body, changes = surrogates.repair(sent, history.body, wire.messages_key)
     whole = wire.parse(items, body)
     messages, more = wire.repair(whole, strict=strict)
-    body, beside = wire.repair_body(whole, messages)
+    next_request = messages
     if resting and _answered(history):
         messages = boundaries.without_last(messages, whole[-1])
+        if not messages or messages[-1].role != "assistant":
+            next_request = messages  # the repair moved or dropped the answer, so no user message comes next
+    body, beside = wire.repair_body(whole, next_request)
     payload = render(whole.with_messages(messages, body=body))
     repaired = parse(payload, history.format)
     remaining = _problems(_sent(repaired, resting), repaired, strict)

@@ -280,6 +280,17 @@ class TestRules:
         assert codes(request(GO, hidden, GO)) == set()
         assert codes(request(GO, plain, GO)) == {"BR-8"}
 
+    def test_a_server_result_does_not_answer_a_call_of_the_client(self) -> None:
+        """The result has no server tool use, so it is dropped and the call is closed, both in one pass."""
+        served = {"toolUseId": "t", "content": [{"text": "x"}], "type": "nova_grounding_result"}
+        body = request(GO, said("assistant", *using("t")["content"], {"toolResult": served}), GO)
+        repaired, changes = mend(body)
+        assert repaired["messages"][1] == using("t")
+        assert repaired["messages"][2]["content"][0]["toolResult"]["toolUseId"] == "t"
+        assert {change.code for change in changes} == {"BR-1", "BR-2", "BR-4"}
+        assert faults(repaired, strict=False) == []
+        assert mend(repaired) == (repaired, [])
+
     def test_system_messages(self) -> None:
         """One stands behind the user's and before the assistant's; elsewhere its words become the user's."""
         note = said("system", {"text": "be brief"})

@@ -1,8 +1,8 @@
-"""Mend the pairing of calls and results, for every provider.
+"""Repair of calls and results, for every provider.
 
-One invariant: afterwards each call has exactly one result, where the contract wants it, and each result one call.
-A message that already stands right is passed through as it is, so it renders byte-equal. What differs between
-providers — what a result looks like, how an interrupted call is closed — comes in as a ``PairRules``.
+Invariant: afterwards each call has exactly one result, in the place that the contract requires, and each result has a
+call. A message that is already valid is passed through unchanged, so it renders byte-equal. ``PairRules`` holds the
+differences between providers.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from kompakt.model.contract import Contract, IdRule
-from kompakt.model.messages import Message, Part, ToolCall, ToolResult
+from kompakt.model.messages import Message, Part, Role, ToolCall, ToolResult
 from kompakt.model.pairs import Pairs, PartPlace, pair
 from kompakt.model.phrases import INTERRUPTED
 from kompakt.wire.problems import Action, Change
 
+PlacePath: TypeAlias = Callable[[PartPlace, Message], str]
+"""Returns the path of a place in the payload that was given."""
 
-class PairCodes(msgspec.Struct, frozen=True):
-    """The contract rules a provider has for each fault of pairing."""
+
+class PairCodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's rule for each pairing fault."""
 
     open_call: str
     orphan_result: str
@@ -31,37 +35,41 @@ class PairCodes(msgspec.Struct, frozen=True):
     reused_id: str
 
 
-class PairRules(msgspec.Struct, frozen=True):
-    """What mending needs to know of a provider."""
+def _is_client_call(call: ToolCall) -> bool:
+    return not call.hosted
+
+
+class PairRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What pair repair needs to know about a provider."""
 
     contract: Contract
     codes: PairCodes
+    result_role: Role
+    """The role of a new message that carries results."""
     answer: Callable[[ToolCall, str], ToolResult | None]
-    """Close a call with an error text; ``None`` when this kind of call cannot be closed and has to go."""
-    carry: Callable[[Sequence[ToolResult]], Message]
-    """Wrap results in the message that carries them."""
-    path: Callable[[PartPlace, Message], str]
-    """Name a place as the provider would."""
-    expects_result: Callable[[ToolCall], bool]
-    """Tell whether the client has to answer this call."""
+    """Builds an error result for an open call; ``None`` when only the server can, so the call is dropped."""
+    expects_result: Callable[[ToolCall], bool] = _is_client_call
+    """Whether the client has to answer a call."""
     reserved: frozenset[str] = frozenset()
-    """Ids that no call of the client may have."""
+    """Ids that client calls must not use."""
 
 
-def repair_pairs(messages: Sequence[Message], rules: PairRules) -> tuple[list[Message], list[Change]]:
-    """Give every call its one result, in its place; say what was done."""
-    messages, changes = _repair_ids(messages, rules)
+def repair_pairs(messages: Sequence[Message], rules: PairRules, path: PlacePath) -> tuple[list[Message], list[Change]]:
+    """Give every call exactly one result in the right place, and list the changes."""
+    messages, changes = _repair_ids(messages, rules, path)
     pairs = pair(messages)
     if _in_place(messages, pairs, rules):
         return list(messages), changes
-    return _Rebuild(messages, pairs, rules, changes).run()
+    return _Rebuild(messages, pairs, rules, path, changes).run()
 
 
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
-def _repair_ids(messages: Sequence[Message], rules: PairRules) -> tuple[Sequence[Message], list[Change]]:
-    """Rename calls whose id the provider refuses or that reuse one, together with their results."""
+def _repair_ids(
+    messages: Sequence[Message], rules: PairRules, path: PlacePath
+) -> tuple[Sequence[Message], list[Change]]:
+    """Rename calls whose id is illegal or already used, together with their results."""
     rule = rules.contract.ids
     if rule.scope == "none":
         return messages, []
@@ -86,35 +94,32 @@ def _repair_ids(messages: Sequence[Message], rules: PairRules) -> tuple[Sequence
         renames[place] = (fresh, rules.codes.reused_id if legal else rules.codes.bad_id)
     if not renames:
         return messages, []
-    return _rename(messages, renames, rules)
+    changes = [
+        Change(code, "renamed", path(place, messages[place.message]), f"the id of this call is now {name!r}")
+        for place, (name, code) in renames.items()
+    ]
+    return _renamed(messages, {place: name for place, (name, _) in renames.items()}), changes
 
 
 def fresh_id(call_id: str, rule: IdRule, taken: set[str] | frozenset[str]) -> str:
-    """Derive a legal id from an illegal or taken one: the same for the same history, on every machine."""
+    """Derive a legal, unused id; the same history always gives the same id."""
     kept = re.sub(r"[^a-zA-Z0-9]", "", call_id)[: max(0, rule.max_length - 9)]
     for attempt in range(len(taken) + 1):
         digest = hashlib.blake2b(f"{call_id}\0{attempt}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         candidate = f"{kept}{digest}"[-rule.max_length :] if rule.max_length < 16 else f"{kept}{digest[:9]}"
         if candidate not in taken and re.fullmatch(rule.pattern, candidate):
             return candidate
-    raise AssertionError("more attempts than ids taken: one must be free")
+    raise AssertionError("more attempts than taken ids: one must be free")
 
 
-def _rename(
-    messages: Sequence[Message], renames: dict[PartPlace, tuple[str, str]], rules: PairRules
-) -> tuple[list[Message], list[Change]]:
+def _renamed(messages: Sequence[Message], names: dict[PartPlace, str]) -> list[Message]:
     answers = pair(messages).answers
-    names = {place: name for place, (name, _) in renames.items()}
-    names.update({answers[place]: name for place, (name, _) in renames.items() if place in answers})
-    changes = [
-        Change(code, "renamed", rules.path(place, messages[place.message]), f"the id of this call is now {name!r}")
-        for place, (name, code) in renames.items()
-    ]
+    names = names | {answers[place]: name for place, name in names.items() if place in answers}
     renamed = list(messages)
     for index in {place.message for place in names}:
         parts = [_with_id(part, names.get(PartPlace(index, j))) for j, part in enumerate(messages[index].parts)]
         renamed[index] = messages[index].with_parts(parts)
-    return renamed, changes
+    return renamed
 
 
 def _with_id(part: Part, name: str | None) -> Part:
@@ -131,19 +136,19 @@ def _with_id(part: Part, name: str | None) -> Part:
 
 
 def _in_place(messages: Sequence[Message], pairs: Pairs, rules: PairRules) -> bool:
-    """Tell whether nothing has to move: the common case, decided without building anything."""
+    """Return whether nothing has to change: the common case, decided without building anything."""
     if pairs.orphans or pairs.duplicates:
         return False
     if any(rules.expects_result(_call(messages, place)) for place in pairs.open):
         return False
     return all(
-        _stands_right(messages, call, result, rules)
+        _is_placed(messages, call, result, rules)
         for call, result in pairs.answers.items()
         if rules.expects_result(_call(messages, call))
     )
 
 
-def _stands_right(messages: Sequence[Message], call: PartPlace, result: PartPlace, rules: PairRules) -> bool:
+def _is_placed(messages: Sequence[Message], call: PartPlace, result: PartPlace, rules: PairRules) -> bool:
     layout = rules.contract.results
     if layout == "next-user-message":
         leading = all(type(part) is ToolResult for part in messages[result.message].parts[: result.part])
@@ -161,17 +166,20 @@ def _call(messages: Sequence[Message], place: PartPlace) -> ToolCall:
 
 
 class _Rebuild:
-    """Lays a history out anew: each answer of the model, then the results of its calls, then the rest."""
+    """Rebuilds a history: each answer of the model, then the results of its calls, then everything else."""
 
-    def __init__(self, messages: Sequence[Message], pairs: Pairs, rules: PairRules, changes: list[Change]) -> None:
+    def __init__(
+        self, messages: Sequence[Message], pairs: Pairs, rules: PairRules, path: PlacePath, changes: list[Change]
+    ) -> None:
         self.messages = messages
         self.rules = rules
+        self.path = path
         self.changes = changes
         self.answers = pairs.answers
         self.orphans = set(pairs.orphans)
         self.duplicates = set(pairs.duplicates)
         self.placed = {result for call, result in pairs.answers.items() if result < call}
-        """Results that were emitted, or will be: those that stand before their call wait for it."""
+        """Results that are emitted, or will be with their call because they precede it."""
         self.out: list[Message] = []
 
     def run(self) -> tuple[list[Message], list[Change]]:
@@ -186,7 +194,7 @@ class _Rebuild:
         return self.out, self.changes
 
     def _run_end(self, index: int) -> int:
-        """Find the end of the model's answer that begins here: one message, or a run of items."""
+        """Return the end of the model's answer that starts here: one message, or a run of items."""
         stop = index + 1
         if self.rules.contract.results == "after-run" and self.messages[index].role == "assistant":
             while stop < len(self.messages) and self.messages[stop].role == "assistant":
@@ -203,13 +211,13 @@ class _Rebuild:
         self._place_results(results, stop)
 
     def _keeps(self, place: PartPlace, part: Part, results: list[tuple[PartPlace, ToolResult]]) -> bool:
-        """Decide over a part of an answer; collect the result of a call."""
+        """Return whether a part of an answer is kept; collect the result of a call."""
         if type(part) is ToolResult:
             return not self._drops(place)
         if type(part) is not ToolCall or not self.rules.expects_result(part):
             return True
         found = self.answers.get(place)
-        path = self.rules.path(place, self.messages[place.message])
+        path = self.path(place, self.messages[place.message])
         if found is not None and not self._hosted(found):
             result = self.messages[found.message].parts[found.part]
             assert type(result) is ToolResult
@@ -217,9 +225,9 @@ class _Rebuild:
             return True
         answer = self.rules.answer(part, INTERRUPTED)
         if answer is None:
-            self._say(self.rules.codes.open_call, "dropped", path, f"a call of {part.name!r} without a result")
+            self._report(self.rules.codes.open_call, "dropped", path, f"a call of {part.name!r} without a result")
             return False
-        self._say(self.rules.codes.open_call, "added", path, f"closed the open call of {part.name!r} as interrupted")
+        self._report(self.rules.codes.open_call, "added", path, f"closed the open call of {part.name!r} as interrupted")
         results.append((PartPlace(-1, -1), answer))
         return True
 
@@ -227,7 +235,7 @@ class _Rebuild:
         return self.messages[place.message].role == "assistant"
 
     def _place_results(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> None:
-        """Emit the results of an answer, in messages that already hold just these where there are such."""
+        """Emit the results of an answer; existing messages that hold only these are reused."""
         if not results:
             return
         self.placed.update(place for place, _ in results)
@@ -235,25 +243,28 @@ class _Rebuild:
             self._place_together(results, stop)
             return
         own = self._own_messages(results, stop)
-        strangers = [(place, result) for place, result in results if place.message not in own]
-        self._say_moved(place for place, _ in strangers)
+        others = [(place, result) for place, result in results if place.message not in own]
+        self._report_moved(place for place, _ in others)
         self.out.extend(self.messages[index] for index in own)
-        self.out.extend(self._carried(place, result) for place, result in strangers)
+        self.out.extend(self._carried(place, result) for place, result in others)
 
-    def _say_moved(self, places: Iterable[PartPlace]) -> None:
+    def _report_moved(self, places: Iterable[PartPlace]) -> None:
         for place in places:
             if place.message >= 0:
-                path = self.rules.path(place, self.messages[place.message])
-                self._say(self.rules.codes.misplaced_result, "moved", path, "a result goes directly behind its call")
+                path = self.path(place, self.messages[place.message])
+                self._report(self.rules.codes.misplaced_result, "moved", path, "a result directly follows its call")
 
     def _carried(self, place: PartPlace, result: ToolResult) -> Message:
-        """Return the message that carries a result: its own, when it holds nothing else."""
+        """Return the message that carries a result: its own one if it holds nothing else."""
         if place.message >= 0 and len(self.messages[place.message].parts) == 1:
             return self.messages[place.message]
-        return self.rules.carry([result])
+        return self._carrier([result])
+
+    def _carrier(self, results: Sequence[ToolResult]) -> Message:
+        return Message(self.rules.result_role, tuple(results))
 
     def _own_messages(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> list[int]:
-        """List the messages right behind the answer that hold results of it and nothing else."""
+        """List the messages directly after the answer that hold only results of it."""
         places = {place for place, _ in results}
         own: list[int] = []
         for index in range(stop, len(self.messages)):
@@ -269,13 +280,13 @@ class _Rebuild:
         return own
 
     def _place_together(self, results: list[tuple[PartPlace, ToolResult]], stop: int) -> None:
-        """Emit all results of an answer as one user message, followed by that message's own words."""
+        """Emit all results of an answer as one user message, followed by the other content of that message."""
         host = stop if stop < len(self.messages) and self._can_host(stop, results) else None
         if host is None:
-            self._say_moved(place for place, _ in results)
-            self.out.append(self.rules.carry([result for _, result in results]))
+            self._report_moved(place for place, _ in results)
+            self.out.append(self._carrier([result for _, result in results]))
             return
-        self._say_moved(place for place, _ in results if place.message != host or not self._leads(place))
+        self._report_moved(place for place, _ in results if place.message != host or not self._leads(place))
         message = self.messages[host]
         rest = [
             part
@@ -289,7 +300,7 @@ class _Rebuild:
         self.placed.update(PartPlace(host, j) for j in range(len(message.parts)))
 
     def _can_host(self, index: int, results: list[tuple[PartPlace, ToolResult]]) -> bool:
-        """Tell whether the next message may carry the results: it must hold one of them and none of another answer."""
+        """Return whether a message can carry the results: it holds one of them and none of another answer."""
         message = self.messages[index]
         places = {place for place, _ in results}
         held = [PartPlace(index, j) for j, part in enumerate(message.parts) if type(part) is ToolResult]
@@ -321,15 +332,15 @@ class _Rebuild:
         return place in self.placed or self._drops(place)
 
     def _drops(self, place: PartPlace) -> bool:
-        """Tell whether a result has no place in the history, and say so."""
+        """Return whether a result has no place in the history, and report it."""
         if place in self.orphans:
             code, why = self.rules.codes.orphan_result, "no call has the id of this result"
         elif place in self.duplicates:
             code, why = self.rules.codes.duplicate_result, "a later result answers the same call"
         else:
             return False
-        self._say(code, "dropped", self.rules.path(place, self.messages[place.message]), why)
+        self._report(code, "dropped", self.path(place, self.messages[place.message]), why)
         return True
 
-    def _say(self, code: str, action: Action, path: str, message: str) -> None:
+    def _report(self, code: str, action: Action, path: str, message: str) -> None:
         self.changes.append(Change(code, action, path, message))

@@ -30,13 +30,13 @@ _CLUES_READ = 400
 """Messages read from each end of a list: enough to find a tool call, few enough for very long histories."""
 
 
-def wire_for(format: str) -> Wire:
+def wire_for(format: object) -> Wire:
     """Return the wire of a format by its name.
 
     Raises:
         UnknownFormat: no format has this name.
     """
-    wire = WIRES.get(format)
+    wire = WIRES.get(format) if isinstance(format, str) else None
     if wire is None:
         raise UnknownFormat(f"format {format!r} is not known; use one of {', '.join(map(repr, _FORMATS))}")
     return wire

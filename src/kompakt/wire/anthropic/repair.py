@@ -1,7 +1,7 @@
 """Repair a history so that Anthropic Messages accepts it.
 
-Order matters and is the module's one idea: first each message by itself, then pairs, then the two ends, then what
-belongs to the body. Thinking is removed whole where it lost its signature and otherwise never touched.
+The order matters: first each message by itself, then calls and results, then both ends, then the body. Thinking is
+removed as a whole where it has lost its signature, and otherwise never touched.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kompakt.wire.anthropic.rules import (
     takes_prefill,
 )
 from kompakt.wire.fields import as_object
-from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
+from kompakt.wire.pair_repair import PairCodes, PairRules, PlacePath, repair_pairs
 from kompakt.wire.problems import Change
 from kompakt.wire.two_sided import SideCodes, split_by_side
 
@@ -51,46 +51,40 @@ Report: TypeAlias = Callable[[Change], None]
 
 
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
-    """Repair the messages of a history; say what was done."""
-    del strict  # the API's own rules are the strict ones
+    """Repair the messages of a history and list the changes."""
+    del strict  # the rules of the API are already the strict ones
     changes: list[Change] = []
     report = changes.append
-    leading = _leading(history)
-    placed = [
+    pieces = [
         (i, piece)
         for i, message in enumerate(history)
-        if i >= leading
+        if i >= _leading(history)
         for piece in _repair_message(message, i, changes)
     ]
-    path = _Paths([at for at, _ in placed])
-    messages = _repair_hosted([message for _, message in placed], history.body, path, report)
-    messages, paired = repair_pairs(messages, _mender(messages, path))
+
+    def path(place: PartPlace, message: Message) -> str:
+        del message
+        return f"messages[{pieces[place.message][0]}].content[{place.part}]"
+
+    messages = _repair_hosted([message for _, message in pieces], history.body, path, report)
+    hosted_ids = frozenset(call.id for message in messages for call in message.calls if call.hosted)
+    rules = msgspec.structs.replace(PAIR_RULES, reserved=hosted_ids)
+    messages, paired = repair_pairs(messages, rules, path)
     changes += paired
     messages = _repair_toolsets(messages, report)
-    messages = [message for message in messages if message.parts or message.role == "assistant"]
+    messages = [message for message in messages if message.parts or _was_empty(message)]
     messages = _repair_system(messages, history, report)
     messages = list(_repair_ends(messages, history, report))
     return _repair_breakpoints(messages, history.body, report), changes
 
 
-class _Paths:
-    """Names a place by where its message was in the history that was given."""
-
-    def __init__(self, ats: Sequence[int]) -> None:
-        self.ats = ats
-
-    def __call__(self, place: PartPlace, message: Message) -> str:
-        return _path(PartPlace(self.ats[place.message], place.part), message)
-
-
-def _mender(messages: Sequence[Message], path: _Paths) -> PairRules:
-    """Return the rules_for_pairs that leaves the ids of server calls to these."""
-    served = frozenset(call.id for message in messages for call in message.calls if call.hosted)
-    return msgspec.structs.replace(PAIR_RULES, reserved=served, path=path)
+def _was_empty(message: Message) -> bool:
+    """Return whether an assistant message came without content: the API accepts it, so it stays (AN-17)."""
+    return message.role == "assistant" and not (message.raw or {}).get("content")
 
 
 def _leading(history: History) -> int:
-    """Count the system messages at the start that the body can take."""
+    """Count the system messages at the start, which move to the body if there is one."""
     if history.body is None:
         return 0
     return next((i for i, message in enumerate(history) if message.role != "system"), len(history))
@@ -100,7 +94,7 @@ def _leading(history: History) -> int:
 
 
 def _repair_message(message: Message, i: int, changes: list[Change]) -> Iterator[Message]:
-    """Yield a message without what the API refuses in it, in pieces where parts belong to another speaker."""
+    """Yield a message without what the API rejects, in pieces where parts belong to the other side."""
     raw: JsonObject = message.raw
     path = f"messages[{i}]"
     report = changes.append
@@ -118,25 +112,25 @@ def _repair_message(message: Message, i: int, changes: list[Change]) -> Iterator
         if (kept := _repair_part(part, message.role, f"{path}.content[{j}]", report)) is not None
     ]
     if parts and all(type(part) is Text and not part.text.strip() for part in parts):
-        report(Change("AN-17", "dropped", f"{path}.content", "nothing but white space"))
+        report(Change("AN-17", "dropped", f"{path}.content", "only white space"))
         parts = []
     if not parts and message.role != "assistant":
-        report(Change("AN-17", "dropped", path, f"a message of the {message.role} without content"))
+        report(Change("AN-17", "dropped", path, f"a {message.role} message without content"))
         return
     if not parts and raw.get("content") is None:
         report(Change("AN-17", "added", f"{path}.content", "an empty list"))
         message = message.with_parts(())
     if len(parts) != len(message.parts) or not all(map(operator.is_, parts, message.parts)):
         message = message.with_parts(parts)
-    yield from split_by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+    yield from split_by_side(message, path, changes, codes=_SIDES, names=_ROLE_NAMES)
 
 
 _SIDES = SideCodes(call="AN-1", result="AN-2", open_call="AN-8", stray_result="AN-9")
-_SPEAKERS: dict[Role, str] = {"assistant": "assistant", "user": "user", "system": "system"}
+_ROLE_NAMES: dict[Role, str] = {"assistant": "assistant", "user": "user", "system": "system"}
 
 
 def _repair_part(part: Part, role: str, path: str, report: Report) -> Part | None:
-    """Return the part, a copy without what is refused in it, or nothing when the API would refuse all of it."""
+    """Return the part, a copy without what the API rejects, or ``None`` when it rejects all of it."""
     if type(part) is Text and not part.text:
         report(Change("AN-17", "dropped", path, "an empty text block"))
         return None
@@ -162,8 +156,8 @@ def _repair_part(part: Part, role: str, path: str, report: Report) -> Part | Non
     return part
 
 
-def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Paths, report: Report) -> list[Message]:
-    """Drop server calls without a result and server results without a call; the newest answer may wait for its own."""
+def _repair_hosted(messages: list[Message], body: JsonObject | None, path: PlacePath, report: Report) -> list[Message]:
+    """Drop server calls without a result and server results without a call; the newest answer may have open calls."""
     pairs = pair(messages)
     last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
     waits = all(type(part) is ToolResult for message in messages[last + 1 :] for part in message.parts)
@@ -202,7 +196,7 @@ def _repair_hosted(messages: list[Message], body: JsonObject | None, path: _Path
 
 
 def _repair_toolsets(messages: list[Message], report: Report) -> list[Message]:
-    """Make results of a toolset's calls name the toolset (AN-10)."""
+    """Add the toolset name of a call to its result (AN-10)."""
     named: dict[PartPlace, Part] = {}
     for call, result in pair(messages).answers.items():
         one, other = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
@@ -210,29 +204,34 @@ def _repair_toolsets(messages: list[Message], report: Report) -> list[Message]:
         if toolset is None or type(other) is not ToolResult or type(other.raw) is not dict:
             continue
         if other.raw.get("toolset_name") != toolset:
-            report(Change("AN-10", "added", _path(result, messages[result.message]), f"toolset_name {toolset!r}"))
+            path = f"messages[{result.message}].content[{result.part}]"
+            report(Change("AN-10", "added", path, f"toolset_name {toolset!r}"))
             named[result] = msgspec.structs.replace(other, raw={**other.raw, "toolset_name": toolset})
-    mended = list(messages)
+    repaired_messages = list(messages)
     for i in {place.message for place in named}:
-        mended[i] = messages[i].with_parts(named.get(PartPlace(i, j), part) for j, part in enumerate(messages[i].parts))
-    return mended
+        repaired_messages[i] = messages[i].with_parts(
+            named.get(PartPlace(i, j), part) for j, part in enumerate(messages[i].parts)
+        )
+    return repaired_messages
 
 
 # --- order -------------------------------------------------------------------------------------------------------
 
 
 def _repair_system(messages: Sequence[Message], history: History, report: Report) -> list[Message]:
-    """Turn system messages that may not stand where they do into the user's."""
+    """Turn system messages in forbidden places into user messages."""
     raws: list[JsonObject] = [render(message)[0] for message in messages]
     out: list[Message] = []
     for i, message in enumerate(messages):
         before = render(out[-1])[0] if out else None
         if system_fault(before, raws[i], raws[i + 1] if i + 1 < len(raws) else None, history.model):
-            report(Change("AN-22", "replaced", f"messages[{i}].role", "a system message is now the user's"))
+            report(Change("AN-22", "replaced", f"messages[{i}].role", "a system message is now a user message"))
             kept = [part for part in message.parts if not (type(part) is Opaque and part.type in TOOL_CHANGES)]
             message = msgspec.structs.replace(message, role="user", raw={**(message.raw or {}), "role": "user"})
             if len(kept) < len(message.parts):
-                report(Change("AN-23", "dropped", f"messages[{i}]", "changes of the tool list, now the user's"))
+                report(
+                    Change("AN-23", "dropped", f"messages[{i}]", "tool changes, which only a system message can have")
+                )
                 message = message.with_parts(kept)
             if not kept:
                 continue
@@ -242,7 +241,7 @@ def _repair_system(messages: Sequence[Message], history: History, report: Report
 
 def _repair_ends(messages: Sequence[Message], history: History, report: Report) -> Iterator[Message]:
     if messages and messages[0].role == "assistant" and not _is_compaction(messages[0]):
-        report(Change("AN-21", "added", "messages[0]", "a line from the user's side before the assistant's first"))
+        report(Change("AN-21", "added", "messages[0]", "a user message before the first assistant message"))
         yield Message("user", (Text(RESUME_LINE),))
     yield from messages[:-1]
     if not messages:
@@ -252,7 +251,7 @@ def _repair_ends(messages: Sequence[Message], history: History, report: Report) 
         yield last
     elif not takes_prefill(history.model) and not pauses(blocks_of(render(last)[0])):
         yield last
-        report(Change("AN-19", "added", "messages", "a line from the user's side behind the assistant's last"))
+        report(Change("AN-19", "added", "messages", "a user message after the last assistant message"))
         yield Message("user", (Text(CONTINUE_LINE),))
     else:
         yield _trimmed(last, len(history) - 1, report)
@@ -270,7 +269,7 @@ def _trimmed(message: Message, i: int, report: Report) -> Message:
             parts.append(msgspec.structs.replace(part, text=part.text.rstrip(), edited=True))
     if len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts)):
         return message
-    report(Change("AN-18", "replaced", f"messages[{i}]", "white space at the very end is gone"))
+    report(Change("AN-18", "replaced", f"messages[{i}]", "trailing white space removed"))
     return message.with_parts(parts)
 
 
@@ -278,20 +277,20 @@ def _trimmed(message: Message, i: int, report: Report) -> Message:
 
 
 def _repair_breakpoints(messages: list[Message], body: JsonObject | None, report: Report) -> list[Message]:
-    """Keep the newest breakpoints that the limit allows; tools and system have theirs first."""
+    """Keep the newest breakpoints within the limit; those of tools and system take precedence."""
     marks = breakpoints([render(message)[0] for message in messages], body)
     surplus = len(marks) - MAX_BREAKPOINTS
     if surplus <= 0:
         return messages
     dropped = {path for path, _ in [mark for mark in marks if mark[0].startswith("messages")][:surplus]}
-    mended = list(messages)
+    repaired_messages = list(messages)
     for i, message in enumerate(messages):
         if any(path.startswith(f"messages[{i}].") for path in dropped):
             parts = [_unmarked(part, f"messages[{i}].content[{j}]", dropped) for j, part in enumerate(message.parts)]
-            mended[i] = message.with_parts(parts)
+            repaired_messages[i] = message.with_parts(parts)
     for path in sorted(dropped):
         report(Change("AN-24", "stripped", path, "a cache breakpoint over the limit"))
-    return mended
+    return repaired_messages
 
 
 def _unmarked(part: Part, path: str, dropped: set[str]) -> Part:
@@ -313,7 +312,7 @@ def _unmarked(part: Part, path: str, dropped: set[str]) -> Part:
 
 
 def repair_body(history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]:
-    """Repair what is beside the messages: leading system messages, empty system text, thinking that cannot go on."""
+    """Repair the body: leading system messages, empty system text, breakpoints, thinking that cannot continue."""
     body = history.body
     changes: list[Change] = []
     if body is None:
@@ -323,14 +322,21 @@ def repair_body(history: History, messages: Sequence[Message]) -> tuple[JsonObje
     if leading:
         system = body.get("system") or []
         blocks = [{"type": "text", "text": system}] if isinstance(system, str) else list(system)
-        said = [part for message in leading for part in message.parts if type(part) is Text]
-        repaired["system"] = [*blocks, *(build_block(part) for part in said)]
-        changes.append(Change("AN-22", "moved", "messages[0]", "leading system messages are now the body's system"))
+        texts = [part for message in leading for part in message.parts if type(part) is Text]
+        repaired["system"] = [*blocks, *(build_block(part) for part in texts)]
+        changes.append(Change("AN-22", "moved", "messages[0]", "leading system messages are now in the system field"))
     _repair_body_system(repaired, changes)
     _repair_body_breakpoints(repaired, changes)
     if not starts_thinking([render(message)[0] for message in messages], repaired):
         repaired["thinking"] = {"type": "disabled"}
-        changes.append(Change("AN-12", "replaced", "thinking", "off for this request: the newest answer lost its own"))
+        changes.append(
+            Change(
+                "AN-12",
+                "replaced",
+                "thinking",
+                "disabled for this request: the newest answer has lost its thinking block",
+            )
+        )
     return (repaired if changes else body), changes
 
 
@@ -348,7 +354,7 @@ def _repair_body_system(body: JsonObject, changes: list[Change]) -> None:
 
 
 def _repair_body_breakpoints(body: JsonObject, changes: list[Change]) -> None:
-    """Strip the oldest breakpoints beside the messages where these alone are too many."""
+    """Strip the oldest breakpoints of tools and system where these alone exceed the limit."""
     marks = [path for path, _ in breakpoints([], body)]
     surplus = set(marks[: max(0, len(marks) - MAX_BREAKPOINTS)])
     for key in ("tools", "system"):
@@ -372,15 +378,6 @@ def _answer(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, text, call.name, is_error=True, raw=raw)
 
 
-def _carry(results: Sequence[ToolResult]) -> Message:
-    return Message("user", tuple(results))
-
-
-def _path(place: PartPlace, message: Message) -> str:
-    del message
-    return f"messages[{place.message}].content[{place.part}]"
-
-
 PAIR_RULES = PairRules(
     contract=CONTRACT,
     codes=PairCodes(
@@ -391,8 +388,6 @@ PAIR_RULES = PairRules(
         bad_id="AN-7",
         reused_id="AN-6",
     ),
+    result_role="user",
     answer=_answer,
-    carry=_carry,
-    path=_path,
-    expects_result=lambda call: not call.hosted,
 )

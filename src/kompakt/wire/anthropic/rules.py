@@ -1,9 +1,10 @@
-"""What Anthropic Messages refuses (AN-1 to AN-27), as far as a request body shows it.
+"""Rules of Anthropic Messages (AN-1 to AN-27), as far as a request body shows them.
 
-Not visible in one body, so never reported: AN-11, AN-14 and AN-15 (thinking compared with what the API once sent;
-the engine's contract covers them), AN-16 (no error), AN-27 but for signed compaction blocks (the server knows the
-places).
-AN-20 is no problem: the API combines adjacent messages of one role.
+Some rules cannot be checked in a single body: AN-11, AN-14 and AN-15 compare thinking with what the API sent before
+(the contract of the engine covers them), AN-16 causes no error, and of AN-27 only signed compaction blocks are visible.
+AN-20 is not a problem: the API combines adjacent messages of one role.
+
+Errors and their texts: https://docs.claude.com/en/api/errors
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kompakt.wire.problems import Problem
 Report: TypeAlias = Callable[[Problem], None]
 
 MAX_MEDIA = 600
-"""Images and document pages in one request (AN-26); 100 on models with a window of 200,000."""
+"""Images and documents in one request (AN-26); 100 for models with a window of 200,000 tokens."""
 
 ID = re.compile(CONTRACT.ids.pattern)
 
@@ -49,7 +50,7 @@ BLOCK_KEYS: dict[str, frozenset[str]] = {
         "compaction": "content encrypted_content signature tool_changes cache_control",
     }.items()
 }
-"""The keys the API knows per block (anthropic 2.8.0, beta included). Block types not listed are left alone."""
+"""Known keys of each block type (anthropic SDK 2.8.0, beta included); other block types are not checked."""
 
 TOOL_CHANGES = ("tool_addition", "tool_removal")
 
@@ -61,15 +62,15 @@ MESSAGE_KEYS = frozenset({"role", "content"})
 
 
 def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]:
-    """List every place where Anthropic would refuse these messages."""
-    del strict  # nothing to add: the rules of the API are already the strict ones
+    """List every place where Anthropic would reject these messages."""
+    del strict  # the rules of the API are already the strict ones
     found: list[Problem] = []
     report = found.append
     model = (body or {}).get("model")
     seen: set[str] = set()
     for i, raw in enumerate(items):
         if is_foreign(raw):
-            report(Problem("AN-22", f"messages[{i}].role", f"there is no role {raw['role']!r}", False))
+            report(Problem("AN-22", f"messages[{i}].role", f"unknown role {raw['role']!r}", False))
             continue
         blocks = blocks_of(raw)
         if raw.keys() - MESSAGE_KEYS:
@@ -88,12 +89,12 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
 
 
 def is_foreign(raw: JsonObject) -> bool:
-    """Tell whether a message has a role that nobody knows: then nothing in it is read."""
+    """Return whether the role of a message is unknown; its content is then not checked."""
     return raw["role"] not in ROLES
 
 
 def blocks_of(raw: JsonObject) -> list[JsonObject]:
-    """Read a message's content as blocks; a string is one text block, an empty one none."""
+    """Return the content of a message as blocks; a string is one text block, an empty string none."""
     content = raw.get("content")
     if is_foreign(raw):
         return []
@@ -104,7 +105,7 @@ def blocks_of(raw: JsonObject) -> list[JsonObject]:
 
 def _extra(path: str, keys: Any) -> Problem:
     names = ", ".join(sorted(map(repr, keys)))
-    return Problem("AN-25", path, f"the API does not know {names} here and refuses it")
+    return Problem("AN-25", path, f"unknown fields {names}")
 
 
 def _check_blocks(blocks: list[JsonObject], i: int, role: str, report: Report) -> None:
@@ -119,30 +120,30 @@ def _check_blocks(blocks: list[JsonObject], i: int, role: str, report: Report) -
         if extra:
             report(_extra(path, extra))
         if kind in CALLS and role != "assistant":
-            report(Problem("AN-1", path, f"a {kind} block stands in a {role} message; only the assistant calls"))
+            report(Problem("AN-1", path, f"a {kind} block in a {role} message; it belongs to the assistant"))
         if kind in CALLS and not isinstance(block.get("input"), dict):
             report(Problem("AN-25", f"{path}.input", "the input of a call must be an object"))
         if kind in THINKING and role != "assistant":
-            report(Problem("AN-13", path, f"a {kind} block stands in a {role} message; only the assistant thinks"))
+            report(Problem("AN-13", path, f"a {kind} block in a {role} message; it belongs to the assistant"))
         if kind == "thinking" and not block.get("signature"):
             report(Problem("AN-13", path, "a thinking block without its signature"))
         if kind == "redacted_thinking" and not block.get("data"):
             report(Problem("AN-13", path, "a redacted thinking block without its data"))
         if kind in TOOL_CHANGES and role != "system":
-            report(Problem("AN-23", path, f"a {kind} block belongs into a system message"))
+            report(Problem("AN-23", path, f"a {kind} block must be in a system message"))
 
 
 def _check_empty(raw: JsonObject, blocks: list[JsonObject], i: int, report: Report) -> None:
-    """Check AN-17 as probed: empty text never, nothing but white space never, an empty assistant message may be."""
+    """Check AN-17 as probed: no empty text, no message of white space; an empty assistant message is accepted."""
     path = f"messages[{i}].content"
     for j, block in enumerate(blocks):
         if block.get("type") == "text" and not block.get("text"):
             report(Problem("AN-17", f"{path}[{j}]", "an empty text block"))
     if blocks and all(block.get("type") == "text" and not str(block.get("text")).strip() for block in blocks):
         if any(block.get("text") for block in blocks):
-            report(Problem("AN-17", path, "nothing but white space"))
+            report(Problem("AN-17", path, "only white space"))
     if not blocks and (raw["role"] != "assistant" or raw.get("content") is None):
-        report(Problem("AN-17", path, f"a message of the {raw['role']} without content"))
+        report(Problem("AN-17", path, f"a {raw['role']} message without content"))
 
 
 def _check_ids(blocks: list[JsonObject], i: int, seen: set[str], report: Report) -> None:
@@ -152,14 +153,14 @@ def _check_ids(blocks: list[JsonObject], i: int, seen: set[str], report: Report)
         path = f"messages[{i}].content[{j}].id"
         name = block.get("id") or ""
         if not is_legal(name):
-            report(Problem("AN-7", path, f"id {name!r} has other characters than letters, digits, _ and -"))
+            report(Problem("AN-7", path, f"id {name!r} may only have letters, digits, _ and -"))
         if name in seen:
-            report(Problem("AN-6", path, f"id {name!r} names an earlier call too"))
+            report(Problem("AN-6", path, f"an earlier call has the same id {name!r}"))
         seen.add(name)
 
 
 def is_legal(call_id: str) -> bool:
-    """Tell whether a call may have this id."""
+    """Return whether a call may have this id."""
     return bool(ID.fullmatch(call_id))
 
 
@@ -175,7 +176,7 @@ def _check_pairs(items: Sequence[Json], report: Report) -> None:
         for name in calls.keys() - answered:
             later = _answered_later(items, i, name)
             code = "AN-4" if later else "AN-1"
-            why = "is answered in a later message, not in the next one" if later else "has no tool_result"
+            why = "has its tool_result in a later message, not in the next one" if later else "has no tool_result"
             report(Problem(code, f"messages[{i - 1}]", f"call {name!r} {why}"))
         _check_results(results, i, calls, raw["role"], report)
         calls = {str(b.get("id")): b for b in blocks if b.get("type") == "tool_use" and raw["role"] == "assistant"}
@@ -184,7 +185,7 @@ def _check_pairs(items: Sequence[Json], report: Report) -> None:
 
 
 def _answered_later(items: Sequence[Json], i: int, name: str) -> bool:
-    """Tell whether a call's result comes after all, before the model speaks again."""
+    """Return whether the result of a call comes later, before the next assistant message."""
     for raw in items[i:]:
         if raw["role"] == "assistant":
             return False
@@ -201,11 +202,11 @@ def _check_results(
         path = f"messages[{i}].content[{j}]"
         name = str(block.get("tool_use_id"))
         if name not in calls or role != "user":
-            report(Problem("AN-2", path, f"no call {name!r} in the message before"))
+            report(Problem("AN-2", path, f"the message before has no tool_use {name!r}"))
         elif name in seen:
-            report(Problem("AN-5", path, f"call {name!r} is answered twice"))
+            report(Problem("AN-5", path, f"call {name!r} has two results"))
         elif j != position:
-            report(Problem("AN-3", path, "results come first in a message, before any other content"))
+            report(Problem("AN-3", path, "tool_result blocks must precede all other content"))
         seen.add(name)
         _check_toolset(calls.get(name), block, path, report)
 
@@ -213,11 +214,11 @@ def _check_results(
 def _check_toolset(call: JsonObject | None, block: JsonObject, path: str, report: Report) -> None:
     toolset = (call or {}).get("toolset_name")
     if toolset is not None and block.get("toolset_name") != toolset:
-        report(Problem("AN-10", path, f"the result of a call of toolset {toolset!r} must name the toolset"))
+        report(Problem("AN-10", path, f"the result of a call of toolset {toolset!r} needs its toolset_name"))
 
 
 def _check_hosted(items: Sequence[Json], body: JsonObject | None, report: Report) -> None:
-    """Check calls that the provider runs itself: each has its result, each result its call before it."""
+    """Check calls that the provider runs itself: each needs its result, and each result its call before it."""
     last = max((i for i, raw in enumerate(items) if raw["role"] == "assistant"), default=-1)
     waiting: dict[str, tuple[int, int, str]] = {}
     names: dict[str, JsonObject] = {}
@@ -230,7 +231,7 @@ def _check_hosted(items: Sequence[Json], body: JsonObject | None, report: Report
             call_id = str(block.get("tool_use_id"))
             if not fits_call(kind, names.get(call_id)):
                 path = f"messages[{i}].content[{j}]"
-                report(Problem("AN-9", path, f"no call {call_id!r} of this server tool before its result"))
+                report(Problem("AN-9", path, f"a server tool result without its call {call_id!r} before it"))
             else:
                 waiting.pop(call_id, None)
     for call_id, (i, j, name) in waiting.items():
@@ -239,7 +240,7 @@ def _check_hosted(items: Sequence[Json], body: JsonObject | None, report: Report
 
 
 def fits_call(kind: str, call: JsonObject | None) -> bool:
-    """Tell whether a server result of this type answers that server call."""
+    """Return whether a server result of this type answers that server call."""
     if call is None:
         return False
     if call.get("type") == "mcp_tool_use":
@@ -249,14 +250,14 @@ def fits_call(kind: str, call: JsonObject | None) -> bool:
 
 
 def offers(body: JsonObject | None, name: str) -> bool:
-    """Tell whether a request still offers a server tool; a bare list of messages cannot tell, so it may."""
+    """Return whether a request offers a server tool; assumed for a list of messages without a body."""
     if body is None or "mcp_servers" in body:
         return True
     return any(isinstance(tool, dict) and tool.get("name") == name for tool in body.get("tools") or ())
 
 
 def _may_stay_open(items: Sequence[Json], last: int) -> bool:
-    """A server call may be open in the newest answer while only tool results follow it."""
+    """Return whether server calls of the newest answer may be open: only tool results follow it."""
     after = [block for raw in items[last + 1 :] for block in blocks_of(raw)]
     return all(block.get("type") == "tool_result" for block in after)
 
@@ -271,13 +272,13 @@ def _each_block(items: Sequence[Json]) -> Iterator[tuple[int, int, JsonObject]]:
 
 
 def takes_prefill(model: object) -> bool:
-    """Tell whether a model lets the assistant have the last word (AN-19: not from Claude 4.6 on)."""
+    """Return whether a model continues an assistant message at the end (AN-19: not from Claude 4.6 on)."""
     number = version(model) if isinstance(model, str) else None
     return number is None or number < (4, 6)
 
 
 def takes_system(model: object) -> bool:
-    """Tell whether a model takes system messages amid the talk (AN-22); unknown models are given the doubt."""
+    """Return whether a model accepts system messages between others (AN-22); assumed for unknown models."""
     number = version(model) if isinstance(model, str) else None
     if number is None or not isinstance(model, str):
         return True
@@ -287,21 +288,21 @@ def takes_system(model: object) -> bool:
 
 
 def version(model: str) -> tuple[int, int] | None:
-    """Read the version out of a Claude model's name, whichever way round it is written."""
+    """Return the version in the name of a Claude model, before or after the family name."""
     found = re.search(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)", model)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def system_fault(before: JsonObject | None, raw: JsonObject, after: JsonObject | None, model: object) -> str | None:
-    """Say why a system message may not stand where it does; nothing for any other message."""
+    """Return why a system message is not allowed in its place; ``None`` if it is, or for any other message."""
     if raw["role"] != "system":
         return None
     if not takes_system(model):
-        return f"{model} takes no system message among the others"
+        return f"{model} accepts no system message between others"
     if before is None or (before["role"] != "user" and not _ends_hosted(before)):
         return "a system message must follow a user message"
     if after is not None and after["role"] != "assistant":
-        return "a system message must come before an assistant message or last"
+        return "a system message must precede an assistant message or be last"
     return None
 
 
@@ -324,13 +325,13 @@ def _check_ends(items: Sequence[Json], body: JsonObject | None, report: Report) 
     path = f"messages[{len(items) - 1}]"
     last = blocks_of(items[-1])
     if not takes_prefill((body or {}).get("model")) and not pauses(last):
-        report(Problem("AN-19", path, "this model wants the user to have the last word"))
+        report(Problem("AN-19", path, "this model requires a user message at the end"))
     elif last and last[-1].get("type") == "text" and str(last[-1].get("text")) != str(last[-1].get("text")).rstrip():
-        report(Problem("AN-18", path, "the assistant's last words end in white space"))
+        report(Problem("AN-18", path, "the last assistant message ends in white space"))
 
 
 def _check_compactions(items: Sequence[Json], report: Report) -> None:
-    """Check that a signed compaction block, which stands for all before it, is the first block and the only one."""
+    """Check that a signed compaction block, which replaces all before it, is the first and only one."""
     for number, (i, j, _) in enumerate(_signed_compactions(items)):
         if (i, j, number) != (0, 0, 0):
             message = "a signed compaction block must be the first block and the only one"
@@ -342,7 +343,7 @@ def _signed_compactions(items: Sequence[Json]) -> Iterator[tuple[int, int, JsonO
 
 
 def pauses(blocks: Sequence[JsonObject]) -> bool:
-    """Tell whether an answer stopped while the provider's own tool runs: it is then sent back as it is, last."""
+    """Return whether an answer paused while a server tool runs; such an answer is sent back unchanged as the last."""
     done = {str(block.get("tool_use_id")) for block in blocks}
     return any(block.get("type") in HOSTED_CALLS and str(block.get("id")) not in done for block in blocks)
 
@@ -350,24 +351,24 @@ def pauses(blocks: Sequence[JsonObject]) -> bool:
 def _check_body(items: Sequence[Json], body: JsonObject | None, report: Report) -> None:
     marks = [path for path, block in breakpoints(items, body) if block.get("type") not in THINKING]
     if len(marks) > MAX_BREAKPOINTS:
-        report(Problem("AN-24", marks[-1], f"{len(marks)} cache breakpoints, {MAX_BREAKPOINTS} are allowed"))
+        report(Problem("AN-24", marks[-1], f"{len(marks)} cache breakpoints; the limit is {MAX_BREAKPOINTS}"))
     if len(items) > (CONTRACT.max_messages or 0):
-        report(Problem("AN-26", "messages", f"{len(items)} messages, {CONTRACT.max_messages} are allowed", False))
+        report(Problem("AN-26", "messages", f"{len(items)} messages; the limit is {CONTRACT.max_messages}", False))
     media = sum(block.get("type") in ("image", "document") for _, _, block in _each_block(items))
     if media > MAX_MEDIA:
-        report(Problem("AN-26", "messages", f"{media} images and documents, {MAX_MEDIA} are allowed", False))
+        report(Problem("AN-26", "messages", f"{media} images and documents; the limit is {MAX_MEDIA}", False))
     if body is None:
         return
     _check_tool_changes(items, body, report)
     system = body.get("system")
     if isinstance(system, str) and system and not system.strip():
-        report(Problem("AN-17", "system", "nothing but white space"))
+        report(Problem("AN-17", "system", "only white space"))
     if isinstance(system, list):
         for j, block in enumerate(system):
             if block.get("type") == "text" and not str(block.get("text") or "").strip():
                 report(Problem("AN-17", f"system[{j}]", "an empty text block"))
     if not starts_thinking(items, body):
-        message = "with manual thinking the newest answer must begin with its thinking block"
+        message = "with extended thinking the newest answer must start with its thinking block"
         report(Problem("AN-12", f"messages[{_newest_answer(items)}]", message))
 
 
@@ -376,11 +377,11 @@ def _check_tool_changes(items: Sequence[Json], body: JsonObject, report: Report)
     for i, j, block in _each_block(items):
         tool = block.get("tool") if block.get("type") in TOOL_CHANGES else None
         if isinstance(tool, dict) and (tool.get("name") or tool.get("tool_name")) not in declared:
-            report(Problem("AN-23", f"messages[{i}].content[{j}]", "the tool named here is not among the tools", False))
+            report(Problem("AN-23", f"messages[{i}].content[{j}]", "the named tool is not declared in tools", False))
 
 
 def breakpoints(items: Sequence[Json], body: JsonObject | None) -> list[tuple[str, JsonObject]]:
-    """List every cache breakpoint in the order of the prompt: tools, system, messages, the automatic one."""
+    """List every cache breakpoint in prompt order: tools, system, messages, the automatic one."""
     found: list[tuple[str, JsonObject]] = []
     for key in ("tools", "system"):
         entries = (body or {}).get(key)
@@ -400,7 +401,7 @@ def breakpoints(items: Sequence[Json], body: JsonObject | None) -> list[tuple[st
 
 
 def _newest_answer(items: Sequence[Json]) -> int:
-    """Find the first assistant message of the turn that is going on; -1 when the user has just spoken."""
+    """Return the index of the first assistant message of the open turn; -1 when the user wrote last."""
     start = -1
     for i in range(len(items) - 1, -1, -1):
         if items[i]["role"] == "assistant":
@@ -415,7 +416,7 @@ def _has_result(item: JsonObject) -> bool:
 
 
 def starts_thinking(items: Sequence[Json], body: JsonObject) -> bool:
-    """Tell whether manual thinking, if it is on, finds its thinking block (AN-12)."""
+    """Return whether extended thinking, if enabled, finds its thinking block (AN-12)."""
     if not enables_thinking(body):
         return True
     blocks = blocks_of(items[_newest_answer(items)]) if items and _newest_answer(items) >= 0 else []

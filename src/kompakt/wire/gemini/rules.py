@@ -1,13 +1,13 @@
-"""What Gemini refuses, and how such a history is mended.
+"""Rules of Gemini ``generateContent`` (GE-1 to GE-9) and the repair of histories that break them.
 
-Problems are found on the wire form; mending goes through the parsed messages, so what stands right is not touched.
-Roles alternate (GE-7), and a prompt is never merged into the function responses before it: it would no longer mark
-where the current turn begins (GE-6). So where the one follows the other, a line of the model's is put between them.
+Problems are found in the wire form. Repair works on the parsed messages, so valid contents are not touched. Roles
+alternate (GE-7). A prompt is never merged into the function responses before it, because it marks the start of the
+current turn (GE-6). So repair puts a short content of the model between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,13 +21,11 @@ from kompakt.model.messages import (
     Opaque,
     Part,
     Reasoning,
-    Role,
     Text,
     ToolCall,
     ToolResult,
 )
 from kompakt.model.pairs import PartPlace, pair
-from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.fields import as_object
 from kompakt.wire.gemini.contents import (
     CODE,
@@ -41,12 +39,15 @@ from kompakt.wire.gemini.contents import (
     output_of,
     signature_of,
 )
-from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
+from kompakt.wire.pair_repair import PairCodes, PairRules
 from kompakt.wire.problems import Change, Problem
-from kompakt.wire.two_sided import SideCodes, drop_unpaired_hosted, paths, raw_of, split_by_side
+from kompakt.wire.two_sided import SideCodes, Sides, TwoSidedRepair, raw_of
 
 SENTINEL = "skip_thought_signature_validator"
-"""The documented stand-in for a signature that is not there (GE-4); both of Google's APIs take it."""
+"""The documented placeholder for a missing signature (GE-4); the Gemini API and Vertex AI accept it.
+
+https://ai.google.dev/gemini-api/docs/thought-signatures
+"""
 
 _HOSTED_CALLS = (CODE, "toolCall")
 _HOSTED_RESULTS = ("codeExecutionResult", "toolResponse")
@@ -63,7 +64,7 @@ _EXTRAS = frozenset(
         "part_metadata",
     ]
 )
-"""What may stand beside the data of a part."""
+"""Fields of a part beside its data."""
 
 _FIELDS = {
     "functionCall": frozenset(["id", "name", "args", "partialArgs", "partial_args", "willContinue", "will_continue"]),
@@ -72,7 +73,7 @@ _FIELDS = {
 
 
 def needs_signatures(model: str | None) -> bool:
-    """Tell whether a model asks for signed calls: Gemini 3, its image models excepted (GE-4)."""
+    """Return whether a model requires signed calls: Gemini 3, except its image models (GE-4)."""
     name = (model or "").rpartition("/")[2]
     return name.startswith("gemini-3") and "image" not in name
 
@@ -80,22 +81,18 @@ def needs_signatures(model: str | None) -> bool:
 # --- problems ----------------------------------------------------------------------------------------------------
 
 
-_SIDES = SideCodes(call="GE-1", result="GE-2", open_call="GE-3", stray_result="GE-2")
-_SPEAKERS: dict[Role, str] = {"assistant": "model", "user": "user", "system": "user"}
-
-
 class _Turn(NamedTuple):
-    """A content as the rules see it; ``side`` is empty when the role is none that Gemini has."""
+    """A content as the rules see it; ``side`` is empty for an unknown role."""
 
     side: str
     kinds: list[tuple[str, JsonObject]]
-    """Each part's kind with the part's data; no data for a text or something unknown."""
+    """The kind and the data of each part; the data of text and unknown kinds is empty."""
     calls: list[JsonObject]
     responses: list[JsonObject]
 
 
 def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]:
-    """List every place where Gemini would refuse these contents, rule by rule."""
+    """List every place where Gemini would reject these contents, rule by rule."""
     if not items:
         return [Problem("GE-7", "contents", "there is no content; a request needs at least one", False)]
     turns = [_read_turn(raw) for raw in items]
@@ -131,7 +128,7 @@ def _content_problems(raw: JsonObject, i: int, turn: _Turn, count: int) -> Itera
     path = f"contents[{i}]"
     role = raw.get("role")
     if not turn.side:
-        yield Problem("GE-7", f"{path}.role", f"there is no role {role!r}; only user and model", False)
+        yield Problem("GE-7", f"{path}.role", f"unknown role {role!r}; use user or model", False)
         return
     if role not in ("user", "model") and (role or count > 1):
         yield Problem("GE-7", f"{path}.role", f"the role must be user or model, not {role!r}")
@@ -142,38 +139,38 @@ def _content_problems(raw: JsonObject, i: int, turn: _Turn, count: int) -> Itera
     for j, ((kind, value), part) in enumerate(zip(turn.kinds, parts, strict=True)):
         where = f"{path}.parts[{j}]"
         if part == {} or (kind == "text" and part["text"] == "" and not signature_of(part)):
-            yield Problem("GE-7", where, "this part is empty")
+            yield Problem("GE-7", where, "an empty part")
         elif kind == "functionCall":
             yield from _call_problems(value, where, turn.side, signed=bool(signature_of(part)))
         elif kind == "functionResponse":
             if turn.side == "model":
-                yield Problem("GE-2", where, "a function response stands in the model's content; it is the user's")
+                yield Problem("GE-2", where, "a function response in a content of the model; it belongs to the user")
             if type(value.get("response")) is not dict:
-                yield Problem("GE-8", f"{where}.{kind}.response", "what a function answered must be an object")
+                yield Problem("GE-8", f"{where}.{kind}.response", "the response of a function must be an object")
         elif kind in _HOSTED_CALLS + _HOSTED_RESULTS and turn.side == "user":
-            yield Problem("GE-1", where, f"{kind} stands in a user content; it is the model's")
+            yield Problem("GE-1", where, f"{kind} in a user content; it belongs to the model")
 
 
 def _call_problems(call: JsonObject, where: str, side: str, *, signed: bool) -> Iterator[Problem]:
     if side == "user":
-        yield Problem("GE-1", where, "a function call stands in a user content; it is the model's")
+        yield Problem("GE-1", where, "a function call in a user content; it belongs to the model")
     if not call.get("name"):
-        yield Problem("GE-8", f"{where}.functionCall.name", "the function that is called has no name", False)
+        yield Problem("GE-8", f"{where}.functionCall.name", "a function call needs the name of the function", False)
     if call.get("args") is not None and type(call["args"]) is not dict:
-        message = "the arguments must be an object" + (", and a signed part is not to be changed" if signed else "")
+        message = "the arguments must be an object" + (", and a signed part must not be changed" if signed else "")
         yield Problem("GE-8", f"{where}.functionCall.args", message, not signed)
 
 
 def _order_problems(turns: Sequence[_Turn]) -> Iterator[Problem]:
     if turns[0].side == "model":
         code = "GE-1" if turns[0].calls else "GE-7"
-        yield Problem(code, "contents[0].role", "the history begins with the model; a user content must come first")
+        yield Problem(code, "contents[0].role", "the first content must be the user's")
     for i, (earlier, later) in enumerate(pairwise(turns), start=1):
         if earlier.side == later.side != "":
             code = "GE-1" if later.calls else "GE-7"
             yield Problem(code, f"contents[{i}].role", f"two {later.side} contents in a row; the roles must alternate")
     if turns[-1].side == "model":
-        yield Problem("GE-7", f"contents[{len(turns) - 1}].role", "the history ends with the model, not with the user")
+        yield Problem("GE-7", f"contents[{len(turns) - 1}].role", "the last content must be the user's")
 
 
 def _pair_problems(turns: Sequence[_Turn], i: int) -> Iterator[Problem]:
@@ -181,7 +178,7 @@ def _pair_problems(turns: Sequence[_Turn], i: int) -> Iterator[Problem]:
     if turn.side == "model" and turn.calls:
         follows = turns[i + 1].responses if i + 1 < len(turns) and turns[i + 1].side == "user" else []
         if len(follows) != len(turn.calls):
-            message = f"{len(turn.calls)} function calls, but {len(follows)} responses in the content behind them"
+            message = f"{len(turn.calls)} function calls, but {len(follows)} responses in the next content"
             yield Problem("GE-3", f"contents[{i}]", message)
         elif [_label(call) for call in turn.calls] != [_label(response) for response in follows]:
             message = "the responses must have the names and ids of the calls before them, in the same order"
@@ -189,9 +186,9 @@ def _pair_problems(turns: Sequence[_Turn], i: int) -> Iterator[Problem]:
     if turn.side != "user" or not turn.responses:
         return
     if i == 0 or turns[i - 1].side != "model" or not turns[i - 1].calls:
-        yield Problem("GE-2", f"contents[{i}]", "no function call stands right before this function response")
+        yield Problem("GE-2", f"contents[{i}]", "no function call directly precedes this function response")
     if any(kind != "functionResponse" for kind, _ in turn.kinds[: len(turn.responses)]):
-        yield Problem("GE-8", f"contents[{i}]", "function responses must stand before all other parts")
+        yield Problem("GE-8", f"contents[{i}]", "function responses must precede all other parts")
 
 
 def _label(value: JsonObject) -> tuple[str, str]:
@@ -199,7 +196,7 @@ def _label(value: JsonObject) -> tuple[str, str]:
 
 
 def _hosted_problems(turn: _Turn, i: int) -> Iterator[Problem]:
-    """Find calls that Gemini ran itself and that lost their result, or the other way round."""
+    """Find calls that Gemini ran itself and that have no result, and such results without their call."""
     waiting: dict[str, list[int]] = {}
     for j, (kind, value) in enumerate(turn.kinds):
         if kind in _HOSTED_CALLS:
@@ -209,7 +206,7 @@ def _hosted_problems(turn: _Turn, i: int) -> Iterator[Problem]:
             if calls:
                 calls.pop(0)
             else:
-                yield Problem("GE-2", f"contents[{i}].parts[{j}]", f"{kind} without the call it belongs to")
+                yield Problem("GE-2", f"contents[{i}].parts[{j}]", f"{kind} without its call")
     for j in sorted(j for calls in waiting.values() for j in calls):
         yield Problem("GE-3", f"contents[{i}].parts[{j}]", f"{turn.kinds[j][0]} without its result")
 
@@ -221,12 +218,12 @@ def _signature_problems(items: Sequence[Json], turns: Sequence[_Turn]) -> Iterat
             continue
         j = next(j for j, (kind, _) in enumerate(turns[i].kinds) if kind == "functionCall")
         if not signature_of(items[i]["parts"][j]):
-            message = "the first function call of a step of the current turn must carry its thoughtSignature"
+            message = "the first function call of each step in the current turn needs its thoughtSignature"
             yield Problem("GE-4", f"contents[{i}].parts[{j}]", message)
 
 
 def _replay_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
-    """Find what a replayed history should not carry, although Gemini lets most of it pass."""
+    """Find what a replayed history should not contain, although Gemini accepts most of it."""
     if (raw.get("role") or "user") not in ROLES:
         return
     for key in raw:
@@ -238,11 +235,11 @@ def _replay_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
             yield Problem("GE-9", path, "a thought of the model is sent back")
         elif _known_fields(part) != part:
             signed = bool(signature_of(part))
-            yield Problem("GE-9", path, "this part has fields that Gemini does not know", not signed)
+            yield Problem("GE-9", path, "a part with fields that Gemini does not know", not signed)
 
 
 def _known_fields(part: JsonObject) -> JsonObject:
-    """Return a part without the fields that its kind does not have; a part of unknown kind as it is."""
+    """Return a part without unknown fields; a part of unknown kind is returned unchanged."""
     kind, key = kind_of(part)
     if not kind:
         return part
@@ -256,53 +253,43 @@ def _known_fields(part: JsonObject) -> JsonObject:
 
 
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
-    """Mend a history so that Gemini takes it; say what was done."""
-    changes: list[Change] = []
-    path = paths(history, messages="contents", parts="parts")
+    """Repair the messages of a history and list the changes."""
+    work = TwoSidedRepair(history, _SIDES)
     messages: list[Message] = []
     for i, message in enumerate(history):
-        messages += _mend_content(message, i, history, changes, strict)
-    messages = [
-        drop_unpaired_hosted(message, path, changes, codes=_SIDES)
-        for message in _merged(messages, path, changes, {"assistant"})
-    ]
-    rules_for_pairs = msgspec.structs.replace(PAIR_RULES, path=lambda place, message: path(message.parts[place.part]))
-    messages, paired = repair_pairs([message for message in messages if message.parts], rules_for_pairs)
-    changes += paired
-    messages = _merged(_aligned(messages, path, changes), path, changes, {"assistant", "user"})
-    messages = _parted(messages, path, changes)
+        messages += _repair_content(message, i, history, work, strict)
+    messages = work.merged(messages, ["assistant"], results_apart=True)
+    messages = work.paired(work.without_unpaired_hosted(message) for message in messages)
+    messages = work.merged(_align_responses(messages, work), ["assistant", "user"], results_apart=True)
     if history.messages:
-        messages = _framed(messages, changes)
+        messages = work.with_user_ends(messages, last=True)
     if needs_signatures(history.model):
-        messages = _signed(messages, path, changes)
-    return messages, changes
+        messages = _add_signatures(messages, work)
+    return messages, work.changes
 
 
-def _is_foreign(message: Message) -> bool:
-    """Tell a content whose role nobody knows: it is passed on as it is and belongs to no side."""
-    return type(message.raw) is dict and (message.raw.get("role") or "user") not in ROLES
-
-
-def _mend_content(message: Message, i: int, history: History, changes: list[Change], strict: bool) -> Iterator[Message]:
-    """Put right what one content shows by itself; yield it, what it has to be split into, or nothing."""
-    if _is_foreign(message):
+def _repair_content(
+    message: Message, i: int, history: History, work: TwoSidedRepair, strict: bool
+) -> Iterator[Message]:
+    """Repair one content by itself; yield it, its pieces, or nothing."""
+    if work.is_foreign(message):
         yield message
         return
     path = f"contents[{i}]"
-    message = _mend_fields(message, path, changes, alone=len(history) == 1, strict=strict)
-    parts = [_mend_data(part, f"{path}.parts[{j}]", changes) for j, part in enumerate(message.parts)]
+    message = _repair_fields(message, path, work, alone=len(history) == 1, strict=strict)
+    parts = [_repair_data(part, f"{path}.parts[{j}]", work) for j, part in enumerate(message.parts)]
     if strict:
-        parts = [_scrubbed(part, f"{path}.parts[{j}]", changes) for j, part in enumerate(parts)]
-    kept = [part for j, part in enumerate(parts) if not _drops(part, f"{path}.parts[{j}]", changes, strict)]
+        parts = [_strip_unknown_fields(part, f"{path}.parts[{j}]", work) for j, part in enumerate(parts)]
+    kept = [part for j, part in enumerate(parts) if not _drops(part, f"{path}.parts[{j}]", work, strict)]
     if any(one is not other for one, other in zip(parts, message.parts, strict=True)) or len(kept) < len(parts):
         message = message.with_parts(kept)
     if not kept:
-        changes.append(Change("GE-7", "dropped", path, "a content without parts"))
+        work.report("GE-7", "dropped", path, "a content without parts")
         return
-    yield from split_by_side(message, path, changes, codes=_SIDES, names=_SPEAKERS)
+    yield from work.split(message, path)
 
 
-def _mend_fields(message: Message, path: str, changes: list[Change], *, alone: bool, strict: bool) -> Message:
+def _repair_fields(message: Message, path: str, work: TwoSidedRepair, *, alone: bool, strict: bool) -> Message:
     if message.role == "system":
         message = msgspec.structs.replace(message, role="user")
     if type(message.raw) is not dict:
@@ -311,47 +298,47 @@ def _mend_fields(message: Message, path: str, changes: list[Change], *, alone: b
     role = raw.get("role")
     if role not in ("user", "model") and (role or not alone):
         name = "model" if message.role == "assistant" else "user"
-        changes.append(Change("GE-7", "replaced", f"{path}.role", f"the role is now {name!r}"))
+        work.report("GE-7", "replaced", f"{path}.role", f"the role is now {name!r}")
         raw = {**raw, "role": name}
     unknown = [key for key in raw if key not in ("role", "parts")] if strict else []
     if unknown:
-        changes.append(Change("GE-9", "stripped", path, f"fields that a content does not have: {', '.join(unknown)}"))
+        work.report("GE-9", "stripped", path, f"unknown fields {', '.join(unknown)}")
         raw = {key: value for key, value in raw.items() if key not in unknown}
     return message if raw is message.raw else msgspec.structs.replace(message, raw=raw)
 
 
-def _drops(part: Part, path: str, changes: list[Change], strict: bool) -> bool:
-    """Tell whether a part says nothing, or nothing that is to be sent back; and say so."""
+def _drops(part: Part, path: str, work: TwoSidedRepair, strict: bool) -> bool:
+    """Return whether a part is empty or must not be sent back, and report it."""
     if isinstance(part, Text | Reasoning) and not part.text and not (part.raw and signature_of(part.raw)):
-        changes.append(Change("GE-7", "dropped", path, "an empty text"))
+        work.report("GE-7", "dropped", path, "an empty text")
     elif type(part) is Opaque and part.raw == {}:
-        changes.append(Change("GE-7", "dropped", path, "an empty part"))
+        work.report("GE-7", "dropped", path, "an empty part")
     elif type(part) is Reasoning and strict:
-        changes.append(Change("GE-9", "stripped", path, "a thought of the model"))
+        work.report("GE-9", "stripped", path, "a thought of the model")
     else:
         return False
     return True
 
 
-def _mend_data(part: Part, path: str, changes: list[Change]) -> Part:
+def _repair_data(part: Part, path: str, work: TwoSidedRepair) -> Part:
     """Make arguments and responses objects, except in a signed part."""
     if type(part) is ToolCall and part.raw is not None and not part.hosted:
         if part.input is None or type(part.input) is dict or signature_of(part.raw):
             return part
-        changes.append(Change("GE-8", "replaced", path, "the arguments are now an object"))
+        work.report("GE-8", "replaced", path, "the arguments are now an object")
         return msgspec.structs.replace(part, input=as_object(part.input), edited=True)
     if type(part) is ToolResult and part.raw is not None and not part.hosted:
         _, key = kind_of(part.raw)
         response = part.raw[key].get("response")
         if type(response) is dict:
             return part
-        changes.append(Change("GE-8", "replaced", path, "the response is now an object"))
+        work.report("GE-8", "replaced", path, "the response is now an object")
         given = {} if response is None else {"output": output_of(response)}
         return msgspec.structs.replace(part, raw={**part.raw, key: {**part.raw[key], "response": given}})
     return part
 
 
-def _scrubbed(part: Part, path: str, changes: list[Change]) -> Part:
+def _strip_unknown_fields(part: Part, path: str, work: TwoSidedRepair) -> Part:
     """Strip fields that Gemini does not know, except from a signed part."""
     raw = raw_of(part)
     if type(raw) is not dict or type(part) in (Reasoning, Opaque) or signature_of(raw):
@@ -359,11 +346,11 @@ def _scrubbed(part: Part, path: str, changes: list[Change]) -> Part:
     known = _known_fields(raw)
     if known == raw:
         return part
-    changes.append(Change("GE-9", "stripped", path, "fields that Gemini does not know"))
+    work.report("GE-9", "stripped", path, "fields that Gemini does not know")
     return msgspec.structs.replace(part, raw=known)
 
 
-def _aligned(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
+def _align_responses(messages: Sequence[Message], work: TwoSidedRepair) -> list[Message]:
     """Give responses the order, the names and the ids of their calls (GE-8)."""
     out = list(messages)
     answers = pair(messages).answers
@@ -374,16 +361,16 @@ def _aligned(messages: Sequence[Message], path: Callable[[Part], str], changes: 
             continue
         calls = [part for part in message.calls if not part.hosted]
         held = messages[i + 1].parts
-        results = [_as_called(held[place.part], call) for place, call in zip(places, calls, strict=True)]
+        results = [_labelled_as(held[place.part], call) for place, call in zip(places, calls, strict=True)]
         parts = (*results, *[part for part in held if type(part) is not ToolResult])
         if any(one is not other for one, other in zip(parts, held, strict=True)):
-            changes.append(Change("GE-8", "replaced", path(held[0]), "the responses now match their calls one by one"))
+            work.report("GE-8", "replaced", held[0], "the responses now match their calls one by one")
             out[i + 1] = messages[i + 1].with_parts(parts)
     return out
 
 
-def _as_called(result: Part, call: ToolCall) -> Part:
-    """Return a response with the name and the id of its call, or without an id where the call has none."""
+def _labelled_as(result: Part, call: ToolCall) -> Part:
+    """Return a response with the name and id of its call, or without an id where the call has none."""
     if type(result) is not ToolResult or result.raw is None or call.raw is None:
         return result
     value: JsonObject = result.raw[kind_of(result.raw)[1]]
@@ -396,55 +383,10 @@ def _as_called(result: Part, call: ToolCall) -> Part:
     return msgspec.structs.replace(result, raw=raw, name=call.name, call_id=call.id)
 
 
-def _merged(
-    messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change], roles: set[Role]
-) -> list[Message]:
-    """Join neighbours of one role, part by part; a prompt is never joined to the responses before it (GE-6)."""
-    out: list[Message] = []
-    for message in messages:
-        if not out or message.role not in roles or not _joins(out[-1], message):
-            out.append(message)
-            continue
-        code = "GE-1" if message.calls else "GE-7"
-        changes.append(Change(code, "merged", path(message.parts[0]), "this content joined the one before it"))
-        out[-1] = out[-1].with_parts((*out[-1].parts, *message.parts))
-    return out
-
-
-def _parted(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
-    """Put a line of the model's between responses and the prompt behind them."""
-    out: list[Message] = []
-    for message in messages:
-        if out and out[-1].results and message.role == "user" == out[-1].role and not _is_foreign(message):
-            changes.append(Change("GE-7", "added", path(message.parts[0]), "a line of the model's before this prompt"))
-            out.append(Message("assistant", (Text(BRIDGE),)))
-        out.append(message)
-    return out
-
-
-def _joins(earlier: Message, later: Message) -> bool:
-    if earlier.role != later.role or _is_foreign(earlier) or _is_foreign(later):
-        return False
-    return later.role == "assistant" or not earlier.results
-
-
-def _framed(messages: Sequence[Message], changes: list[Change]) -> list[Message]:
-    """Let the user speak first and last."""
+def _add_signatures(messages: Sequence[Message], work: TwoSidedRepair) -> list[Message]:
+    """Add the sentinel where the current turn misses a signature (GE-4)."""
     out = list(messages)
-    if out and out[0].role == "assistant":
-        code = "GE-1" if out[0].calls else "GE-7"
-        changes.append(Change(code, "added", "contents", "a user content at the beginning"))
-        out.insert(0, Message("user", (Text(RESUME_LINE),)))
-    if not out or out[-1].role == "assistant":
-        changes.append(Change("GE-7", "added", "contents", "a user content at the end"))
-        out.append(Message("user", (Text(CONTINUE_LINE),)))
-    return out
-
-
-def _signed(messages: Sequence[Message], path: Callable[[Part], str], changes: list[Change]) -> list[Message]:
-    """Put the sentinel where the current turn misses a signature."""
-    out = list(messages)
-    prompts = (i for i, message in enumerate(out) if _is_prompt(message))
+    prompts = (i for i, message in enumerate(out) if _is_prompt(message, work))
     for i in range(max(prompts, default=-1) + 1, len(out)):
         first = next((part for part in out[i].calls if not part.hosted), None)
         if first is None or (first.raw is not None and not first.edited and signature_of(first.raw)):
@@ -452,18 +394,18 @@ def _signed(messages: Sequence[Message], path: Callable[[Part], str], changes: l
         wire = build_part(first) or {}
         key = SIGNATURES["function_call" in wire]
         signed = msgspec.structs.replace(first, raw={**wire, key: SENTINEL}, edited=False)
-        changes.append(Change("GE-4", "added", path(first), "the stand-in for a signature that is not there"))
+        work.report("GE-4", "added", first, "the documented placeholder for a missing signature")
         out[i] = out[i].with_parts(signed if part is first else part for part in out[i].parts)
     return out
 
 
-def _is_prompt(message: Message) -> bool:
+def _is_prompt(message: Message, work: TwoSidedRepair) -> bool:
     ordinary = any(type(part) is not ToolResult for part in message.parts)
-    return message.role == "user" and ordinary and not _is_foreign(message)
+    return message.role == "user" and ordinary and not work.is_foreign(message)
 
 
 def _answer(call: ToolCall, text: str) -> ToolResult:
-    """Close a call with an error, under the spelling and with the id that the call has."""
+    """Close a call with an error, in the spelling and with the id of the call."""
     _, key = kind_of(call.raw or {})
     called: JsonObject = call.raw[key] if key else {"id": "" if call.id == call.name else call.id, "name": call.name}
     named = {name: called[name] for name in ("id", "name") if called.get(name)}
@@ -472,31 +414,24 @@ def _answer(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, text, call.name, is_error=True, raw=wire)
 
 
-def _carry(results: Sequence[ToolResult]) -> Message:
-    return Message("user", tuple(results))
-
-
-def _path(place: PartPlace, message: Message) -> str:
-    return f"contents[{place.message}].parts[{place.part}]"
-
-
-def _expects_result(call: ToolCall) -> bool:
-    """Tell whether the client runs the call; code that Gemini executes is answered by Gemini."""
-    return not call.hosted
-
-
-PAIR_RULES = PairRules(
-    contract=CONTRACT,
-    codes=PairCodes(
-        open_call="GE-3",
-        orphan_result="GE-2",
-        duplicate_result="GE-3",
-        misplaced_result="GE-2",
-        bad_id="GE-8",
-        reused_id="GE-8",
+_SIDES = Sides(
+    items="contents",
+    parts="parts",
+    roles={**ROLES, "": "user"},
+    names={"assistant": "model", "user": "user", "system": "user"},
+    codes=SideCodes(call="GE-1", result="GE-2", open_call="GE-3", stray_result="GE-2"),
+    order_code=lambda message: "GE-1" if message.calls else "GE-7",
+    pairs=PairRules(
+        contract=CONTRACT,
+        codes=PairCodes(
+            open_call="GE-3",
+            orphan_result="GE-2",
+            duplicate_result="GE-3",
+            misplaced_result="GE-2",
+            bad_id="GE-8",
+            reused_id="GE-8",
+        ),
+        result_role="user",
+        answer=_answer,
     ),
-    answer=_answer,
-    carry=_carry,
-    path=_path,
-    expects_result=_expects_result,
 )

@@ -30,7 +30,7 @@ _ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def rules_for_pairs(base: PairRules) -> PairRules:
+def pair_rules(base: PairRules) -> PairRules:
     """Return a rules_for_pairs that also gives calls the ids Mistral's older tokenizers ask for (MI-5)."""
     rule = IdRule(pattern=_ID.pattern, max_length=9, scope="message")
     contract = msgspec.structs.replace(base.contract, ids=rule)

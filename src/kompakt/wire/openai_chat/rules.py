@@ -152,7 +152,7 @@ def repair(history: History, *, strict: bool = False) -> tuple[list[Message], li
     messages = list(_repair_functions(messages, changes))
     masked = [_masked(message) for message in messages]
     originals = {id(seen): message for seen, message in zip(masked, messages, strict=True)}
-    paired, more = repair_pairs(masked, portable.rules_for_pairs(PAIR_RULES) if strict else PAIR_RULES)
+    paired, more = repair_pairs(masked, portable.pair_rules(PAIR_RULES) if strict else PAIR_RULES, _path)
     changes += more
     messages = [originals.get(id(message)) or _unmasked(message) for message in paired]
     if strict:
@@ -275,14 +275,6 @@ def _asked(raw: Json) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _answer(call: ToolCall, text: str) -> ToolResult:
-    return ToolResult(call.id, text, call.name, is_error=True)
-
-
-def _carry(results: Sequence[ToolResult]) -> Message:
-    return Message("tool", tuple(results))
-
-
 def _path(place: PartPlace, message: Message) -> str:
     part = message.parts[place.part]
     if type(part) is not ToolCall:
@@ -301,8 +293,7 @@ PAIR_RULES = PairRules(
         bad_id="OC-4",
         reused_id="OC-3",
     ),
-    answer=_answer,
-    carry=_carry,
-    path=_path,
+    result_role="tool",
+    answer=lambda call, text: ToolResult(call.id, text, call.name, is_error=True),
     expects_result=lambda call: True,
 )

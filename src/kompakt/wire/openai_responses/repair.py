@@ -125,24 +125,17 @@ def _repair_calls(
                 originals[id(view[place.message])] = one
     kept = [(at, seen) for at, seen in zip(indices, view, strict=True) if seen.parts or seen.raw is not None]
     index_of = {id(seen.raw): at for at, seen in kept}
-    rules = msgspec.structs.replace(PAIR_RULES, path=_GivenPath([at for at, _ in kept]))
-    repaired, paired = repair_pairs([seen for _, seen in kept], rules)
+    repaired, paired = repair_pairs(
+        [seen for _, seen in kept],
+        PAIR_RULES,
+        lambda place, message: part_path(PartPlace(kept[place.message][0], place.part), message),
+    )
     changes += paired
     out: list[IndexedItem] = []
     for seen in repaired:
         known = originals.get(id(seen))
         out += [known] if known else [IndexedItem(index_of.get(id(seen.raw), -1), item) for item in _as_items(seen)]
     return out
-
-
-class _GivenPath:
-    """Returns the path of a place in the given history."""
-
-    def __init__(self, indices: Sequence[int]) -> None:
-        self.indices = indices
-
-    def __call__(self, place: PartPlace, message: Message) -> str:
-        return part_path(PartPlace(self.indices[place.message], place.part), message)
 
 
 def _retype(view: list[Message], call: PartPlace, result: PartPlace, at: int, report: Report) -> None:
@@ -238,7 +231,6 @@ PAIR_RULES = PairRules(
         reused_id="OR-12",
     ),
     answer=_answer,
-    carry=lambda results: Message("tool", tuple(results)),
-    path=part_path,
+    result_role="tool",
     expects_result=expects_result,
 )
