@@ -11,7 +11,7 @@ from tests.cli.running import run
 
 from kompakt.cli import demo_provider as scripted
 from kompakt.gateway.config import load
-from kompakt.gateway.tenancy.keys import hash_of
+from kompakt.gateway.tenancy.tenants import hash_key
 
 
 class TestKeys:
@@ -22,7 +22,7 @@ class TestKeys:
         assert done.code == 0 and "[serve.keys]" in done.err and key not in done.err
         file = tmp_path / "kompakt.toml"
         file.write_text(f"[serve.keys]\n{line}\n")
-        assert load(path=file, environ={}).keys == {hash_of(key): "acme"}
+        assert load(path=file, environ={}).keys == {hash_key(key): "acme"}
 
     @pytest.mark.parametrize("tenant", ["", "a b", "credential-x", "anonymous", "x\ny"])
     def test_a_tenant_that_is_none_has_no_key(self, tenant: str) -> None:

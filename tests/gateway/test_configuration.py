@@ -11,9 +11,9 @@ from tests.gateway.standing import served, settings
 from kompakt.errors import UsageError
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, Upstream, load
 from kompakt.gateway.reload import Reloading
-from kompakt.gateway.tenancy.keys import hash_of
+from kompakt.gateway.tenancy.tenants import hash_key
 
-HASH = hash_of("a key")
+HASH = hash_key("a key")
 
 
 def written(folder: Path, text: str) -> Path:

@@ -13,9 +13,9 @@ from tests.gateway.standing import ADMIN, KEYS, Served, served, settings
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http import health
-from kompakt.gateway.tenancy.keys import hash_of
+from kompakt.gateway.tenancy.tenants import hash_key
 
-HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
+HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 OWN = ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x", "/kompakt/sessions/x/recall?q=a")
 
 
@@ -135,7 +135,7 @@ class TestAccess:
 
     def test_keys_open_what_is_theirs(self) -> None:
         """In their header or as a bearer; a wrong one is refused even here."""
-        made = settings(keys=HASHED, admin_keys=(hash_of(ADMIN),))
+        made = settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))
         foreign = {"host": "gateway.example", "x-forwarded-for": "10.0.0.1"}
         with served(made) as gate:
             for key in (*KEYS, ADMIN):

@@ -25,7 +25,7 @@ from tests.provider.counting import count_head, count_item
 
 import kompakt
 from kompakt.gateway.concurrency import KeyedLocks
-from kompakt.gateway.tenancy.registry import PLACE
+from kompakt.gateway.tenancy.tenants import REGISTRY_TENANT
 
 Vanish = Callable[[Gate, str], None]
 ROUNDS = (10, 30, 32, 34, 60, 62, 90, 92)
@@ -167,7 +167,7 @@ def test_tenants_are_listed_again_after_everything_was_lost() -> None:
             assert answer.status_code == 200 and "x-kompakt-tenant" not in answer.headers
 
         async def tenants(store: kompakt.Store) -> list[str]:
-            return [head.id.decode() for head in await store.records.heads(PLACE)]
+            return [head.id.decode() for head in await store.records.heads(REGISTRY_TENANT)]
 
         assert on_store(server.url, tenants) == [tenant]
 

@@ -12,10 +12,9 @@ from tests.gateway.standing import ADMIN, KEYS, Served, served, settings
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenancy.keys import hash_of
-from kompakt.gateway.tenancy.tenants import Tenant, tenant_of
+from kompakt.gateway.tenancy.tenants import Tenant, hash_key, tenant_of
 
-HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
+HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 A, B = ({"x-kompakt-key": key} for key in KEYS)
 BOSS = {"x-kompakt-key": ADMIN}
 ODD = 'a "<script>alert(1)</script>&x=1'
@@ -39,7 +38,7 @@ async def fill(gate: Served, tenant: Tenant, names: list[str], *, compacted: boo
 @pytest.fixture(scope="module")
 def gate() -> Iterator[Served]:
     """A gateway with keys and some sessions of both tenants, one of which has an odd name."""
-    with served(settings(keys=HASHED, admin_keys=(hash_of(ADMIN),))) as made:
+    with served(settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))) as made:
         made.run(fill(made, Tenant("tenant-a", "key"), ["one", "two", "folder/three", ODD]))
         made.run(fill(made, Tenant("tenant-b", "key"), ["one", "only-b"], compacted=False))
         yield made

@@ -19,7 +19,7 @@ from tests.gateway.upstreams import Upstream, wait_for
 
 from kompakt.errors import UsageError
 from kompakt.gateway.config import load
-from kompakt.gateway.tenancy.keys import hash_of
+from kompakt.gateway.tenancy.tenants import hash_key
 
 ROUTES = [
     ("GET", "/healthz"),
@@ -116,7 +116,7 @@ class TestHeaders:
 
     def test_a_key_is_enough(self) -> None:
         """Behind a proxy of the operator's, under whatever name: no web page of somebody else knows a key."""
-        with served(settings(keys=hashed(KEYS), admin_keys=(hash_of(ADMIN),))) as gate:
+        with served(settings(keys=hashed(KEYS), admin_keys=(hash_key(ADMIN),))) as gate:
             for key in (*KEYS, ADMIN):
                 assert gate.get("/healthz", host="gateway.example", x_kompakt_key=key).status_code == 200
             assert gate.get("/healthz", host="gateway.example", x_kompakt_key="wrong").status_code == 403

@@ -15,12 +15,20 @@ from kompakt.errors import StoreUnavailable
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.tenancy.keys import hash_of, make_key
-from kompakt.gateway.tenancy.registry import Registry, secret_in
-from kompakt.gateway.tenancy.tenants import Tenant, is_admin, is_private, tenant_of, tenant_of_key
+from kompakt.gateway.tenancy.tenants import (
+    Tenant,
+    TenantRegistry,
+    hash_key,
+    is_admin,
+    is_private,
+    load_secret,
+    make_key,
+    tenant_of,
+    tenant_of_key,
+)
 from kompakt.session.store import open_store
 
-HASHED = {hash_of(key): tenant for key, tenant in KEYS.items()}
+HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 KEY = next(iter(KEYS))
 
 
@@ -105,7 +113,7 @@ class TestKeys:
 
     def test_an_administrators_key_is_no_tenants(self) -> None:
         """It sees; it sends nothing."""
-        made = settings(keys=HASHED, admin_keys=(hash_of("boss"),))
+        made = settings(keys=HASHED, admin_keys=(hash_key("boss"),))
         assert is_admin("boss", made) and not is_admin(KEY, made)
         with pytest.raises(GatewayError):
             who(made, x_kompakt_key="boss")
@@ -120,9 +128,9 @@ class TestKeys:
 class TestRegistry:
     async def _twice(self, url: str) -> tuple[list[bool], set[str]]:
         async with await open_store(url) as store:
-            one, other = Registry(store, Metrics()), Registry(store, Metrics())
+            one, other = TenantRegistry(store, Metrics()), TenantRegistry(store, Metrics())
             found = [await one.is_new("acme"), await one.is_new("acme"), await other.is_new("acme")]
-            return found, {await secret_in(store), await secret_in(store)}
+            return found, {await load_secret(store), await load_secret(store)}
 
     def test_a_tenant_is_new_once_wherever_it_is_asked(self, tmp_path: Any) -> None:
         """Replicas agree, on the tenants and on the secret."""
@@ -135,7 +143,7 @@ class TestRegistry:
 
         async def work() -> tuple[list[bool], str]:
             async with await open_store("memory:") as store:
-                registry = Registry(store, metrics := Metrics())
+                registry = TenantRegistry(store, metrics := Metrics())
 
                 async def fails(key: str) -> None:
                     raise StoreUnavailable("gone")

@@ -124,12 +124,12 @@ def _run(flags: dict[str, Any]) -> None:
 def _print_key(tenant: str) -> None:
     """Print a key, which nobody can print again, and what to write down of it."""
     from kompakt.gateway.config import check_tenant
-    from kompakt.gateway.tenancy.keys import hash_of, make_key
+    from kompakt.gateway.tenancy.tenants import hash_key, make_key
 
     check_tenant(tenant)
     key = make_key()
     typer.echo(key)
-    typer.echo(f'"{hash_of(key)}" = "{tenant}"')
+    typer.echo(f'"{hash_key(key)}" = "{tenant}"')
     typer.echo(
         "The first line is the key: the client sends it in x-kompakt-key, and it is kept nowhere.\n"
         "The second belongs under [serve.keys] in kompakt.toml; a running gateway takes it up by itself.",

@@ -43,8 +43,7 @@ from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.routes import Route, route_of
 from kompakt.gateway.storage.records import PAUSE, LazyRecords
 from kompakt.gateway.storage.storage import GatewayStorage
-from kompakt.gateway.tenancy.registry import PATIENCE, Registry, keep_secret, secret_in
-from kompakt.gateway.tenancy.tenants import Tenant, tenant_of
+from kompakt.gateway.tenancy.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
 from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store
 from kompakt.store.records import Records
@@ -73,7 +72,7 @@ class Gateway:
 
     store: Store
     client: httpx.AsyncClient
-    registry: Registry
+    registry: TenantRegistry
     keeping: GatewayStorage
     handler: Handler
 
@@ -110,7 +109,7 @@ class Gateway:
             self._has_own_secret = bool(self.settings.secret)
             adopting = None if self.settings.secret else await self._secret()
             self.keeping = GatewayStorage(self.store, self.metrics, on_loss=self._lost)
-            self.registry = Registry(self.store, self.metrics)
+            self.registry = TenantRegistry(self.store, self.metrics)
             async with _client(self.settings, self._transport) as self.client:
                 self.handler = self._make(self)
                 try:
@@ -127,7 +126,7 @@ class Gateway:
     async def _secret(self) -> asyncio.Task[None] | None:
         """Take the store's secret; while the store is away one of our own, and whoever is named by it is named anew."""
         try:
-            secret = await with_timeout(secret_in(self.store), PATIENCE)
+            secret = await with_timeout(load_secret(self.store), PATIENCE)
         except StoreError:
             self.settings = msgspec.structs.replace(self.settings, secret=secrets.token_hex(32))
             return asyncio.create_task(self._adopted())
@@ -139,7 +138,7 @@ class Gateway:
         while True:
             await asyncio.sleep(PAUSE)
             try:
-                secret = await with_timeout(secret_in(self.store), PATIENCE)
+                secret = await with_timeout(load_secret(self.store), PATIENCE)
             except StoreError:
                 continue
             self.settings = msgspec.structs.replace(self.settings, secret=secret)
@@ -148,13 +147,13 @@ class Gateway:
 
     def _lost(self) -> None:
         """Put back what every replica needs, after a session disappeared: perhaps the whole store was emptied."""
-        self.registry.doubt()
+        self.registry.recheck()
         if not self._has_own_secret and (self._restoring is None or self._restoring.done()):
             self._restoring = asyncio.create_task(self._restored())
 
     async def _restored(self) -> None:
         try:
-            await with_timeout(keep_secret(self.store, self.settings.secret), PATIENCE)
+            await with_timeout(restore_secret(self.store, self.settings.secret), PATIENCE)
         except StoreError as error:
             self.metrics.store_failures.inc()
             _log.warning("the secret cannot be put back into the store: %s", error)

@@ -32,8 +32,7 @@ from kompakt.gateway.request.labels import Label, label_name
 from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.storage import Owner
 from kompakt.gateway.tenancy.access import Access, access_of
-from kompakt.gateway.tenancy.registry import PLACE, heads_of
-from kompakt.gateway.tenancy.tenants import is_named
+from kompakt.gateway.tenancy.tenants import REGISTRY_TENANT, heads_of, is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.session.session import Session
 from kompakt.session.store import Store
@@ -231,7 +230,7 @@ class Api:
         asked = request.query_params.get("tenant")
         if asked is None or (access.owner is not None and access.owner.tenant == asked):
             return access
-        if access.owner is not None or asked == PLACE:
+        if access.owner is not None or asked == REGISTRY_TENANT:
             raise _missing()
         return Access(Owner(asked, ""))
 

@@ -19,7 +19,7 @@ from kompakt.errors import StoreError
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http.metrics import CONTENT_TYPE
 from kompakt.gateway.tenancy.access import access_of
-from kompakt.gateway.tenancy.registry import PLACE
+from kompakt.gateway.tenancy.tenants import REGISTRY_TENANT
 from kompakt.version import __version__
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Health:
     async def _store(self) -> str:
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.gateway.store.records.notes(PLACE, ["secret"])
+                await self.gateway.store.records.notes(REGISTRY_TENANT, ["secret"])
         except (StoreError, TimeoutError):
             return "not reachable"
         return "ok"

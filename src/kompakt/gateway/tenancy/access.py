@@ -1,12 +1,12 @@
-"""Who may reach a local gateway at all, and who may see what it knows: the session API, ``/inspect``, ``/metrics``.
+"""Access control: who may send requests to a local gateway, and who may see sessions, ``/inspect`` and ``/metrics``.
 
-A browser on the same machine can reach a gateway on the loopback for any page that it shows: by a request to
-127.0.0.1, or under a foreign name that resolves to it. So on every route the Host must be a name of the loopback or one
-that is configured, and the Origin, where there is one, the gateway's own or one that is configured. Programs that are
-no browsers send no Origin and notice nothing. A key of the gateway says more than either and passes.
+Any web page in a browser on the same machine can send requests to a gateway on the loopback: to 127.0.0.1 directly, or
+to a foreign name that resolves to it (DNS rebinding). On every route the Host must therefore be a loopback name or a
+configured one, and the Origin, if present, the gateway's own or a configured one. Programs other than browsers send no
+Origin and are not affected. A valid gateway key passes both checks, because no web page knows it.
 
-What the gateway knows is shown to a key, or to the machine itself. What passed through another proxy is not from the
-machine itself.
+Sessions and metrics are visible to a key, or to clients on the same machine. A request that passed through another
+proxy does not count as local.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|::1|::ffff:127(?:\.\d{1,3}){3}")
 _NAMES = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
 _LOCAL = re.compile(rf"localhost|{_LOOPBACK.pattern}", re.IGNORECASE)
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
-"""Names under which containers reach their host; nobody can register them, so no page can come from them."""
+"""Names under which containers reach their host. They cannot be registered, so no web page can use them."""
 _PORT = re.compile(r":\d+$")
 _DEFAULT_PORT = re.compile(r":(?:80|443)$")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
 class Access(NamedTuple):
-    """What somebody may see."""
+    """Which sessions a request may see."""
 
     owner: Owner | None
-    """Whose sessions; ``None`` for those of all tenants."""
+    """The owner of the sessions; ``None`` for the sessions of all tenants."""
     is_keyless: bool = False
-    """Whether tenants have keys and none was shown."""
+    """Whether keys are configured and the request has none."""
 
 
 def check_site(scope: Scope, settings: GatewayConfig) -> None:
-    """Refuse requests that a web page of somebody else sends to a gateway on the loopback.
+    """Reject requests that a foreign web page sends to a gateway on the loopback.
 
     Raises:
-        GatewayError: the Host is no name of this gateway, or the Origin is another site.
+        GatewayError: the Host is not a name of this gateway, or the Origin is a foreign site.
     """
     if not (settings.allowed_hosts or is_loopback(settings.host) or is_loopback((scope.get("server") or ("",))[0])):
         return
@@ -65,7 +65,7 @@ def check_site(scope: Scope, settings: GatewayConfig) -> None:
     if host and not _is_own(host, settings):
         raise GatewayError(
             403,
-            "the Host header is not a name of this gateway; a name in front of it is allowed with --allow-host NAME",
+            "the Host header is not a name of this gateway; allow a name with --allow-host NAME",
             code="host_not_allowed",
         )
     origin = headers.get("origin", "").lower()
@@ -76,13 +76,13 @@ def check_site(scope: Scope, settings: GatewayConfig) -> None:
     if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise GatewayError(
             403,
-            "web pages of other sites may not use this gateway; allow one with --allow-origin ORIGIN",
+            "web pages of other origins may not use this gateway; allow one with --allow-origin ORIGIN",
             code="origin_not_allowed",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine only."""
+    """Tell whether an address is reachable from this machine only."""
     return _LOCAL.fullmatch(host) is not None
 
 
@@ -92,7 +92,7 @@ def _is_own(host: str, settings: GatewayConfig) -> bool:
 
 
 def _has_key(headers: Headers, settings: GatewayConfig) -> bool:
-    """Tell whether a request shows a key of the gateway, which no web page of somebody else knows."""
+    """Tell whether a request has a valid gateway key."""
     if not settings.keys and not settings.admin_keys:
         return False
     key = headers.get(KEY_HEADER) or _bearer(headers)
@@ -100,10 +100,10 @@ def _has_key(headers: Headers, settings: GatewayConfig) -> bool:
 
 
 def access_of(request: Request, settings: GatewayConfig) -> Access:
-    """Say what whoever asks may see.
+    """Return which sessions a request may see.
 
     Raises:
-        GatewayError: nothing.
+        GatewayError: the key is invalid, or there is none and the client is on another machine.
     """
     key = request.headers.get(KEY_HEADER) or _bearer(request.headers)
     if key and (settings.keys or settings.admin_keys):
@@ -113,11 +113,11 @@ def access_of(request: Request, settings: GatewayConfig) -> Access:
         if tenant is not None:
             return Access(Owner.of(Tenant(tenant, "key")))
         if KEY_HEADER in request.headers:
-            raise GatewayError(401, f"the key in {KEY_HEADER} is not known", code="invalid_kompakt_key")
+            raise GatewayError(401, f"the key in {KEY_HEADER} is invalid", code="invalid_kompakt_key")
     if not is_local(request):
         raise GatewayError(
             403,
-            f"this is shown to a key in {KEY_HEADER}, or on the gateway's own machine under the name localhost",
+            f"access requires a key in {KEY_HEADER}, or a client on the gateway's machine that connects to localhost",
             code="not_allowed",
         )
     return _local(request, settings)
@@ -129,7 +129,7 @@ def _bearer(headers: Headers) -> str:
 
 
 def _local(request: Request, settings: GatewayConfig) -> Access:
-    """Say whose sessions the machine itself sees: all, unless tenants are told apart by more than a credential."""
+    """Return which sessions a local client sees: all, unless keys or a tenant header are configured."""
     if settings.tenant_header is not None and request.headers.get(settings.tenant_header):
         return Access(Owner.of(tenant_of(request.headers, {}, settings)))
     if settings.keys or settings.tenant_header is not None:
@@ -140,7 +140,7 @@ def _local(request: Request, settings: GatewayConfig) -> Access:
 
 
 def is_local(request: Request) -> bool:
-    """Tell whether a request is from this machine and from nobody who only pretends."""
+    """Tell whether a request comes from this machine, directly and not on behalf of a web page."""
     headers = request.headers
     if request.client is None or not _LOOPBACK.fullmatch(request.client.host):
         return False
