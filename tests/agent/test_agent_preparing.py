@@ -131,7 +131,7 @@ def test_a_preparation_that_breaks_never_breaks_the_run(monkeypatch: pytest.Monk
         raise RuntimeError("no plan")
 
     async def main() -> None:
-        monkeypatch.setattr("kompakt.session.prepared_compaction.CompactionPlan.prepared", broken)
+        monkeypatch.setattr("kompakt.session.compaction.CompactionPlan.prepare", broken)
         seen, client, _ = await ran(Writer())
         assert seen.count(Compacted) > 0 and "told by the writer" in str(client.texts)
         assert "no plan" in caplog.text and not any(map(str.startswith, reasons(seen), ["prepared"] * 9))

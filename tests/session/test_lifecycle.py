@@ -191,7 +191,7 @@ class TestFailures:
                     await session.compact(20)
             assert await seen(session) == before
             timeline = (await session.reader()).timeline
-            assert [type(event.deed) for event in timeline.done] == [CompactionFailure, CompactionFailure]
+            assert [type(one.event) for one in timeline.events] == [CompactionFailure, CompactionFailure]
             assert await session.pending() == {}
             assert not (await session.compact(1_000_000)).changed
             assert await session.verify() == []

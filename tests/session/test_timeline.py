@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.session.making import fresh, run, turns
 
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
-from kompakt.session.resume_prompt import mid_step
+from kompakt.session.projection import mid_step
 from kompakt.session.timeline import (
     CompactionFailure,
     CompactionRecord,
@@ -62,8 +62,8 @@ class TestTimeline:
         assert timeline(one, two, Undo(event=1), Undo(event=2)).pivot is None
         assert timeline(one, two, Revert(turn=1, dead=(8, 12))).pivot == one
         assert timeline(one, two, Revert(turn=1, dead=(8, 12)), Undo(event=3)).pivot == two
-        assert timeline(one, two, Undo(event=2)).mute == {11}
-        assert timeline(one, two).mute == set()
+        assert timeline(one, two, Undo(event=2)).muted == {11}
+        assert timeline(one, two).muted == set()
 
     def test_requests_are_answered_once(self) -> None:
         """By a compaction, also one that was taken back, or by a failure that gives them up."""
@@ -73,9 +73,9 @@ class TestTimeline:
     def test_edits_and_pins_count_until_taken_back(self) -> None:
         """The newest words of a summary; the pins in the order they were set."""
         one, said = compaction("a", 5), [SummaryEdit(compaction="a", text=words) for words in ("x", "y")]
-        assert timeline(one, *said).rewording(one) == "y"
-        assert timeline(one, *said, Undo(event=3)).rewording(one) == "x"
-        assert timeline(one, *said).rewording(compaction("b", 5)) is None
+        assert timeline(one, *said).edited_summary(one) == "y"
+        assert timeline(one, *said, Undo(event=3)).edited_summary(one) == "x"
+        assert timeline(one, *said).edited_summary(compaction("b", 5)) is None
         pins = [Pin(text="a"), Pin(text="b"), Pin(text="a"), Pin(text="c"), Pin(text="c", pinned=False)]
         assert timeline(*pins).pins == ("b", "a")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import KompaktError
-from kompakt.session.compaction import CompactionOptions, PreparedCompaction, SessionCompaction
-from kompakt.session.prepared_compaction import CompactionPlan, plan, publish
+from kompakt.session.compaction import CompactionOptions, CompactionPlan, SessionCompaction
+from kompakt.session.compaction_record import PreparedCompaction
 from kompakt.session.session import Session
 
 _log = logging.getLogger("kompakt.agent")
@@ -48,14 +48,14 @@ class BackgroundCompaction:
         """Whether a preparation has finished or failed."""
         return self._failed or (self._task is not None and self._task.done())
 
-    async def start(self, wish: CompactionOptions) -> None:
+    async def start(self, options: CompactionOptions) -> None:
         """Read the session, then prepare its compaction in a task."""
         try:
-            self._plan = await plan(self._session, wish)
+            self._plan = await CompactionPlan.read(self._session, options)
         except KompaktError as error:
             self._fail(error)
             return
-        self._task = asyncio.create_task(self._plan.prepared())
+        self._task = asyncio.create_task(self._plan.prepare())
 
     async def publish(self, *, fits: Callable[[PreparedCompaction], bool]) -> SessionCompaction | None:
         """Wait for the preparation and write it to the store; return ``None`` if there is none that can be used."""
@@ -70,7 +70,7 @@ class BackgroundCompaction:
             self._fail(error)
             return None
         prepared = self._task.result()
-        return await publish(self._session, self._plan, prepared) if fits(prepared) else None
+        return await self._plan.publish(self._session, prepared) if fits(prepared) else None
 
     def _fail(self, error: object) -> None:
         self._failed = True

@@ -29,7 +29,8 @@ from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compaction import CompactionOptions, PreparedCompaction, SessionCompaction
+from kompakt.session.compaction import CompactionOptions, SessionCompaction
+from kompakt.session.compaction_record import PreparedCompaction
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from kompakt.model.groups import is_request
 from kompakt.model.messages import JsonObject, Message, Opaque
 from kompakt.model.phrases import UNREADABLE
 from kompakt.session.compaction import SessionCompaction
-from kompakt.session.provider_compaction import ProviderView, publish
+from kompakt.session.replacement import ProviderView, publish
 from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")

@@ -1,42 +1,42 @@
-"""The lifecycle of a compaction: one read, a pure preparation that may wait for a summarizer, one commit.
+"""The lifecycle of a compaction: read the session once, prepare without touching the store, commit once.
 
-A request to compact is durable: until the commit nothing is changed, so a crash costs the summary and nothing else, and
-the request is found again. An automatic compaction writes its request before it waits for a summarizer; without one it
-writes the request in the same commit. One compaction of a session runs at a time; those who waited use its result.
+A request to compact (a marker) is durable. Nothing changes until the commit, so a crash loses at most a summary, and
+the next compaction finds the request again. An automatic compaction writes its marker before it waits for a summarizer;
+without a summarizer, marker and result are one commit. A lock allows one compaction of a session at a time; callers
+that waited for it find the result of the first.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from secrets import token_hex
+from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
 from kompakt import api
+from kompakt.engine.compaction import telemetry
 from kompakt.engine.compaction.compact import Order, proceed
-from kompakt.engine.compaction.policies import AnyPolicy, policy_named
+from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, balanced
-from kompakt.engine.compaction.telemetry import announce
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.saved_state import Kept, State, state_of
-from kompakt.engine.pivot.summarizer import MAX_FAULT, Summarizer
-from kompakt.engine.strategies import Strategy
+from kompakt.engine.pivot.saved_state import Kept, state_of
+from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, Summarizer
+from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
-from kompakt.model.tokens import Tokenizer, count
+from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT
+from kompakt.model.tokens import Counter, Tokenizer, count
+from kompakt.session.compaction_record import RECOVERABLE, PreparedCompaction, build_record
 from kompakt.session.draft import Draft
-from kompakt.session.projection import ResumedSession, project_session, resume_session
+from kompakt.session.lock import hold
+from kompakt.session.projection import ResumedSession, mid_step, project_session, resume_session
 from kompakt.session.reader import SessionReader
-from kompakt.session.resume_prompt import mid_step, resuming, room_for
-from kompakt.session.retrying_summarizer import with_summarizer
 from kompakt.session.row_codec import RowCodec
-from kompakt.session.timeline import CompactionFailure, CompactionRecord, Frame, ViewEntry
-from kompakt.store.codec import encode
+from kompakt.session.timeline import CompactionFailure, ViewEntry
 from kompakt.store.records import Fence, Head
 from kompakt.wire.registry import WIRES
 
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("kompakt.session")
 
 TRIES = 3
-"""How often a compaction is worked out again because the session was changed meanwhile."""
+"""How often a compaction is prepared again because the session changed in the meantime."""
 
-RECOVERABLE = "everything that was left out is in the store"
+RESUME_SOURCE = "kompakt.resume"
+"""``source_id`` of the message that asks the agent to continue."""
 
 
 class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants of a compaction."""
+    """The arguments of a compaction."""
 
     budget: int | Budget | None = None
     policy: AnyPolicy = "default"
@@ -61,252 +62,52 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokenizer: Tokenizer | None = None
     reason: str | None = None
-    """Why to compact now, whether or not the budget is due; ``None`` compacts only when it is, or on request."""
+    """Compact now and report this reason; ``None`` compacts only if the budget is exceeded or a request is pending."""
 
 
 class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to compact."""
+    """The outcome of ``Session.compact``."""
 
     id: str | None
-    """The compaction that the session stands on now."""
+    """The newest compaction of the session."""
     changed: bool
-    """Whether it was made just now."""
+    """Whether this call made it."""
     tokens_before: int
     tokens_after: int
     report: Report | None = None
 
 
-class PreparedCompaction(msgspec.Struct):
-    """A compaction that only waits to be written."""
+async def compact(session: Session, options: CompactionOptions, fence: Fence) -> SessionCompaction:
+    """Compact a session if that is due. The caller holds the lock of ``fence``.
 
-    record: CompactionRecord
-    summary: str
-    report: Report
-    asks: bool = False
-    """Whether the agent is asked to go on."""
-    changed: bool = True
-    """Whether there is anything to write: a trigger may fire and its strategy find nothing to do."""
-
-
-async def compact(session: Session, wish: CompactionOptions, fence: Fence) -> SessionCompaction:
-    """Compact a session whose lock is held, when there is a reason to: one read, one commit."""
+    Raises:
+        DoesNotFit: what must stay is larger than the budget; the failure is recorded.
+        Conflict: the session changed during every attempt.
+    """
     for _ in range(TRIES):
         reader = await session.reader()
-        now = await resume_session(reader, model=wish.model, tokenizer=wish.tokenizer)
-        policy, tokens, triggered = policy_named(wish.policy), now.context.projected_tokens, False
-        if not now.markers and wish.reason is None:
-            triggered = not budget_of(now, wish).due(tokens)
+        now = await resume_session(reader, model=options.model, tokenizer=options.tokenizer)
+        policy, tokens, triggered = policy_named(options.policy), now.context.projected_tokens, False
+        if not now.markers and options.reason is None:
+            triggered = not budget_of(now, options).due(tokens)
             if triggered and policy.due(now.context) is None:
-                return standing(reader, tokens)
-        if not now.markers and not triggered and (wish.summarizer is not None or policy.awaits):
-            if not await _request(session, reader, now, wish):
+                return unchanged(reader, tokens)
+        if not now.markers and not triggered and (options.summarizer is not None or policy.awaits):
+            if not await _request(session, reader, now, options):
                 continue
         try:
-            prepared = await prepare_from(reader, now, wish, now.markers, triggered=triggered)
+            prepared = await prepare_from(reader, now, options, now.markers, triggered=triggered)
         except DoesNotFit as error:
-            _log.warning("session %r was not compacted: %s", session.id, error)
-            given_up = tuple(seq for seq, marker in now.markers.items() if marker.auto)
-            failure = CompactionFailure(reason=str(error)[:MAX_FAULT], markers=given_up)
+            _log.warning("session %r not compacted: %s", session.id, error)
+            dropped = tuple(seq for seq, marker in now.markers.items() if marker.auto)
+            failure = CompactionFailure(reason=str(error)[:MAX_FAULT], markers=dropped)
             await session.do(lambda _, failure=failure: [failure])
             raise
         if not prepared.changed:
-            return standing(reader, tokens)
-        if await written(session, prepared, reader, fence):
-            return told(prepared)
-    raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
-
-
-async def _request(session: Session, reader: SessionReader, now: ResumedSession, wish: CompactionOptions) -> bool:
-    """Write a marker before a compaction that waits for a summarizer; false when somebody else has written since."""
-    marker = Marker(reason=wish.reason)
-    row = await session.request_compaction(auto=True, reason=wish.reason)
-    if row != reader.head.rows + 1:
-        return False
-    reader.head = msgspec.structs.replace(reader.head, rows=row, tip=row)
-    now.markers = {row: marker}
-    return True
-
-
-def told(prepared: PreparedCompaction) -> SessionCompaction:
-    """Let everyone know that a compaction is written."""
-    announce(prepared.report)
-    record = prepared.record
-    return SessionCompaction(
-        id=record.id,
-        changed=True,
-        tokens_before=record.tokens_before,
-        tokens_after=record.tokens_after,
-        report=prepared.report,
-    )
-
-
-def standing(reader: SessionReader, tokens: int) -> SessionCompaction:
-    """Say what a session stands on when nothing was done."""
-    pivot = reader.timeline.pivot
-    return SessionCompaction(
-        id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens
-    )
-
-
-async def written(session: Session, prepared: PreparedCompaction, reader: SessionReader, fence: Fence) -> bool:
-    """Write a compaction in one batch, unless something was done to the session as a whole meanwhile."""
-    stale = False
-
-    async def make(head: Head) -> Draft:
-        nonlocal stale
-        draft = Draft(head, reader.codec)
-        stale = (head.created, head.events) != (reader.head.created, reader.head.events)
-        if not stale:
-            write(draft, prepared, reader.codec, asks=prepared.asks and not await _goes_on(session, reader, head))
-        return draft
-
-    await session.write(make, fence=fence)
-    return not stale
-
-
-async def _goes_on(session: Session, reader: SessionReader, head: Head) -> bool:
-    """Tell whether a step has begun since a compaction was prepared, and is not over."""
-    if head.rows == reader.head.rows:
-        return False
-    now = await resume_session(await session.reader())
-    return mid_step(now.context.messages, now.context.contract)
-
-
-def budget_of(session: ResumedSession, wish: CompactionOptions) -> Budget:
-    """Return the budget that a wish means for a session."""
-    model, policy = wish.model or session.history.model, policy_named(wish.policy)
-    return api.budget_for(wish.budget, model, policy, request=session.history)
-
-
-def order_of(
-    session: ResumedSession, wish: CompactionOptions, markers: Mapping[int, Marker], pins: tuple[str, ...]
-) -> Order:
-    """Say what is asked of the engine."""
-    said = [marker.instructions for marker in markers.values() if marker.instructions]
-    policy = policy_named(wish.policy)
-    return Order(
-        budget=budget_of(session, wish),
-        policy=policy,
-        counter=session.context.counter,
-        pins=pins,
-        instructions="\n".join(filter(None, [*said, wish.instructions])) or None,
-        manual_thinking=WIRES[session.history.format].manual_thinking(session.history.body),
-        references=session.names,
-    )
-
-
-async def prepare_from(
-    reader: SessionReader,
-    session: ResumedSession,
-    wish: CompactionOptions,
-    markers: Mapping[int, Marker],
-    *,
-    triggered: bool = False,
-) -> PreparedCompaction:
-    """Work out a compaction of what was read; the store is not touched.
-
-    Without markers the compaction is automatic, and its marker is written together with it. ``triggered`` runs what the
-    policy's triggers ask for and nothing else.
-
-    Raises:
-        DoesNotFit: what must stay is larger than the budget.
-    """
-    began = time.perf_counter()
-    order = order_of(session, wish, markers, reader.timeline.pins)
-    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, wish.summarizer, reader.codec))
-    before = session.context.projected_tokens
-    auto = is_auto(markers)
-    asks = auto and not mid_step(session.context.messages, session.context.contract)
-    order = msgspec.structs.replace(order, spare=_mending(session) + (room_for(order.counter) if asks else 0))
-    replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
-    outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
-    steps, budget = outcome.steps, order.budget
-    reason = (wish.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
-    account = _Account(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
-    failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
-    failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
-    prepared = recorded(reader, session, outcome.context, account, markers=markers, auto=auto, failures=failures)
-    summarized = not triggered or outcome.context.summary_text is not None
-    prepared.asks = asks and summarized and not outcome.context.single_message  # which asks to go on by itself
-    prepared.changed = not triggered or outcome.reason is not None
-    return prepared
-
-
-def _reason(markers: Mapping[int, Marker], budget: Budget, tokens: int) -> str:
-    """Say why a compaction is made: the budget, what the requests say, or that somebody asked."""
-    if budget.due(tokens):
-        return f"over {budget.trigger} tokens"
-    given = [marker.reason for marker in markers.values() if marker.reason]
-    if given or not is_auto(markers):
-        return given[-1] if given else "asked for"
-    return f"over {budget.trigger} tokens, as the provider counts"
-
-
-class _Account(NamedTuple):
-    """What is told of a compaction beside what can be seen."""
-
-    policy: str
-    reason: str
-    tokens: int
-    """What there was before."""
-    budget: int = 0
-    steps: tuple[Step, ...] = ()
-    seconds: float = 0.0
-
-
-def recorded(
-    reader: SessionReader,
-    session: ResumedSession,
-    context: Context,
-    account: _Account,
-    *,
-    markers: Mapping[int, Marker] = MappingProxyType({}),
-    auto: bool = False,
-    failures: tuple[str, ...] = (),
-) -> PreparedCompaction:
-    """Put what a context shows into a record."""
-    state, kept = state_of(context)
-    report = msgspec.structs.replace(_report(session, context, account, state), failures=failures)
-    brief = msgspec.structs.replace(report, actions=())  # one for each message that was ever there: told, not kept
-    frame = Frame(view=tuple(_entry(session, one, reader.codec) for one in kept), state=state, report=brief)
-    record = CompactionRecord(
-        id=new_id(),
-        frame=frame_text(frame),
-        covers_to=_covers_to(session, kept, reader),
-        tip=reader.head.rows,
-        markers=tuple(markers),
-        auto=auto,
-        reason=report.reason,
-        policy=report.policy,
-        tokens_before=report.tokens_before,
-        tokens_after=report.tokens_after,
-        failures=failures,
-    )
-    return PreparedCompaction(record, state.summary, report)
-
-
-def is_auto(markers: Mapping[int, Marker]) -> bool:
-    """Tell whether a compaction is automatic: no person asked for it."""
-    return all(marker.auto for marker in markers.values())
-
-
-def _mending(session: ResumedSession) -> int:
-    """Count what has to be added to a broken history so that the provider takes it."""
-    shown = project_session(session)
-    if not shown.repairs:
-        return 0
-    repaired = api.parse(shown.payload, session.history.format)
-    return max(0, count(repaired, session.context.counter).total - shown.tokens)
-
-
-def new_id() -> str:
-    """Name a compaction."""
-    return f"c{token_hex(6)}"
-
-
-def frame_text(frame: Frame) -> str:
-    """Write a frame as JSON."""
-    return encode(msgspec.to_builtins(frame)).decode()
+            return unchanged(reader, tokens)
+        if await commit(session, prepared, reader, fence):
+            return announce(prepared)
+    raise _changed_too_often(session)
 
 
 async def apply(
@@ -317,9 +118,9 @@ async def apply(
     tokenizer: Tokenizer | None = None,
     reason: str | None = None,
 ) -> SessionCompaction:
-    """Run one strategy on what is stored; nothing is written when it changes nothing.
+    """Run one strategy on the session; nothing is written if it changes nothing.
 
-    The reason is the caller's, else what the strategy states in its attribute ``reason``.
+    ``reason`` defaults to the attribute ``reason`` of the strategy.
     """
     for _ in range(TRIES):
         reader = await session.reader()
@@ -327,73 +128,338 @@ async def apply(
         now.context.pinned_texts = list(reader.timeline.pins)
         before, began = now.context.projected_tokens, time.perf_counter()
         if not await strategy(now.context):
-            return standing(reader, before)
+            return unchanged(reader, before)
         if now.context.is_rewritten:
             now.context.strip_reasoning()
             now.context.note_pins()
         name = getattr(strategy, "__name__", None) or type(strategy).__name__
         why = reason or getattr(strategy, "reason", None) or "asked for"
-        account = _Account(name, why, before, seconds=time.perf_counter() - began)
-        prepared = recorded(reader, now, now.context, account)
-        if await written(session, prepared, reader, fence):
-            return told(prepared)
-    raise Conflict(f"session {session.id!r} is changed faster than it can be compacted; try again later")
+        run = _Run(name, why, before, seconds=time.perf_counter() - began)
+        prepared = _prepared(reader, now, now.context, run)
+        if await commit(session, prepared, reader, fence):
+            return announce(prepared)
+    raise _changed_too_often(session)
+
+
+def _changed_too_often(session: Session) -> Conflict:
+    return Conflict(f"session {session.id!r} changed during {TRIES} attempts to compact it; try again later")
+
+
+async def _request(session: Session, reader: SessionReader, now: ResumedSession, options: CompactionOptions) -> bool:
+    """Write a marker before waiting for a summarizer; false if somebody else appended in the meantime."""
+    row = await session.request_compaction(auto=True, reason=options.reason)
+    if row != reader.head.rows + 1:
+        return False
+    reader.head = msgspec.structs.replace(reader.head, rows=row, tip=row)
+    now.markers = {row: Marker(reason=options.reason)}
+    return True
+
+
+def announce(prepared: PreparedCompaction) -> SessionCompaction:
+    """Log and trace a committed compaction and call its listeners; return the outcome."""
+    telemetry.announce(prepared.report)
+    record = prepared.record
+    return SessionCompaction(
+        id=record.id,
+        changed=True,
+        tokens_before=record.tokens_before,
+        tokens_after=record.tokens_after,
+        report=prepared.report,
+    )
+
+
+def unchanged(reader: SessionReader, tokens: int) -> SessionCompaction:
+    """Return the outcome of a call that compacted nothing."""
+    pivot = reader.timeline.pivot
+    return SessionCompaction(
+        id=None if pivot is None else pivot.id, changed=False, tokens_before=tokens, tokens_after=tokens
+    )
+
+
+# --- prepare -----------------------------------------------------------------------------------------------------
+
+
+async def prepare_from(
+    reader: SessionReader,
+    session: ResumedSession,
+    options: CompactionOptions,
+    markers: Mapping[int, Marker],
+    *,
+    triggered: bool = False,
+) -> PreparedCompaction:
+    """Prepare a compaction of a session as it was read; the store is not used.
+
+    Without markers the compaction is automatic, and its marker is committed with it. ``triggered`` runs only the steps
+    whose triggers fired.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
+    began = time.perf_counter()
+    order = order_of(session, options, markers, reader.timeline.pins)
+    order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, options.summarizer, reader.codec))
+    before = session.context.projected_tokens
+    auto = is_auto(markers)
+    asks = auto and not mid_step(session.context.messages, session.context.contract)
+    spare = _repair_tokens(session) + (resume_tokens(order.counter) if asks else 0)
+    order = msgspec.structs.replace(order, spare=spare)
+    replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
+    outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
+    steps, budget = outcome.steps, order.budget
+    reason = (options.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
+    run = _Run(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
+    failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
+    failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
+    prepared = _prepared(reader, session, outcome.context, run, markers=markers, auto=auto, failures=failures)
+    summarized = not triggered or outcome.context.summary_text is not None
+    # The single-message shape already ends with a request to continue.
+    prepared.asks = asks and summarized and not outcome.context.single_message
+    prepared.changed = not triggered or outcome.reason is not None
+    return prepared
+
+
+def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:
+    """Return the budget of a compaction."""
+    model, policy = options.model or session.history.model, policy_named(options.policy)
+    return api.budget_for(options.budget, model, policy, request=session.history)
+
+
+def order_of(
+    session: ResumedSession, options: CompactionOptions, markers: Mapping[int, Marker], pins: tuple[str, ...]
+) -> Order:
+    """Return what the engine has to do."""
+    requested = [marker.instructions for marker in markers.values() if marker.instructions]
+    return Order(
+        budget=budget_of(session, options),
+        policy=policy_named(options.policy),
+        counter=session.context.counter,
+        pins=pins,
+        instructions="\n".join(filter(None, [*requested, options.instructions])) or None,
+        manual_thinking=WIRES[session.history.format].manual_thinking(session.history.body),
+        references=session.names,
+    )
+
+
+def with_summarizer(policy: Policy, summarizer: Summarizer | None, codec: RowCodec) -> Policy:
+    """Make the summarization steps of a policy use ``summarizer``, or their own, and redact what it returns.
+
+    A summary is stored like any message, and a model can repeat a secret that it read before redaction.
+    """
+    steps = tuple(_redacted(step, summarizer, codec) for step in policy.steps)
+    return policy if steps == policy.steps else msgspec.structs.replace(policy, steps=steps)
+
+
+def _redacted(step: Strategy, summarizer: Summarizer | None, codec: RowCodec) -> Strategy:
+    if not isinstance(step, Summarization) or (chosen := summarizer or step.summarizer) is None:
+        return step
+
+    async def summarize(material: Material) -> str:
+        made = chosen(material)
+        return codec.cleaned((await made if isinstance(made, Awaitable) else made).strip())
+
+    return Summarization(summarize, share=step.share, when=step.when, target=step.target)
+
+
+def _reason(markers: Mapping[int, Marker], budget: Budget, tokens: int) -> str:
+    """Return the reason of a compaction: the budget, the newest reason of a request, or that it was requested."""
+    if budget.due(tokens):
+        return f"over {budget.trigger} tokens"
+    given = [marker.reason for marker in markers.values() if marker.reason]
+    if given or not is_auto(markers):
+        return given[-1] if given else "asked for"
+    return f"over {budget.trigger} tokens, as the provider counts"
+
+
+class _Run(NamedTuple):
+    """How a context was changed, for the report."""
+
+    policy: str
+    reason: str
+    tokens_before: int
+    budget: int = 0
+    steps: tuple[Step, ...] = ()
+    seconds: float = 0.0
+
+
+def _prepared(
+    reader: SessionReader,
+    session: ResumedSession,
+    context: Context,
+    run: _Run,
+    *,
+    markers: Mapping[int, Marker] = MappingProxyType({}),
+    auto: bool = False,
+    failures: tuple[str, ...] = (),
+) -> PreparedCompaction:
+    """Turn what a context shows into a record and a report."""
+    state, kept = state_of(context)
+    report = Report(
+        policy=run.policy,
+        reason=run.reason,
+        tokens_before=run.tokens_before,
+        tokens_after=context.projected_tokens,
+        messages_before=len(session.history),
+        messages_after=len(context.project()),
+        budget=run.budget,
+        steps=balanced(run.steps, run.tokens_before, context.projected_tokens, len(session.history)),
+        actions=tuple(context.actions()),
+        told=state.summary,
+        failures=failures,
+        recoverable=RECOVERABLE,
+        seconds=run.seconds,
+    )
+    record = build_record(
+        [_entry(session, one, reader.codec) for one in kept],
+        state,
+        report,
+        covers_to=_covers_to(session, kept, reader),
+        tip=reader.head.rows,
+        markers=markers,
+        auto=auto,
+    )
+    return PreparedCompaction(record, state.summary, report)
 
 
 def _entry(session: ResumedSession, kept: Kept, codec: RowCodec) -> ViewEntry:
     seq, message = session.seqs[kept.index], kept.instead
-    if message is None and seq in session.altered:  # what an earlier compaction shows instead is what this one found
+    if message is None and seq in session.altered:  # unchanged now, but an earlier compaction replaced it
         message = session.context.messages[kept.index]
     if message is None:
         return ViewEntry(seq)
     (item,) = codec.wire.render(message)
-    now = time.time()  # the engine says 0 for what it has just hidden: the same history gives the same values there
+    now = time.time()  # the engine writes 0 for outputs it has just hidden, so that its results are reproducible
     return ViewEntry(seq, item, kept.pruned, tuple(at or now for at in kept.pruned_at))
 
 
 def _covers_to(session: ResumedSession, kept: list[Kept], reader: SessionReader) -> int:
-    """Find the last row that is no longer shown."""
+    """Return the last row that is hidden."""
     shown = {one.index for one in kept}
     hidden = [seq for index, seq in enumerate(session.seqs) if index not in shown]
     pivot = reader.timeline.pivot
     return max([*hidden, pivot.covers_to if pivot is not None else 0])
 
 
-def _report(session: ResumedSession, context: Context, account: _Account, state: State) -> Report:
-    return Report(
-        policy=account.policy,
-        reason=account.reason,
-        tokens_before=account.tokens,
-        tokens_after=context.projected_tokens,
-        messages_before=len(session.history),
-        messages_after=len(context.project()),
-        budget=account.budget,
-        steps=balanced(account.steps, account.tokens, context.projected_tokens, len(session.history)),
-        actions=tuple(context.actions()),
-        told=state.summary,
-        recoverable=RECOVERABLE,
-        seconds=account.seconds,
-    )
+def is_auto(markers: Mapping[int, Marker]) -> bool:
+    """Return whether a compaction is automatic: no marker was written on request of a user."""
+    return all(marker.auto for marker in markers.values())
 
 
-def write(draft: Draft, prepared: PreparedCompaction, codec: RowCodec, *, asks: bool) -> None:
-    """Put a prepared compaction into a draft: its marker where nobody wrote one, summary, resume message, record."""
+def _repair_tokens(session: ResumedSession) -> int:
+    """Count what a repair will add to a broken history."""
+    shown = project_session(session)
+    if not shown.repairs:
+        return 0
+    repaired = api.parse(shown.payload, session.history.format)
+    return max(0, count(repaired, session.context.counter).total - shown.tokens)
+
+
+# --- commit ------------------------------------------------------------------------------------------------------
+
+
+async def commit(session: Session, prepared: PreparedCompaction, reader: SessionReader, fence: Fence) -> bool:
+    """Write a compaction in one batch; false if an event was recorded since ``reader`` was made.
+
+    Messages appended in the meantime do no harm: they follow the view.
+    """
+    stale = False
+
+    async def make(head: Head) -> Draft:
+        nonlocal stale
+        draft = Draft(head, reader.codec)
+        stale = is_stale(reader, head)
+        if not stale:
+            asks = prepared.asks and not await _step_began(session, reader, head)
+            add_compaction(draft, prepared, asks=asks)
+        return draft
+
+    await session.write(make, fence=fence)
+    return not stale
+
+
+def is_stale(reader: SessionReader, head: Head) -> bool:
+    """Return whether the session was recreated, or has new events, since it was read."""
+    return (head.created, head.events) != (reader.head.created, reader.head.events)
+
+
+async def _step_began(session: Session, reader: SessionReader, head: Head) -> bool:
+    """Return whether a step began after the compaction was prepared and has not ended."""
+    if head.rows == reader.head.rows:
+        return False
+    now = await resume_session(await session.reader())
+    return mid_step(now.context.messages, now.context.contract)
+
+
+def add_compaction(draft: Draft, prepared: PreparedCompaction, *, asks: bool) -> None:
+    """Add a compaction to a draft: its marker if there is none yet, the summary, the resume message, the record."""
     record = prepared.record
     if record.auto and not record.markers:
         record = msgspec.structs.replace(record, markers=(add_marker(draft, Marker(reason=record.reason)),))
-    summary = draft.add({"text": prepared.summary, "compaction": record.id}, _spoken(prepared.summary), kind="summary")
+    text = Message("assistant", (Text(prepared.summary),), is_summary=True)
+    summary = draft.add({"text": prepared.summary, "compaction": record.id}, text, kind="summary")
     resume = 0
     if asks:
-        message = resuming()
-        (item,) = codec.wire.render(message)
+        message = resume_message()
+        (item,) = draft.codec.wire.render(message)
         resume = draft.add(item, message, kind="resume")
-    draft.do(msgspec.structs.replace(record, summary=summary, resume=resume))
+    draft.add_event(msgspec.structs.replace(record, summary=summary, resume=resume))
 
 
 def add_marker(draft: Draft, marker: Marker) -> int:
-    """Append a request to compact to a draft; return its row."""
+    """Add a request to compact to a draft; return its row."""
     return draft.add(draft.codec.cleaned(msgspec.to_builtins(marker)), Message("user", (marker,)), kind="marker")
 
 
-def _spoken(text: str) -> Message:
-    return Message("assistant", (Text(text),), is_summary=True)
+def resume_message() -> Message:
+    """Return the message that asks the agent to continue after an automatic compaction."""
+    return Message("user", (Text(RESUME_PROMPT),), source_id=RESUME_SOURCE)
+
+
+def resume_tokens(counter: Counter) -> int:
+    """Count the resume message and the assistant line that may have to separate it from an earlier user message."""
+    return counter.message(resume_message()) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
+
+
+# --- ahead of time -----------------------------------------------------------------------------------------------
+
+
+class CompactionPlan(NamedTuple):
+    """A compaction that is prepared while the agent continues, and published later if it is still valid.
+
+    Everything is read first. Preparing does not use the store, so abandoning it costs only the summary. Messages
+    appended in the meantime follow the view. Any event in the meantime (another compaction, an undo, a revert, a pin)
+    makes the plan invalid.
+    """
+
+    reader: SessionReader
+    session: ResumedSession
+    options: CompactionOptions
+
+    @classmethod
+    async def read(cls, session: Session, options: CompactionOptions) -> Self:
+        """Read the session as it is now."""
+        reader = await session.reader()
+        now = await resume_session(reader, model=options.model, tokenizer=options.tokenizer)
+        return cls(reader, now, options)
+
+    async def prepare(self) -> PreparedCompaction:
+        """Prepare the compaction; waits for the summarizer and nothing else.
+
+        Raises:
+            DoesNotFit: what must stay is larger than the budget.
+        """
+        budget = budget_of(self.session, self.options)
+        reason = self.options.reason or f"prepared ahead of {budget.trigger} tokens"
+        options = msgspec.structs.replace(self.options, reason=reason)
+        return await prepare_from(self.reader, self.session, options, {})  # ``publish`` adds the markers
+
+    async def publish(self, session: Session, prepared: PreparedCompaction) -> SessionCompaction | None:
+        """Commit the prepared compaction; ``None``, without a change, if it is no longer valid.
+
+        A request by a user, or one with instructions, is not answered with something that was prepared before it.
+        """
+        async with hold(session.records, session.key, "compaction") as fence:
+            markers = await (await session.reader()).markers()
+            if not all(marker.auto and not marker.instructions for marker in markers.values()):
+                return None
+            prepared.record = msgspec.structs.replace(prepared.record, markers=tuple(markers))
+            return announce(prepared) if await commit(session, prepared, self.reader, fence) else None

@@ -1,7 +1,7 @@
-"""A batch in the making: rows and events behind a head, and the head that follows from them.
+"""A batch under construction: rows and events after a head, and the new head that follows from them.
 
-Nothing here writes. Whoever made a draft commits it; when somebody else was faster, another draft is made from the
-newer head. So a draft must be cheap, and is: it costs what is new.
+A draft writes nothing. If another writer commits first, the draft is discarded and a new one is made from the newer
+head. Making one costs only what is new.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KINDS: dict[type, str] = {
     SummaryEdit: "edit",
     Pin: "pin",
 }
-_SHORT = 6
-"""Lengths of a name that are asked for first; nearly always one of them is free."""
+_FIRST_LENGTHS = 6
+"""Lengths of a reference that are looked up first; one of them is nearly always free."""
 
 
 class Draft:
-    """What is to be written behind a head."""
+    """What is to be written after a head."""
 
     def __init__(self, head: Head, codec: RowCodec) -> None:
         self.seen = head
@@ -43,12 +43,11 @@ class Draft:
         self._blobs: dict[str, bytes] = {}
 
     def add(self, item: Json, message: Message, *, kind: RowKind = "message") -> int:
-        """Append a row; return its number."""
+        """Append a row; return its sequence number."""
         row, blobs = self.codec.row(self.head, item, message, kind=kind)
         self._rows.append(row)
         self._blobs |= blobs
-        self.head = msgspec.structs.replace(
-            self.head,
+        self.change(
             rows=row.seq,
             tip=row.seq,
             turn=self.head.turn + begins_turn(message, kind),
@@ -57,47 +56,39 @@ class Draft:
         )
         return row.seq
 
-    def do(self, deed: SessionEvent) -> int:
+    def add_event(self, event: SessionEvent) -> int:
         """Append an event; return its number."""
-        packed = self.codec.value_codec.pack(msgspec.to_builtins(deed))
-        number = self.head.events + 1
-        tip = self.head.rows
-        event = StoredEvent(number, _KINDS[type(deed)], tip, time.time(), packed.data, tuple(sorted(packed.blobs)))
-        self._events.append(event)
+        packed = self.codec.value_codec.pack(msgspec.to_builtins(event))
+        number, tip, blobs = self.head.events + 1, self.head.rows, tuple(sorted(packed.blobs))
+        self._events.append(StoredEvent(number, _KINDS[type(event)], tip, time.time(), packed.data, blobs))
         self._blobs |= packed.blobs
-        self.head = msgspec.structs.replace(self.head, events=number)
+        self.change(events=number)
         return number
 
     def copy(self, rows: Iterable[StoredMessage], blobs: dict[str, bytes]) -> None:
-        """Append rows of another session as they are, but for their numbers."""
+        """Append rows of another session, unchanged except for their sequence numbers."""
         for one in rows:
-            seq, said = self.head.rows + 1, one.row.kind == "message"
-            self._rows.append(
-                msgspec.structs.replace(
-                    one.row,
-                    seq=seq,
-                    name=one.row.name if said else f"k{seq}",
-                    words=self.codec.words(one.message) if said else "",
-                )
-            )
-            messages = self.head.messages + said
-            self.head = msgspec.structs.replace(self.head, rows=seq, tip=seq, chain=one.row.chain, messages=messages)
+            seq, is_message = self.head.rows + 1, one.row.kind == "message"
+            name = one.row.name if is_message else f"k{seq}"
+            words = self.codec.words(one.message) if is_message else ""
+            self._rows.append(msgspec.structs.replace(one.row, seq=seq, name=name, words=words))
+            self.change(rows=seq, tip=seq, chain=one.row.chain, messages=self.head.messages + is_message)
         self._blobs |= blobs
 
     def change(self, **changes: object) -> None:
-        """Change the head that follows."""
+        """Change fields of the new head."""
         self.head = msgspec.structs.replace(self.head, **changes)
 
     async def batch(self, records: Records, id: str | None = None) -> Batch:
-        """Give each new message a name that is free and close the draft."""
+        """Give each new message a free reference and return the batch."""
         rows = await self._named(records)
         self.change(touched=time.time())
         return Batch(id or token_hex(16), self.head, rows, tuple(self._events), self._blobs)
 
     async def _named(self, records: Records) -> tuple[StoredRow, ...]:
-        wanted = {name for row in self._nameless() for name in islice(candidates(row.chain), _SHORT)}
+        wanted = {name for row in self._nameless() for name in islice(candidates(row.chain), _FIRST_LENGTHS)}
         taken = set(await records.named(self.head.key, wanted)) if wanted else set[str]()
-        tried = _SHORT
+        tried = _FIRST_LENGTHS
         while any(set(islice(candidates(row.chain), tried)) <= taken for row in self._nameless()):
             tried *= 8
             rest = {name for row in self._nameless() for name in islice(candidates(row.chain), tried)}

@@ -1,10 +1,11 @@
-"""Read a session from its store: rows in pages that end between groups, events as a timeline, the view of a pivot.
+"""Read a session from its store: rows in pages that end between groups, the view of a pivot, search and restore.
 
-Reading takes no lock: rows are never rewritten, and what was read of the head says how far to read.
+Reading takes no lock. Rows are never rewritten, and the head says how far to read.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections.abc import AsyncIterator, Sequence
 from itertools import zip_longest
@@ -12,16 +13,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from kompakt.errors import StoreDamaged
+from kompakt.engine.recall import Memory, Recalled
+from kompakt.engine.recall.restore import read_reference
+from kompakt.errors import StoreDamaged, UsageError
 from kompakt.model.groups import Grouping, cuts_of
 from kompakt.model.messages import Json, JsonObject, Marker, ToolResult
+from kompakt.model.tokens import counter_for
 from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.timeline import CompactionRecord, Frame, RecordedEvent, SessionEvent, Timeline, ViewEntry
 from kompakt.store.codec import ValueCodec, decode, pointed
 from kompakt.store.records import Head, Records, StoredEvent, StoredRow
 
 PAGE = 500
-"""Rows read at once."""
+"""Rows per read."""
+
+CANDIDATES = 400
+"""Rows found by the store's index that recall ranks again."""
+
+_WORD = re.compile(r"\w[\w.\-/]*", re.UNICODE)
 
 
 class SessionRows(NamedTuple):
@@ -29,9 +38,9 @@ class SessionRows(NamedTuple):
 
     every: list[StoredMessage]
     kept: int
-    """How many of them, the first ones, the newest compaction kept."""
+    """How many of them, from the start, come from the newest compaction."""
     markers: dict[int, Marker]
-    """The requests to compact that nothing has answered yet, by their rows."""
+    """Pending requests to compact, by row."""
 
 
 class SessionReader:
@@ -45,23 +54,25 @@ class SessionReader:
 
     @property
     def envelope(self) -> JsonObject | None:
-        """The request that the messages belong to."""
+        """The request body without its messages."""
         value = self.codec.value_codec.unpack(self.head.envelope, where="the envelope of the session")
         if value is not None and not isinstance(value, dict):
             raise StoreDamaged("the envelope of the session is not an object; restore the store from a backup")
         return value
 
+    # --- rows -----------------------------------------------------------------------------------------------------
+
     async def stored(self, rows: Sequence[StoredRow]) -> list[StoredMessage]:
-        """Read rows with their blobs."""
+        """Decode rows, with their blobs."""
         return self.codec.stored(rows, await self.blobs(rows))
 
     async def blobs(self, rows: Sequence[StoredRow]) -> dict[str, bytes]:
-        """Read the blobs that rows point to."""
+        """Read the blobs that rows refer to."""
         wanted = {hash for row in rows for hash in row.blobs}
         return await self.records.blobs(self.head.tenant, wanted) if wanted else {}
 
     async def rows(self, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[StoredRow]]:
-        """Go through the live rows in pages, as they are kept."""
+        """Iterate over the live rows in pages."""
         last = self.head.rows if upto is None else upto
         for first, end in self.timeline.live_spans(after, last):
             at = first - 1
@@ -75,9 +86,9 @@ class SessionReader:
                 at = rows[-1].seq
 
     async def cuts(self) -> list[int]:
-        """List the rows behind which the session may be cut, 0 included; goes through all of it once.
+        """Return the rows after which the session may be cut, 0 included.
 
-        A result may come any distance behind its call, so where a cut is safe is known at the end only.
+        Reads the whole session: a result can follow its call at any distance, so safe cuts are known only at the end.
         """
         grouping, seqs = Grouping(), [0]
         async for rows in self.rows():
@@ -87,7 +98,7 @@ class SessionReader:
         return [seqs[cut] for cut in cuts_of(grouping)]
 
     async def pages(self) -> AsyncIterator[list[StoredMessage]]:
-        """Go through all live rows in pages, none of which ends inside a group."""
+        """Iterate over all live rows in pages that never end inside a group."""
         cuts = await self.cuts()
         held: list[StoredRow] = []
         async for rows in self.rows():
@@ -99,33 +110,70 @@ class SessionReader:
                 held = held[len(page) :]
 
     async def all(self, *, after: int = 0, upto: int | None = None) -> list[StoredMessage]:
-        """Read live rows, all of them."""
+        """Read all live rows."""
         held: list[StoredRow] = []
         async for rows in self.rows(after=after, upto=upto):
             held += rows
         return await self.stored(held)
 
+    async def at(self, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Read the rows with these sequence numbers, live or not."""
+        return await self.stored(await self.records.rows_at(self.head.key, seqs))
+
+    # --- turns ----------------------------------------------------------------------------------------------------
+
+    async def turn_start(self, turn: int) -> int:
+        """Return the first live row of a turn."""
+        turns = self.head.turn
+        if not 1 <= turn <= turns:
+            raise UsageError(f"there is no turn {turn}; the session has {turns} turns")
+        seqs = await self.records.turn_seqs(self.head.key, turn)
+        live = [seq for seq in seqs if self.timeline.is_live(seq)]
+        if not live:
+            raise StoreDamaged(f"turn {turn} has no messages; restore the store from a backup")
+        return live[0]
+
+    async def turn_end(self, turn: int) -> int:
+        """Return the row before the next turn, if the session may be cut there.
+
+        Raises:
+            UsageError: a later turn answers a call of this one.
+        """
+        cuts = set(await self.cuts())
+        for earlier in range(turn, -1, -1):
+            first = await self.turn_start(earlier + 1)
+            spans = self.timeline.live_spans(0, first - 1)
+            if (spans[-1][1] if spans else 0) in cuts:
+                break
+        else:
+            earlier, first = 0, 1
+        if earlier != turn:
+            raise UsageError(f"a later turn answers a call of turn {turn} or before; go to turn {earlier} instead")
+        return first - 1
+
+    # --- compactions ----------------------------------------------------------------------------------------------
+
     async def frame(self, record: CompactionRecord) -> Frame:
-        """Read what a compaction made, in the words its summary has now."""
-        told = await self.text(record.frame, f"compaction {record.id}")
+        """Read the frame of a compaction, with its summary as last edited."""
+        text = await self.text(record.frame, f"compaction {record.id}")
         try:
-            frame = msgspec.convert(decode(told.encode("utf-8", "surrogatepass")), Frame)
+            frame = msgspec.convert(decode(text.encode("utf-8", "surrogatepass")), Frame)
         except (ValueError, RecursionError) as error:
             raise StoreDamaged(f"compaction {record.id}: {error}; undo it, or restore a backup") from None
-        edited = self.timeline.rewording(record)
+        edited = self.timeline.edited_summary(record)
         if edited is None:
             return frame
-        text = await self.text(edited, f"the summary of compaction {record.id}")
-        return msgspec.structs.replace(frame, state=msgspec.structs.replace(frame.state, summary=text))
+        summary = await self.text(edited, f"the summary of compaction {record.id}")
+        return msgspec.structs.replace(frame, state=msgspec.structs.replace(frame.state, summary=summary))
 
     async def text(self, value: Json, where: str) -> str:
-        """Read a text that may have been kept as a blob."""
+        """Read a text that may be stored as a blob."""
         hash = pointed(value)
         blobs = await self.records.blobs(self.head.tenant, [hash]) if hash is not None else {}
         return self.codec.value_codec.resolve(value, blobs, where=where)
 
     async def markers(self) -> dict[int, Marker]:
-        """Return the requests to compact that nothing has answered yet, by their rows."""
+        """Return the pending requests to compact, by row."""
         pivot = self.timeline.pivot
         found: list[StoredRow] = []
         async for rows in self.rows(after=pivot.tip if pivot is not None else 0):
@@ -133,24 +181,23 @@ class SessionReader:
         return await self._markers(found)
 
     async def _markers(self, rows: Sequence[StoredRow]) -> dict[int, Marker]:
-        """Read marker rows and leave out those that were answered."""
         open = [row for row in rows if row.seq not in self.timeline.answered]
         read = [(one.row.seq, one.message.parts[0]) for one in await self.stored(open)] if open else []
         return {seq: part for seq, part in read if type(part) is Marker}
 
     async def view(self, frame: Frame | None, *, after: int) -> SessionRows:
-        """Read what is shown: what a compaction left to be seen, and everything after a row.
+        """Read what is shown: the view of a compaction, and all rows after ``after``.
 
-        All of it is read together, so that a result finds its call.
+        Both are decoded together, so that results find their calls.
         """
         entries = {entry.seq: entry for entry in frame.view} if frame is not None else {}
         found = {row.seq: row for row in await self.records.rows_at(self.head.key, entries)} if entries else {}
         if len(found) != len(entries):
             raise StoreDamaged("a compaction shows messages that are missing; undo it, or restore a backup")
         rows = [found[seq] for seq in entries]
-        kept, mute, markers = len(rows), self.timeline.mute, list[StoredRow]()
+        kept, muted, markers = len(rows), self.timeline.muted, list[StoredRow]()
         async for page in self.rows(after=after):
-            rows += [row for row in page if row.kind in ("message", "resume") and row.seq not in mute]
+            rows += [row for row in page if row.kind in ("message", "resume") and row.seq not in muted]
             markers += [row for row in page if row.kind == "marker"]
         instead = {seq: entry.item for seq, entry in entries.items() if entry.item is not None}
         blobs = await self.blobs([row for row in rows if row.seq not in instead])
@@ -158,9 +205,35 @@ class SessionReader:
         every = [_as_shown(one, entries.get(one.row.seq)) for one in read]
         return SessionRows(every, kept, await self._markers(markers))
 
+    # --- recall ---------------------------------------------------------------------------------------------------
+
+    async def recall(self, query: str, *, tokens: int | None) -> Recalled:
+        """Restore a reference, or search; both find messages that were hidden, and a reference finds reverted ones.
+
+        A reference takes one lookup. A search costs what the store's index finds, or the whole session without one.
+        """
+        if not isinstance(query, str):  # type: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"recall takes a query or a reference as text, not {query!r}")
+        read = read_reference(query)
+        seqs = await self.records.named(self.head.key, [read.message]) if read is not None else {}
+        found = await self.at(list(seqs.values())) if seqs else await self._search(query)
+        messages = [one for one in found if one.row.kind == "message"]
+        references = [one.row.name for one in messages]
+        memory = Memory([one.message for one in messages], counter=counter_for(None), references=references)
+        return memory.recall(query, tokens=tokens)
+
+    async def _search(self, query: str) -> list[StoredMessage]:
+        if self.codec.value_codec.is_encrypted:  # encrypted text is not indexed
+            return await self.all()
+        words = [part for word in _WORD.findall(query) for part in (word, *re.split(r"[._\-/]", word)) if part]
+        seqs = await self.records.search(self.head.key, list(dict.fromkeys(words)), limit=CANDIDATES)
+        if seqs is None:
+            return await self.all()
+        return await self.at([seq for seq in seqs if self.timeline.is_live(seq)])
+
 
 def _as_shown(one: StoredMessage, entry: ViewEntry | None) -> StoredMessage:
-    """Mark what is hidden of a message; it was not counted as it is shown."""
+    """Mark the hidden outputs of a message that is shown changed, and drop its token count."""
     if entry is None or entry.item is None:
         return one
     times = dict(zip_longest(entry.pruned, entry.pruned_at, fillvalue=0.0))
@@ -172,23 +245,23 @@ def _as_shown(one: StoredMessage, entry: ViewEntry | None) -> StoredMessage:
     return StoredMessage(one.row, message, msgspec.structs.replace(one.note, counter=""))
 
 
-async def timeline_of(records: Records, head: Head, value_codec: ValueCodec) -> Timeline:
-    """Read the events of a session; what is large in them stays where it is."""
+_LARGE = ("compaction", "edit")
+"""Events whose blob is read only on demand."""
+
+
+async def read_timeline(records: Records, head: Head, value_codec: ValueCodec) -> Timeline:
+    """Read the events of a session."""
     events = [event for event in await records.events(head.key) if event.number <= head.events]
     wanted = {hash for event in events if event.kind not in _LARGE for hash in event.blobs}
     blobs = await records.blobs(head.tenant, wanted) if wanted else {}
-    return Timeline(_done(event, value_codec, blobs) for event in events)
+    return Timeline(_recorded(event, value_codec, blobs) for event in events)
 
 
-_LARGE = ("compaction", "edit")
-"""Events of which the large part is read when somebody asks for it."""
-
-
-def _done(event: StoredEvent, value_codec: ValueCodec, blobs: dict[str, bytes]) -> RecordedEvent:
-    where = f"event {event.number}"
-    own = blobs if event.blobs and event.kind not in _LARGE else None
+def _recorded(stored: StoredEvent, value_codec: ValueCodec, blobs: dict[str, bytes]) -> RecordedEvent:
+    where = f"event {stored.number}"
+    own = blobs if stored.blobs and stored.kind not in _LARGE else None
     try:
-        deed = msgspec.convert(value_codec.unpack(event.data, own, where=where), SessionEvent)
+        event = msgspec.convert(value_codec.unpack(stored.data, own, where=where), SessionEvent)
     except msgspec.ValidationError:
-        raise StoreDamaged(f"{where}: not what kompakt writes; a newer version may have written it") from None
-    return RecordedEvent(event.number, deed, event.at)
+        raise StoreDamaged(f"{where} is unknown to this version; a newer kompakt may have written it") from None
+    return RecordedEvent(stored.number, event, stored.at)

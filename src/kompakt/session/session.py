@@ -1,7 +1,8 @@
 """A session: one conversation in a store, with its lifecycle.
 
-The object holds no state that matters: each call reads what it needs, works on values, and writes one batch. So any
-number of these, in any number of processes, may stand for the same session, and one that dies leaves nothing half done.
+Each call reads what it needs, works on values and commits one batch. The only state of the object is the last head it
+wrote, a cache that saves a read and that the commit verifies. So any number of objects in any number of processes can
+use the same session, and a process that dies leaves nothing half written.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from kompakt.model.groups import page_end, safe_cuts
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
-from kompakt.session import compaction, recall, undo, verify
+from kompakt.session import compaction, replacement, undo, verify
 from kompakt.session.compaction import CompactionOptions, SessionCompaction
 from kompakt.session.draft import Draft
 from kompakt.session.lock import LEASE, PATIENCE, hold
-from kompakt.session.projection import SessionProjection, project_session, resume_session
-from kompakt.session.reader import SessionReader, timeline_of
+from kompakt.session.projection import SessionProjection, export, project_session, resume_session
+from kompakt.session.reader import SessionReader, read_timeline
 from kompakt.session.row_codec import Redact, RowCodec, envelope_of
 from kompakt.session.timeline import Pin, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
@@ -37,16 +38,16 @@ from kompakt.store.codec import ValueCodec, encode
 from kompakt.store.records import Batch, Fence, Head, Records, key_of
 
 Payload = Json | History | Sequence[Message]
-"""Messages of one provider: a request body, a list of messages, or what was parsed from either."""
+"""Messages of one provider: a request body, a list of messages, or a parsed ``History``."""
 
 BATCH = 1_000
-"""Messages written at once when a whole history is saved; what is interrupted is taken up again."""
+"""Messages per commit when a whole history is saved. An interrupted save continues where it stopped."""
 
 _CONFLICTS = 200
-"""How often a write is tried again when somebody else was faster."""
+"""How often a write is retried after another writer committed first."""
 
 _DROPS = 3
-"""How often a write is tried again when the connection was lost: a batch is written once however often it is sent."""
+"""How often a commit is sent when the connection is lost. A batch is applied once, however often it is sent."""
 
 
 class Session:
@@ -73,41 +74,39 @@ class Session:
     # --- read -----------------------------------------------------------------------------------------------------
 
     async def exists(self) -> bool:
-        """Tell whether anything was ever written to the session."""
+        """Return whether the session is in the store."""
         return await self.records.head(self.key) is not None
 
     async def head(self) -> Head:
-        """Return the session in one value.
+        """Return the head of the session: its counts, format and times.
 
         Raises:
             UsageError: there is no such session.
         """
         head = await self.records.head(self.key)
         if head is None:
-            raise UsageError(
-                f"there is no session {self.id!r} in this store; append to it first, or list what there is"
-            )
+            raise UsageError(f"there is no session {self.id!r} in this store; append to it first, or list the sessions")
         return head
 
     async def reader(self) -> SessionReader:
-        """Read the session's head and events, to read the rest with."""
+        """Read the head and the events; the reader then reads the rest."""
         head = await self.head()
-        timeline = await timeline_of(self.records, head, self.value_codec) if head.events else Timeline(())
+        timeline = await read_timeline(self.records, head, self.value_codec) if head.events else Timeline(())
         return SessionReader(self.records, head, self.codec(head.format), timeline)
 
     def codec(self, format: str, *, model: str | None = None) -> RowCodec:
-        """Return what writes and reads the session's messages."""
+        """Return the codec of the session's messages."""
         return RowCodec(format, self.value_codec, redact=self.redact, counter=counter_for(model))
 
     async def pages(self) -> AsyncIterator[list[Message]]:
-        """Go through all messages in pages, none of which ends inside a group."""
+        """Iterate over all messages in pages that never end inside a group."""
         async for page in (await self.reader()).pages():
             messages = [one.message for one in page if one.row.kind == "message"]
             if messages:
                 yield messages
 
     async def project(self, *, model: str | None = None) -> SessionProjection:
-        """Return what the model will see, mended where it was broken; costs what is shown."""
+        """Return what the model will see, repaired if it is broken. The cost depends on what is shown."""
         return project_session(await resume_session(await self.reader(), model=model))
 
     async def count(self, *, model: str | None = None) -> int:
@@ -115,19 +114,20 @@ class Session:
         return (await resume_session(await self.reader(), model=model)).context.projected_tokens
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
-        """Find or restore anything that was ever said in the session; see ``kompakt.recall``."""
-        return await recall.recall(await self.reader(), query_or_reference, tokens=tokens)
+        """Search or restore any message of the session; see ``kompakt.recall``."""
+        return await (await self.reader()).recall(query_or_reference, tokens=tokens)
 
     async def verify(self) -> list[str]:
-        """Derive again whatever can be derived and say what differs; an empty list means that all is well."""
+        """Recompute all derived values and list the differences; an empty list means the session is intact."""
         return await verify.verify(await self.reader())
 
     # --- write ----------------------------------------------------------------------------------------------------
 
     async def append(self, messages: Payload, *, format: str | None = None, key: str | None = None) -> list[str]:
-        """Append messages, all of them or none; return their references.
+        """Append messages in one commit; return their references.
 
-        ``key`` names the batch: one that was written before is not written again, and nothing is returned.
+        ``key`` makes the call idempotent: messages with a key that was used before are not written, and the list is
+        empty.
         """
         history = await self._parsed(messages, format)
         refs: list[str] = []
@@ -145,10 +145,10 @@ class Session:
         format: str | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[str]:
-        """Append what is new of a whole history; what the session has already is not written again.
+        """Append the new messages of a whole history; stored messages are not written again.
 
         Raises:
-            UsageError: the history is not the one that is stored, longer by some messages.
+            UsageError: the history does not start with the stored messages.
         """
         history = await self._parsed(messages, format)
         refs: list[str] = []
@@ -162,7 +162,7 @@ class Session:
             known = await self._known(head, chains)
             if progress is not None:
                 progress(known, len(history))
-            if known >= len(history) and head is not None and not self._stands_elsewhere(head, history, chains):
+            if known >= len(history) and head is not None and not self._has_new_envelope(head, history, chains):
                 return refs
             rest = history.messages[known : page_end(cuts, known, size=BATCH)]
 
@@ -173,13 +173,13 @@ class Session:
 
             await self.write(make, history=history, names=refs)
 
-    def _stands_elsewhere(self, head: Head, history: History, chains: Sequence[bytes]) -> bool:
-        """Tell whether a history says nothing new but is part of another request."""
+    def _has_new_envelope(self, head: Head, history: History, chains: Sequence[bytes]) -> bool:
+        """Return whether a history without new messages has another envelope than the stored one."""
         is_all = (chains[-1] if chains else b"") == head.chain
         return is_all and self._envelope(self.codec(head.format), head, history) is not None
 
     async def _known(self, head: Head | None, chains: Sequence[bytes]) -> int:
-        """Count the messages of a history, given as the chain up to each, that the session begins with."""
+        """Count the messages at the start of a history that are stored; ``chains`` has the chain hash after each."""
         if head is None or not head.messages:
             return 0
         if len(chains) >= head.messages and chains[head.messages - 1] == head.chain:
@@ -187,7 +187,7 @@ class Session:
         if not chains or chains[-1] in [row.chain async for rows in (await self.reader()).rows() for row in rows]:
             return len(chains)
         raise UsageError(
-            f"the history is not session {self.id!r} gone on: it differs in what is stored already; "
+            f"the history does not continue session {self.id!r}: it differs from the stored messages; "
             "revert or fork the session, or save under another id"
         )
 
@@ -202,7 +202,7 @@ class Session:
         return draft
 
     def _envelope(self, codec: RowCodec, head: Head, history: History) -> Json:
-        """Return the request that a history stands in, when it is another than before; a wrong key is found here."""
+        """Return the envelope of a history if it differs from the stored one. Reading that one detects a wrong key."""
         before = self.value_codec.unpack(head.envelope, where="the envelope of the session")
         envelope = codec.cleaned(envelope_of(history))
         return None if envelope is None or encode(envelope) == encode(before) else envelope
@@ -230,7 +230,7 @@ class Session:
         fence: Fence | None = None,
         names: list[str] | None = None,
     ) -> bool:
-        """Make a draft from the newest head and commit it; again from a newer one when somebody else was faster."""
+        """Make a draft from the newest head and commit it; retry if another writer committed first."""
         for attempt in range(_CONFLICTS):
             head = self._head if not attempt and self._head is not None else await self.records.head(self.key)
             begun = head or self._beginning(history)
@@ -246,19 +246,17 @@ class Session:
                     raise
                 await asyncio.sleep(random.uniform(0, 0.002 * min(attempt + 1, 20)))
                 continue
-            written = new or id is None  # a batch that nobody else can have named is ours, also when it was sent twice
+            written = new or id is None  # a batch with a random id is ours, even if a retry found it written
             self._head = batch.head if written else None
             if names is not None and written:
                 names.extend(row.name for row in batch.rows)
             return written
-        raise Conflict(f"session {self.id!r} is written to by too many at once; use session.turn() to take turns")
+        raise Conflict(f"session {self.id!r} has too many concurrent writers; use session.turn() to take turns")
 
     def _beginning(self, history: History | None) -> Head:
-        """Return the head of a session that nobody has written to."""
+        """Return the head of a session that does not exist yet."""
         if history is None:
-            raise UsageError(
-                f"there is no session {self.id!r} in this store; append to it first, or list what there is"
-            )
+            raise UsageError(f"there is no session {self.id!r} in this store; append to it first, or list the sessions")
         return Head(
             key=self.key,
             tenant=self.tenant,
@@ -280,29 +278,29 @@ class Session:
 
     @asynccontextmanager
     async def turn(self, *, patience: float = PATIENCE) -> AsyncGenerator[Session]:
-        """Take the session's turn: nobody else who asks for one has it until the block ends.
+        """Hold the session's turn lock: other callers of ``turn`` wait until the block ends.
 
         Raises:
-            Busy: somebody else had it for all the time that the caller would wait.
+            Busy: the lock was held by others for ``patience`` seconds.
         """
         async with hold(self.records, self.key, "turn", patience=patience):
             self._head = None
             yield self
 
     async def pin(self, text: str, *, pinned: bool = True) -> None:
-        """Make a text one that survives every compaction as it is; or let it go again."""
+        """Pin a text, so that it survives every compaction unchanged; or remove the pin."""
         if not text:
             raise UsageError("an empty text cannot be pinned")
         await self.do(lambda reader: [Pin(text=reader.codec.cleaned(text), pinned=pinned)])
 
-    async def do(self, deeds: Callable[[SessionReader], Sequence[SessionEvent]]) -> Timeline:
-        """Do something to the session as a whole, as it is at that moment."""
+    async def do(self, events: Callable[[SessionReader], Sequence[SessionEvent]]) -> Timeline:
+        """Record the events that ``events`` returns for the session as it is now; return the new timeline."""
 
         async def make(_: Head) -> Draft:
             reader = await self.reader()
             draft = Draft(reader.head, reader.codec)
-            for deed in deeds(reader):
-                draft.do(deed)
+            for event in events(reader):
+                draft.add_event(event)
             return draft
 
         self._head = None
@@ -314,7 +312,7 @@ class Session:
     async def request_compaction(
         self, *, auto: bool = False, instructions: str | None = None, reason: str | None = None
     ) -> int:
-        """Request a compaction, durably: whoever compacts next carries it out. Return the row of the request.
+        """Store a request to compact; the next call of ``compact`` answers it. Return the row of the request.
 
         ``reason`` appears in the report of the compaction.
         """
@@ -329,7 +327,7 @@ class Session:
         return seqs[0]
 
     async def pending(self) -> dict[int, Marker]:
-        """Return the requests that nobody has carried out, by their rows."""
+        """Return the pending requests to compact, by row."""
         return await (await self.reader()).markers()
 
     async def compact(
@@ -344,18 +342,18 @@ class Session:
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
-        """Carry out pending requests, or compact when the budget or a trigger is due; otherwise change nothing.
+        """Answer pending requests, or compact if the budget is exceeded or a trigger fires; otherwise change nothing.
 
         ``policy`` is a name, a ``Policy`` or one strategy.
 
-        ``tokenizer`` counts instead of the model's own counter. With ``reason`` the session is compacted in any case,
-        automatically, and the report gives that reason.
+        ``tokenizer`` counts instead of the model's own counter. With ``reason`` the session is always compacted, and
+        the report has that reason.
 
         Raises:
-            DoesNotFit: what must stay is larger than the budget; the failure is recorded, nothing else.
-            Busy: somebody else was at it for all the time that the caller would wait.
+            DoesNotFit: what must stay is larger than the budget; only the failure is recorded.
+            Busy: another compaction of the session ran for ``patience`` seconds.
         """
-        wish = CompactionOptions(
+        options = CompactionOptions(
             budget=budget,
             policy=policy,
             summarizer=summarizer,
@@ -365,7 +363,7 @@ class Session:
             reason=reason,
         )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
-            return await compaction.compact(self, wish, fence)
+            return await compaction.compact(self, options, fence)
 
     async def apply(
         self,
@@ -375,50 +373,50 @@ class Session:
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
-        """Run a strategy on what the model sees; it is recorded like a compaction and undone like one."""
+        """Run a strategy on what the model sees; the change is recorded, and undone, like a compaction."""
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
             return await compaction.apply(self, strategy, fence, tokenizer=tokenizer, reason=reason)
 
     async def replace(
         self, messages: Payload, *, format: str | None = None, reason: str = "asked for"
     ) -> SessionCompaction:
-        """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
-        return await undo.replace(self, await self._parsed(messages, format), reason=reason)
+        """Show the model these messages from now on. Stored messages stay, and undo restores the previous view."""
+        return await replacement.replace(self, await self._parsed(messages, format), reason=reason)
 
     async def compactions(self) -> list[CompactionInfo]:
-        """List all compactions, oldest first, whatever became of them."""
-        return undo.accounts((await self.reader()).timeline)
+        """List all compactions, oldest first, including those that were undone."""
+        return undo.list_compactions((await self.reader()).timeline)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     async def undo(self, id: str | None = None) -> str:
-        """Take back a compaction, or with no id whatever was done last; say what that was."""
+        """Undo a compaction, or without an id the last compaction, revert or edit; return its description."""
         return await undo.undo(self, id)
 
     async def revert(self, turn: int) -> int:
-        """Return to where the session stood after so many turns; say how many messages that took back."""
+        """Go back to the end of a turn; return the number of messages taken back."""
         return await undo.revert(self, turn)
 
     async def edit_summary(self, text: str, id: str | None = None) -> None:
-        """Say a summary, the newest for no id, in other words."""
-        await undo.edit(self, text, id)
+        """Replace the text of a summary, by default of the newest."""
+        await undo.edit_summary(self, text, id)
 
     async def fork(self, id: str | None = None, *, turn: int | None = None) -> Session:
-        """Begin another session with all of this one, or with its first turns."""
+        """Create another session with all of this one, or with its first turns."""
         return await undo.fork(self, id, turn)
 
     async def replay(self, turn: int, *, format: str | None = None) -> Json:
-        """Return the session from a turn on, as a request: what was said, to be said again."""
-        return await undo.export(self, first=turn, format=format)
+        """Return the messages from a turn on, as a request that can be sent again."""
+        return await export(await self.reader(), first=turn, format=format)
 
     async def export(
         self, *, view: Literal["full", "model"] = "full", format: str | None = None, turns: int | None = None
     ) -> Json:
-        """Return the session as a request: all that was said, or what the model sees; whole, or the last turns."""
-        return await undo.export(self, view=view, format=format, last=turns)
+        """Return the session as a request: all messages or what the model sees, whole or only the last turns."""
+        return await export(await self.reader(), view=view, format=format, last=turns)
 
     async def delete(self) -> bool:
-        """Remove the session; return whether it existed. ``Store.scrub`` then removes it from the store's files too."""
+        """Delete the session; return whether it existed. ``Store.scrub`` removes its bytes from the store's files."""
         removed = await self.records.delete([self.key])
         self._head = None
         return bool(removed)

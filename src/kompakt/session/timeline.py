@@ -1,7 +1,7 @@
-"""What can be done to a session as a whole, as values, and what the session is after all of it.
+"""Events of a session, and the state that follows from them.
 
-Nothing is taken out: a revert says which rows no longer count, an undo says which event no longer does. The state of a
-session follows from its events in one pass.
+Events are append-only. A revert lists rows that no longer count, an undo names an event that no longer counts. One pass
+over the events gives the state of the session. The ``tag`` of each class is stored and must not change.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from kompakt.engine.pivot.saved_state import State
 from kompakt.model.messages import Json
 
 Span: TypeAlias = tuple[int, int]
-"""The first and the last of some rows, both included."""
+"""First and last row of a range, both included."""
 
 
 class ViewEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message of a view: a row, and what is shown in its place."""
+    """One message that the model sees after a compaction."""
 
     seq: int
+    """Its row."""
     item: Json = None
+    """Replaces the row's own item; ``None`` if the row is shown unchanged."""
     pruned: tuple[int, ...] = ()
-    """The parts whose output is hidden."""
+    """Indices of the parts whose output is hidden."""
     pruned_at: tuple[float, ...] = ()
-    """When each of them was hidden; empty in records of earlier versions."""
+    """When each of them was hidden; empty in records of version 0.1."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model sees since a compaction, and the account of it; large, and read only when needed."""
+    """What the model sees after a compaction, with its report. Large, so it is stored apart and read on demand."""
 
     view: tuple[ViewEntry, ...]
     state: State
@@ -43,58 +45,59 @@ class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="compactio
 
     id: str
     frame: Json
-    """A ``Frame`` as JSON text; where it is long, a pointer to the blob that holds it."""
+    """A ``Frame`` as JSON text, or a pointer to the blob that holds a long one."""
     covers_to: int
-    """The last row that the pivot stands for; 0 when it stands for none."""
+    """The last row that the pivot replaces; 0 if it replaces none."""
     tip: int
-    """The last row there was; what came later follows the view as it is."""
+    """The last row when it was made; later rows follow the view unchanged."""
     summary: int = 0
     """The row of the summary."""
     resume: int = 0
-    """The row that asks the agent to go on; 0 when nobody is asked."""
+    """The row that asks the agent to continue; 0 if there is none."""
     markers: tuple[int, ...] = ()
-    """The requests it answers."""
+    """Rows of the requests that it answers."""
     auto: bool = True
     reason: str
     policy: str
     tokens_before: int
     tokens_after: int
     failures: tuple[str, ...] = ()
-    """What went wrong on the way."""
+    """Summarizer and strategy errors that did not stop the compaction."""
 
 
 class CompactionFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """A compaction that came to nothing; the session is as it was."""
+    """A compaction that failed; the session is unchanged."""
 
     reason: str
     markers: tuple[int, ...] = ()
-    """The requests that are given up: nobody asked for them, and who needs one will find that it is due."""
+    """Automatic requests that are dropped. They would fail again, and are repeated if a compaction is still due."""
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
-    """An event that no longer counts."""
+    """Takes back an event."""
 
     event: int
+    """The number of that event."""
 
 
 class Revert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
-    """Rows that no longer count."""
+    """Takes back rows."""
 
     turn: int
-    """How many turns were left."""
+    """How many turns remain."""
     dead: Span
 
 
 class SummaryEdit(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
-    """A summary in somebody's own words."""
+    """Replaces the text of a summary."""
 
     compaction: str
     text: Json
-    """The text; where it is long, a pointer to the blob that holds it."""
+    """The text, or a pointer to the blob that holds a long one."""
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
-    """A text that must survive from now on, or need not any longer."""
+    """Pins a text, or removes the pin."""
 
     text: str
     pinned: bool = True
@@ -104,30 +107,30 @@ SessionEvent: TypeAlias = CompactionRecord | CompactionFailure | Undo | Revert |
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
-    """A deed with its number and time."""
+    """An event with its number and time."""
 
     number: int
-    deed: SessionEvent
+    event: SessionEvent
     at: float
 
 
 class Timeline:
-    """The events of a session, and what follows from them."""
+    """All events of a session, and what follows from them."""
 
-    def __init__(self, done: Iterable[RecordedEvent]) -> None:
-        self.done = list(done)
-        self.undone = {event.deed.event for event in self.done if type(event.deed) is Undo}
-        self.dead: list[Span] = sorted(event.deed.dead for event in self._standing() if type(event.deed) is Revert)
+    def __init__(self, events: Iterable[RecordedEvent]) -> None:
+        self.events = list(events)
+        self.undone = {one.event.event for one in self.events if type(one.event) is Undo}
+        self.dead: list[Span] = sorted(one.event.dead for one in self._active() if type(one.event) is Revert)
 
-    def _standing(self) -> Iterable[RecordedEvent]:
-        return (event for event in self.done if event.number not in self.undone)
+    def _active(self) -> Iterable[RecordedEvent]:
+        return (one for one in self.events if one.number not in self.undone)
 
     def is_live(self, seq: int) -> bool:
-        """Tell whether a row still counts."""
+        """Return whether a row was not reverted."""
         return not any(first <= seq <= last for first, last in self.dead)
 
     def live_spans(self, after: int, upto: int) -> list[Span]:
-        """List the rows that count behind one and up to another, as spans."""
+        """Return the live rows with ``after < seq <= upto`` as spans."""
         spans: list[Span] = []
         start = after + 1
         for first, last in self.dead:
@@ -140,53 +143,50 @@ class Timeline:
 
     @property
     def compactions(self) -> list[tuple[RecordedEvent, CompactionRecord]]:
-        """List all compactions, oldest first, whatever became of them."""
-        return [(event, event.deed) for event in self.done if type(event.deed) is CompactionRecord]
+        """All compactions, oldest first, including those that were undone."""
+        return [(one, one.event) for one in self.events if type(one.event) is CompactionRecord]
 
-    def is_undone(self, event: RecordedEvent, record: CompactionRecord) -> bool:
-        """Tell whether a compaction no longer counts: taken back, or reverted with the turns behind it."""
-        return event.number in self.undone or not self.is_live(max(record.tip, record.summary))
+    def is_undone(self, recorded: RecordedEvent, record: CompactionRecord) -> bool:
+        """Return whether a compaction no longer counts: it was undone, or its rows were reverted."""
+        return recorded.number in self.undone or not self.is_live(max(record.tip, record.summary))
 
     @property
     def pivot(self) -> CompactionRecord | None:
         """The newest compaction that counts."""
-        standing = (record for event, record in reversed(self.compactions) if not self.is_undone(event, record))
-        return next(standing, None)
+        return next((record for one, record in reversed(self.compactions) if not self.is_undone(one, record)), None)
 
-    def rewording(self, record: CompactionRecord) -> Json:
-        """Return what somebody made of a compaction's summary, a text or a pointer to one; ``None`` for nothing."""
-        edits = [event.deed for event in self._standing() if type(event.deed) is SummaryEdit]
+    def edited_summary(self, record: CompactionRecord) -> Json:
+        """Return the edited summary of a compaction, a text or a pointer to one; ``None`` if it was not edited."""
+        edits = [one.event for one in self._active() if type(one.event) is SummaryEdit]
         return next((edit.text for edit in reversed(edits) if edit.compaction == record.id), None)
 
     @property
-    def mute(self) -> set[int]:
-        """The rows that ask the agent to go on after a compaction that was taken back."""
-        return {record.resume for event, record in self.compactions if self.is_undone(event, record)}
+    def muted(self) -> set[int]:
+        """Rows of resume messages whose compaction was undone."""
+        return {record.resume for one, record in self.compactions if self.is_undone(one, record)}
 
     @property
     def answered(self) -> set[int]:
-        """The markers that need no answer any more; a compaction that was taken back is not asked for again."""
-        deeds = [event.deed for event in self.done]
-        return {seq for deed in deeds if isinstance(deed, CompactionRecord | CompactionFailure) for seq in deed.markers}
+        """Rows of markers that need no answer. An undone compaction is not requested again."""
+        events = [one.event for one in self.events]
+        return {seq for one in events if isinstance(one, CompactionRecord | CompactionFailure) for seq in one.markers}
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """The texts that must survive."""
+        """The pinned texts."""
         pins: dict[str, None] = {}
-        for event in self._standing():
-            if type(event.deed) is Pin:
-                pins.pop(event.deed.text, None)
-                if event.deed.pinned:
-                    pins[event.deed.text] = None
+        for one in self._active():
+            if type(one.event) is Pin:
+                pins.pop(one.event.text, None)
+                if one.event.pinned:
+                    pins[one.event.text] = None
         return tuple(pins)
 
     def last_undoable(self) -> RecordedEvent | None:
-        """Return the newest event that can be taken back."""
-        standing = list(self._standing())
-        return next(
-            (event for event in reversed(standing) if type(event.deed) in (CompactionRecord, Revert, SummaryEdit)), None
-        )
+        """Return the newest event that can be undone."""
+        kinds = (CompactionRecord, Revert, SummaryEdit)
+        return next((one for one in reversed(list(self._active())) if type(one.event) in kinds), None)
 
     def compaction(self, id: str) -> RecordedEvent | None:
         """Return a compaction by its id."""
-        return next((event for event, record in self.compactions if record.id == id), None)
+        return next((one for one, record in self.compactions if record.id == id), None)

@@ -23,14 +23,13 @@ from kompakt.gateway.request.body import decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
-from kompakt.session.compaction import RECOVERABLE, frame_text
+from kompakt.session.compaction_record import RECOVERABLE, build_record
 from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
-from kompakt.session.recall import recall
 from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.session.timeline import CompactionRecord, Frame, ViewEntry
+from kompakt.session.timeline import CompactionRecord, ViewEntry
 from kompakt.store.records import Head, StoredRow
 from kompakt.wire.registry import WIRES
 
@@ -208,33 +207,20 @@ async def names(session: Session, branch: RecordedBranch, start: int) -> tuple[s
 async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -> None:
     """Record in the session that a pivot was made, so that people see what the model sees."""
     size = 4 * pivot.tokens + 100 * len(pivot.view)
-    record = await off_loop(lambda: _account(branch, pivot), size=size)
+    record = await off_loop(lambda: _compaction_record(branch, pivot), size=size)
 
     async def make(head: Head) -> Draft:
         draft = Draft(head, session.codec(head.format))
-        await off_loop(lambda: draft.do(record), size=size)
+        await off_loop(lambda: draft.add_event(record), size=size)
         return draft
 
     await session.write(make, id=f"pivot {pivot.id}")
 
 
-def _account(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord:
-    shown = {one.at for one in pivot.view}
-    hidden = next((at for at in reversed(range(pivot.covers)) if at not in shown), -1)
-    return CompactionRecord(
-        id=pivot.id,
-        frame=frame_text(_frame(branch, pivot)),
-        covers_to=branch.offset + hidden + 1 if hidden >= 0 else 0,
-        tip=branch.offset + pivot.covers,
-        reason=pivot.reason,
-        policy=pivot.policy,
-        tokens_before=pivot.tokens_before,
-        tokens_after=pivot.tokens_after,
-    )
-
-
-def _frame(branch: RecordedBranch, pivot: Pivot) -> Frame:
-    """Say a pivot's view in rows of the session, system messages first."""
+def _compaction_record(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord:
+    """Return the record of a pivot; its view starts with the system messages of the session."""
+    visible = {one.at for one in pivot.view}
+    hidden = next((at for at in reversed(range(pivot.covers)) if at not in visible), -1)
     offset, state = branch.offset, pivot.state
     lead = tuple(ViewEntry(seq) for seq in range(1, offset + 1))
     shown = tuple(ViewEntry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
@@ -252,13 +238,18 @@ def _frame(branch: RecordedBranch, pivot: Pivot) -> Frame:
         messages_before=branch.items,
         messages_after=len(pivot.items),
         budget=0,
-        steps=(),
-        actions=(),
         told=pivot.told,
         recoverable=RECOVERABLE,
-        seconds=0.0,
     )
-    return Frame(view=(*lead, *shown), state=shifted, report=report)
+    return build_record(
+        (*lead, *shown),
+        shifted,
+        report,
+        covers_to=offset + hidden + 1 if hidden >= 0 else 0,
+        tip=offset + pivot.covers,
+        auto=True,
+        id=pivot.id,
+    )
 
 
 class _BranchReader(SessionReader):
@@ -280,4 +271,4 @@ async def recall_in_branch(store: Store, branch: RecordedBranch, query: str, *, 
     whole = await (await store.session(branch.session)).reader()
     reader = _BranchReader(whole.records, whole.head, whole.codec, whole.timeline)
     reader.last = branch.rows
-    return await recall(reader, query, tokens=tokens)
+    return await reader.recall(query, tokens=tokens)
