@@ -1,6 +1,6 @@
-"""Structure of the code base: who may import whom, and what may not be written.
+"""Structure of the code base: layers, import cycles, names, folder sizes, blanket handlers, portable text.
 
-Everything is read from the source, late imports included, so a rule cannot be broken by hiding the import.
+The rules read the source, including late imports.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -42,12 +43,12 @@ LAYERS: dict[str, set[str]] = {
     "cli": {"gateway", "inspector", "integrations", "evals"},
     "__main__": {"cli"},
 }
-"""What each part stands on; it may import that and all that stands below. design.md draws it as
+"""The parts that each part may import directly; it may also import everything below those. docs/architecture.md:
 
 model  <-  wire, engine, store  <-  session  <-  agent, fleet  <-  gateway, inspector, integrations, evals, cli
 
-with api.py on wire and engine, files.py on wire, and errors.py and version.py under everything. strategies.py,
-triggers.py, admission.py and events.py are public names for parts of engine and agent.
+api.py combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py,
+triggers.py, admission.py and events.py are public namespaces for parts of engine and agent.
 """
 
 modules = sorted(SOURCE.rglob("*.py"))
@@ -56,14 +57,14 @@ each_module = pytest.mark.parametrize("path", modules, ids=ids)
 
 
 def tracked() -> list[Path]:
-    """List the text files that are, or would be, under version control."""
+    """List the files that are, or would be, under version control."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
 
 
 def below(part: str) -> set[str]:
-    """List all that a part may import beside itself."""
+    """Return all parts that a part may import besides itself."""
     found: set[str] = {"version", "errors"} - {part}
     for inner in LAYERS[part]:
         found |= {inner} | below(inner)
@@ -71,24 +72,24 @@ def below(part: str) -> set[str]:
 
 
 def part_of(module: str) -> str | None:
-    """Name the part of the house that a dotted name lies in; the bare package is its public face."""
+    """Return the part of a dotted module name; ``None`` for the package itself."""
     names = module.split(".")
     return names[1] if len(names) > 1 else None
 
 
 def dotted(path: Path) -> str:
-    """Name the module in a file."""
+    """Return the dotted name of a module file."""
     names = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
 def imports(path: Path, *, for_types: bool = True) -> Iterator[str]:
-    """List the kompakt modules that a file imports anywhere in it, with or without those only a type checker reads."""
+    """Yield the kompakt modules that a file imports anywhere, with or without imports for type checkers."""
     tree = ast.parse(path.read_text())
     typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
-    unread = set() if for_types else {inner for block in typing for inner in ast.walk(block)}
+    ignored = set() if for_types else {inner for block in typing for inner in ast.walk(block)}
     for node in ast.walk(tree):
-        if node in unread:
+        if node in ignored:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "kompakt")
@@ -101,15 +102,15 @@ def imports(path: Path, *, for_types: bool = True) -> Iterator[str]:
 
 
 def is_module(name: str) -> bool:
-    """Tell whether a dotted name is a module or a package of ours."""
+    """Return whether a dotted name is a module or package of kompakt."""
     place = SOURCE.parent.joinpath(*name.split("."))
     return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
 
 
-class TestDirection:
+class TestLayers:
     @each_module
     def test_imports_point_downwards(self, path: Path) -> None:
-        """A part imports only what it stands on; nobody inside the house imports its public face."""
+        """A part imports only parts below it, and never the package's public names."""
         part = part_of(dotted(path))
         if part is None:
             return
@@ -117,17 +118,15 @@ class TestDirection:
         wrong = [name for name in imports(path) if part_of(name) not in allowed]
         assert wrong == [], f"{part} may import {sorted(allowed)}"
 
-    def test_the_drawing_has_every_part(self) -> None:
-        """A new part of the house is drawn before it is built."""
+    def test_every_part_has_a_layer(self) -> None:
         assert {part for path in modules if (part := part_of(dotted(path)))} <= LAYERS.keys()
 
-    def test_neighbours_do_not_know_one_another(self) -> None:
-        """Wire, engine and store never import one another: the drawing itself says so."""
+    def test_wire_engine_and_store_are_independent(self) -> None:
         for part in ("wire", "engine", "store"):
             assert not below(part) & {"wire", "engine", "store"}
 
-    def test_there_are_no_cycles(self) -> None:
-        """Between modules, too, every import that runs points one way."""
+    def test_no_import_cycles_between_modules(self) -> None:
+        """Imports for type checkers are ignored, because they do not run."""
         graph = {dotted(path): set(imports(path, for_types=False)) - {dotted(path)} for path in modules}
         while free := [name for name, needs in graph.items() if not needs & graph.keys()]:
             for name in free:
@@ -137,16 +136,44 @@ class TestDirection:
                 del graph[name]
         assert sorted(graph) == []
 
-    def test_tests_of_this_kind_can_fail(self) -> None:
-        """The drawing forbids what it should."""
+    def test_the_layers_forbid_something(self) -> None:
         assert "wire" not in below("model")
         assert "cli" not in below("api")
         assert {"engine", "wire", "model", "errors"} <= below("cli")
 
 
+REPEATED: set[str] = {"Called", "Compacted", "Names", "Order", "Page", "Place", "Run", "Undo", "View"}
+"""Class names that still exist in more than one module. Shrink this set; never add to it."""
+
+NOUNS = {"encoding", "listing"}
+"""Module names that end like a gerund or an adverb but are nouns."""
+
+MOST_FILES = 18
+
+
+class TestNames:
+    def test_public_class_names_are_unique(self) -> None:
+        """A class name means one thing in the whole package."""
+        found: dict[str, list[str]] = {}
+        for path in modules:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+        repeated = {name: places for name, places in found.items() if len(places) > 1}
+        assert {name: places for name, places in repeated.items() if name not in REPEATED} == {}
+
+    def test_modules_are_not_named_by_gerunds_or_adverbs(self) -> None:
+        wrong = [path for path in modules if re.search(r"(?:ing|ly)$", path.stem) and path.stem not in NOUNS]
+        assert [str(path.relative_to(SOURCE)) for path in wrong] == []
+
+    def test_folders_are_small(self) -> None:
+        sizes = Counter(path.parent for path in modules)
+        assert {str(path.relative_to(SOURCE)): size for path, size in sizes.items() if size > MOST_FILES} == {}
+
+
 class TestPublicNames:
-    def test_they_are_sorted_and_complete(self) -> None:
-        """``__all__`` is every public name that is imported on purpose, in order."""
+    def test_all_is_sorted_and_complete(self) -> None:
+        """``__all__`` has every name that ``kompakt`` imports from its modules."""
         tree = ast.parse((SOURCE / "__init__.py").read_text())
         ours = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "kompakt" in str(node.module)]
         imported = [alias.asname or alias.name for node in ours for alias in node.names]
@@ -154,8 +181,7 @@ class TestPublicNames:
         assert len(set(kompakt.__all__)) == len(kompakt.__all__)
         assert set(kompakt.__all__) == set(imported)
 
-    def test_each_is_there_and_documented(self) -> None:
-        """Every public name exists and says what it is."""
+    def test_each_public_name_exists_and_is_documented(self) -> None:
         for name in kompakt.__all__:
             value = getattr(kompakt, name)
             assert name == "__version__" or (value.__doc__ or "").strip(), name
@@ -169,14 +195,14 @@ BLANKET = {
     "agent/agent.py": 1,
     "agent/tools.py": 1,
 }
-"""How many blanket handlers may swallow: one each, around strategies and triggers (D8), listeners of compactions,
-summarisers (B12), providers after a run, tools: anybody's code."""
+"""Allowed blanket handlers, all around user code: strategies, triggers, compaction listeners, summarizers, context
+providers and tools."""
 
 
 class TestHandlers:
     @each_module
-    def test_no_handler_takes_everything(self, path: Path) -> None:
-        """A blanket handler may clean up and raise again, never swallow."""
+    def test_blanket_handlers_reraise(self, path: Path) -> None:
+        """A blanket handler may clean up and raise again, but not swallow errors."""
         swallowing = []
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ExceptHandler):
@@ -195,20 +221,19 @@ FORBIDDEN = {
     ),
     "a drive letter": re.compile(r"(?<![\w])[A-Z]:\\\\?(?:Users|work)\b"),
 }
-"""Never written into a tracked file: it would tie the project to one machine or one network."""
+"""Text that must not be in tracked files, because it depends on one machine or network."""
 
 EXEMPT = {
     # Sample data of a tool call, and this file's own patterns.
     "tests/test_structure.py",
 }
 QUOTED_PATHS = re.compile(r"/(?:home/(?:me|user|alice|dev)|Users/(?:me|user|alice|dev)|tmp/x|work/repo)\b")
-"""Invented paths in sample data, which name no machine."""
+"""Invented paths in sample data."""
 
 
 class TestPortable:
     @pytest.mark.parametrize("what", FORBIDDEN)
-    def test_nothing_ties_the_project_to_a_machine(self, what: str) -> None:
-        """No tracked text file names a place that only one machine has."""
+    def test_tracked_files_do_not_depend_on_a_machine(self, what: str) -> None:
         found = []
         for path in tracked():
             name = str(path.relative_to(ROOT))
@@ -222,7 +247,6 @@ class TestPortable:
             found += [f"{name}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0]}" for hit in hits]
         assert found == []
 
-    def test_something_is_looked_at(self) -> None:
-        """The list of files is not empty, and holds the package itself."""
+    def test_the_package_is_among_the_tracked_files(self) -> None:
         assert SOURCE / "__init__.py" in tracked()
         assert len(list(chain(modules))) > 20
