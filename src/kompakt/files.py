@@ -21,7 +21,7 @@ from kompakt.errors import UnreadableFile
 from kompakt.model.json import decode_loosely, plain
 from kompakt.model.messages import History, Json, JsonObject
 from kompakt.wire.registry import WIRES
-from kompakt.wire.transcripts import WRITERS, Document, Line, Transcript, kind_of, read
+from kompakt.wire.transcripts import WRITERS, Document, Transcript, TranscriptLine, kind_of, read
 from kompakt.wire.transcripts import decode as decode_lines
 from kompakt.wire.transcripts.transcript import decode_value
 
@@ -151,7 +151,9 @@ def _document(data: bytes, name: str) -> Document:
     value, exact = _decode(data, name)
     document = Document(value=value, replaced=() if exact else (1,))
     if kind_of(document) is None and isinstance(value, dict):  # a transcript of one record
-        single = Document(lines=(Line(1, cast("JsonObject", value)),), is_lines=True, replaced=document.replaced)
+        single = Document(
+            lines=(TranscriptLine(1, cast("JsonObject", value)),), is_lines=True, replaced=document.replaced
+        )
         return single if kind_of(single) is not None else document
     return document
 

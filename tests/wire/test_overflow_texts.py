@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kompakt.wire.overflow import ROWS, Overflow, overflow
+from kompakt.wire.overflow import PATTERNS, Overflow, overflow
 
 Numbers = tuple[int | None, int | None, int | None]
 """limit, actual, output"""
@@ -212,4 +212,4 @@ class TestMessages:
         """A row that no known text needs would be dead."""
         texts = [message for message, _ in MESSAGES + BY_BYTES] + ["event: x code=context_length_exceeded"]
         sources = {found.source for text in texts if (found := overflow(text))}
-        assert sources == {row.source for row in ROWS}
+        assert sources == {row.source for row in PATTERNS}

@@ -1,8 +1,9 @@
-"""Was the request too long? What a provider's error, event or answer says about it, with its numbers.
+"""Detect that a request exceeded the context window, from a provider's error, event or answer.
 
-Retrying with less is right after an overflow and wrong after anything else, so the order is fixed: fields meant for
-machines, then exclusions (rate limits, timeouts, one overlong string), then texts. The texts are rows of a table.
-Invariant: nothing here raises, whatever a provider sends; what is not plainly an overflow is None.
+A retry with fewer tokens is right after an overflow and wrong after any other error. So the order is fixed: machine
+readable codes, then exclusions (rate limits, timeouts, a single overlong string), then error texts. The texts are one
+table for all providers, because a gateway or router may pass on the error of any upstream. Invariant: nothing here
+raises, and anything that is not clearly an overflow is ``None``.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from msgspec import Struct
 from kompakt.model.budget import Usage
 
 NEARLY_FULL = 0.99
-"""Share of the window at which an empty answer cut for length means that the prompt filled it."""
+"""Share of the window from which an empty answer that stopped for length means that the prompt filled it."""
 
 TRUNCATED_SHARE = 0.7
-"""Reported prompt over our estimate below which something was cut: estimates stay within 30 % of real counts."""
+"""Reported prompt tokens divided by our estimate: below this the provider cut the prompt. Estimates are within 30 %."""
 
 TRUNCATED_AT_WINDOW = 0.9
-"""The same when the reported prompt also fills the window, which is a coincidence too many."""
+"""The same threshold when the reported prompt also fills the window."""
 
 MAX_DEPTH = 6
-"""Levels of nesting searched in an error body: gateways wrap the upstream's error two or three times."""
+"""Levels of nesting searched in an error body: gateways wrap the upstream error two or three times."""
 
 MAX_TEXT = 20_000
-"""Characters of one text that are searched: messages come first, an echoed prompt after them may be megabytes."""
+"""Characters of one text that are searched: an echoed prompt after the message may be megabytes."""
 
 
 class Overflow(Struct, frozen=True, kw_only=True):
@@ -45,12 +46,12 @@ class Overflow(Struct, frozen=True, kw_only=True):
     by_bytes: bool = False
     """The body was too large, not the token count: media must go, text alone may not help."""
     source: str
-    """Which signal said so."""
+    """The signal that was recognised."""
     message: str = ""
 
 
-class Row(NamedTuple):
-    """One way of saying it. Groups: limit, actual, output, over; total (prompt and output), when actual is absent."""
+class OverflowPattern(NamedTuple):
+    """One known error text. Groups: limit, actual, output, over; total (prompt and output) when actual is absent."""
 
     source: str
     text: str
@@ -58,122 +59,124 @@ class Row(NamedTuple):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Compile the expression; `re` keeps what it compiled, and importing this table costs nothing."""
+        """Return the compiled expression, on first use; `re` caches it."""
         return re.compile(self.text, re.IGNORECASE | re.DOTALL)
 
 
-def _row(source: str, *pattern: str, by_bytes: bool = False) -> Row:
+def _pattern(source: str, *pattern: str, by_bytes: bool = False) -> OverflowPattern:
     # N stands for a number, thousands separators allowed, no longer than any count of tokens.
     text = "".join(pattern).replace("{N}", r"\d[\d,]{0,17}")
-    return Row(source, text, by_bytes)
+    return OverflowPattern(source, text, by_bytes)
 
 
-ROWS: tuple[Row, ...] = (
-    _row("anthropic prompt", r"prompt is too long:\s*(?P<actual>{N}) tokens\s*>\s*(?P<limit>{N}) maximum"),
-    _row(
+PATTERNS: tuple[OverflowPattern, ...] = (
+    _pattern("anthropic prompt", r"prompt is too long:\s*(?P<actual>{N}) tokens\s*>\s*(?P<limit>{N}) maximum"),
+    _pattern(
         "anthropic prompt and max_tokens",
         r"input length and `?max_tokens`? exceed context limit:",
         r"\s*(?P<actual>{N})\s*\+\s*(?P<output>{N})\s*>\s*(?P<limit>{N})",
     ),
-    _row(
+    _pattern(
         "vllm",
         r"maximum context length is (?P<limit>{N}) tokens\W+However, you requested (?P<output>{N}) output tokens "
         r"and your prompt contains (?:at least )?(?P<actual>{N}) input tokens",
     ),
-    _row(
+    _pattern(
         "openai, openrouter, vllm, deepseek",
         r"maximum context length is (?P<limit>{N}) tokens\W+however,? you requested (?:about )?(?P<total>{N}) tokens",
         r"(?:\s*\([^()]*?(?P<output>{N}) (?:in|for) the (?:completion|output)[^()]*\))?",
     ),
-    _row(
+    _pattern(
         "openai, azure",
         r"maximum context length is (?P<limit>{N}) tokens\W+However, your (?:messages|prompt|input) resulted in ",
         r"(?P<actual>{N}) tokens",
     ),
-    _row(
+    _pattern(
         "sglang",
         r"maximum context length of (?P<limit>{N}) tokens\. You requested a total of (?P<total>{N}) tokens",
         r"(?:.*?(?P<output>{N}) tokens for the completion)?",
     ),
-    _row("openai", r"maximum context length is (?P<limit>{N})(?: tokens)?"),
-    _row("openai responses", r"input exceeds the context window of this model"),
-    _row(
+    _pattern("openai", r"maximum context length is (?P<limit>{N})(?: tokens)?"),
+    _pattern("openai responses", r"input exceeds the context window of this model"),
+    _pattern(
         "gemini",
         r"input token count(?: \((?P<actual>{N})\)| of (?P<actual2>{N}))? exceeds the maximum number of tokens allowed",
         r"(?: \(?(?P<limit>{N})\)?)?",
     ),
-    _row(
+    _pattern(
         "vertex",
         r"input token count is (?P<actual>{N}) but (?:the )?model only supports up to (?P<limit>{N})",
     ),
-    _row("bedrock", r"input is too long for requested model"),
-    _row(
+    _pattern("bedrock", r"input is too long for requested model"),
+    _pattern(
         "bedrock input tokens",
         r"too many input tokens",
         r"(?:.*?max input tokens:\s*(?P<limit>{N}),\s*request input token count:\s*(?P<actual>{N}))?",
     ),
     # Under 10,000 it is the length of a name or an id, not of a prompt.
-    _row(
+    _pattern(
         "bedrock length",
         r"expected maxLength:\s*(?:(?P<limit>\d{5,})(?:,\s*actual:\s*(?P<actual>{N}))?|(?![\s\d]))",
         by_bytes=True,
     ),
-    _row("vllm max_tokens", r"max_tokens must be at least 1, got -(?P<over>{N})"),
-    _row(
+    _pattern("vllm max_tokens", r"max_tokens must be at least 1, got -(?P<over>{N})"),
+    _pattern(
         "vllm prompt",
         r"prompt \((?:total )?length (?P<actual>{N})\) is (?:too long|longer than).*?length (?:of )?(?P<limit>{N})",
     ),
-    _row(
+    _pattern(
         "llama.cpp",
         r"request(?: \((?P<actual>{N}) tokens\))? exceeds the available context size(?: \((?P<limit>{N}) tokens\))?",
     ),
-    _row("ollama", r"prompt too long; exceeded (?:max )?context length(?: by (?P<over>{N}) tokens?)?"),
-    _row(
+    _pattern("ollama", r"prompt too long; exceeded (?:max )?context length(?: by (?P<over>{N}) tokens?)?"),
+    _pattern(
         "mistral",
         r"prompt contains (?P<actual>{N}) tokens.*?too large for model with (?P<limit>{N}) maximum context length",
     ),
-    _row("xai", r"maximum prompt length is (?P<limit>{N}) but the request contains (?P<actual>{N}) tokens"),
-    _row("copilot", r"prompt token count of (?P<actual>{N}) exceeds the limit of (?P<limit>{N})"),
-    _row("minimax", r"context window exceeds limit"),
-    _row("kimi", r"exceeded model token limit:?\s*(?P<limit>{N})(?:\s*\(requested:\s*(?P<actual>{N})\))?"),
-    _row(
+    _pattern("xai", r"maximum prompt length is (?P<limit>{N}) but the request contains (?P<actual>{N}) tokens"),
+    _pattern("copilot", r"prompt token count of (?P<actual>{N}) exceeds the limit of (?P<limit>{N})"),
+    _pattern("minimax", r"context window exceeds limit"),
+    _pattern("kimi", r"exceeded model token limit:?\s*(?P<limit>{N})(?:\s*\(requested:\s*(?P<actual>{N})\))?"),
+    _pattern(
         "lm studio",
         r"greater than the context length(?:\s*\(n_keep:\s*(?P<actual>{N})\s*>=?\s*n_ctx:\s*(?P<limit>{N})\))?",
     ),
-    _row(
+    _pattern(
         "lm studio load",
         r"keep the first (?P<actual>{N}) tokens when context .*?context length of only (?P<limit>{N}) tokens",
     ),
-    _row(
+    _pattern(
         "together, sglang",
         r"input \((?P<actual>{N}) tokens\) is longer than the model's context length \((?P<limit>{N}) tokens\)",
     ),
-    _row("dashscope", r"range of input length should be(?:\s*\[\s*{N}\s*,\s*(?P<limit>\d+)\s*\])?"),
-    _row(
+    _pattern("dashscope", r"range of input length should be(?:\s*\[\s*{N}\s*,\s*(?P<limit>\d+)\s*\])?"),
+    _pattern(
         "ds4",
         r"prompt has (?P<actual>{N}) tokens, but the configured context size is (?P<limit>{N}) tokens",
     ),
-    _row("z.ai", r"prompt exceeds max length"),
-    _row("cerebras", r"current length is (?P<actual>{N}) while limit is (?P<limit>{N})"),
-    _row("cerebras without body", r"^\W*(?:error code:\s*)?(?:400|413)\s*(?:status code)?\s*\(no body\)"),
-    _row(
+    _pattern("z.ai", r"prompt exceeds max length"),
+    _pattern("cerebras", r"current length is (?P<actual>{N}) while limit is (?P<limit>{N})"),
+    _pattern("cerebras without body", r"^\W*(?:error code:\s*)?(?:400|413)\s*(?:status code)?\s*\(no body\)"),
+    _pattern(
         "cohere",
         r"total number of tokens in the prompt cannot exceed (?P<limit>{N}) - received (?P<actual>{N})",
     ),
-    _row(
+    _pattern(
         "tgi",
         r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>{N})\. Given: (?P<actual>{N}) `inputs` tokens and "
         r"(?P<output>{N}) `max_new_tokens`",
     ),
-    _row("groq", r"please reduce the length of the (?:messages or completion|input prompt|messages|prompt)\b"),
-    _row("fireworks", r"prompt is too long:\s*(?P<actual>{N}), model maximum context length:\s*(?P<limit>{N})"),
-    _row("anthropic on vertex", r"\bprompt is too long\b"),
-    _row("body size", r"request exceeds the maximum (?:size|allowed number of bytes)", by_bytes=True),
-    _row("body size", r"maximum allowed number of bytes", by_bytes=True),
-    _row("http body size", r"(?:request entity|payload|content|request body) too large", by_bytes=True),
-    _row("code in text", r"\b(?:context_length_exceeded|exceed_context_size_error|model_context_window_exceeded)\b"),
+    _pattern("groq", r"please reduce the length of the (?:messages or completion|input prompt|messages|prompt)\b"),
+    _pattern("fireworks", r"prompt is too long:\s*(?P<actual>{N}), model maximum context length:\s*(?P<limit>{N})"),
+    _pattern("anthropic on vertex", r"\bprompt is too long\b"),
+    _pattern("body size", r"request exceeds the maximum (?:size|allowed number of bytes)", by_bytes=True),
+    _pattern("body size", r"maximum allowed number of bytes", by_bytes=True),
+    _pattern("http body size", r"(?:request entity|payload|content|request body) too large", by_bytes=True),
+    _pattern(
+        "code in text", r"\b(?:context_length_exceeded|exceed_context_size_error|model_context_window_exceeded)\b"
+    ),
 )
-"""Most telling first: a row with numbers before a row that matches the same text without them."""
+"""Most specific first: a pattern with numbers precedes one that matches the same text without them."""
 
 CODES = {
     "context_length_exceeded",  # OpenAI, Groq and kin: error.code
@@ -191,7 +194,7 @@ EXCLUSIONS = re.compile(
     re.IGNORECASE,
 )
 EXCLUDED_STATUS = {401, 402, 403, 404, 408, 429, 504, 529}
-"""Statuses that never mean an overflow: no access, no such thing, timeouts, rate limits, overload."""
+"""Statuses that never mean an overflow: no access, not found, timeouts, rate limits, overload."""
 
 TOO_LARGE = 413
 
@@ -218,7 +221,7 @@ _EXCEPTION_FIELDS = ("status_code", "http_status", "code", "status", "type", "me
 
 
 class _Evidence:
-    """What an error says, flattened: codes, statuses, texts and counted fields."""
+    """The content of an error, flattened: codes, statuses, texts and token counts."""
 
     def __init__(self, status: int | None) -> None:
         self.statuses = set[int]() if status is None else {status}
@@ -232,7 +235,7 @@ class _Evidence:
 
 
 def overflow(error: object, *, status: int | None = None) -> Overflow | None:
-    """Say whether an error, an event or a finished answer means that the request was too long."""
+    """Return the overflow that an error, an event or a finished answer reports; ``None`` if it reports none."""
     evidence = _Evidence(status)
     _collect(error, evidence, depth=0)
     if code := next((code for code in evidence.codes if code.lower() in CODES), None):
@@ -243,18 +246,18 @@ def overflow(error: object, *, status: int | None = None) -> Overflow | None:
     if TOO_LARGE in evidence.statuses and not texts:
         texts = [f"{TOO_LARGE} status code (no body)"]
     if found := _match(texts):
-        row, match, text = found
-        return _overflow(row.source, by_bytes=row.by_bytes, numbers=_numbers(match), message=text)
+        known, match, text = found
+        return _overflow(known.source, by_bytes=known.by_bytes, numbers=_numbers(match), message=text)
     if TOO_LARGE in evidence.statuses:
         return Overflow(source="status 413", by_bytes=True, message=evidence.message)
     return None
 
 
 def failure_in(text: str) -> object | None:
-    """Return the error that an answer with a good status reports; ``None`` when it is an answer.
+    """Return the error in a response with status 200; ``None`` when it is an answer.
 
-    ``text`` is the answer or the start of a stream of events. Only what the provider itself says is returned, never
-    what a model wrote: an answer may quote any error.
+    ``text`` is the body or the start of an event stream. Only errors of the provider count, never text of the model:
+    an answer may quote any error.
     """
     text = text.lstrip("\ufeff \t\r\n")
     if text[:1] in ("{", "["):
@@ -267,7 +270,7 @@ _ANSWER_KEYS = frozenset(["choices", "candidates", "content", "output", "usageMe
 
 
 def _failure(body: object, *, event: str = "", whole: bool = False) -> object | None:
-    """Return the error in one body or event."""
+    """Return the error in one body or event; ``whole`` means that the body is complete."""
     if isinstance(body, list):  # a Gemini stream without alt=sse
         found = (_failure(one, whole=whole) for one in cast("list[object]", body))
         return next((failure for failure in found if failure is not None), None)
@@ -295,7 +298,7 @@ def _field(body: object, name: str) -> object | None:
 
 
 def _events(text: str) -> Iterator[tuple[str, object]]:
-    """List the complete server-sent events of a text: name and decoded data."""
+    """Yield the complete server-sent events of a text: name and decoded data."""
     *blocks, _ = re.split(r"\r?\n\r?\n", text + ("\n\n" if text.endswith("\n") else ""))
     for block in blocks:
         name, data = "", list[str]()
@@ -305,12 +308,12 @@ def _events(text: str) -> Iterator[tuple[str, object]]:
                 name = value.strip()
             elif field == "data":
                 data.append(value.removeprefix(" "))
-        said = "\n".join(data)
-        yield name, _decoded(said) if said[:1] in ("{", "[") else said
+        content = "\n".join(data)
+        yield name, _decoded(content) if content[:1] in ("{", "[") else content
 
 
 def _decoded(text: str) -> object | None:
-    """Read JSON; ``None`` where it is none, or only the start of it."""
+    """Decode JSON; ``None`` for other or incomplete text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -318,7 +321,7 @@ def _decoded(text: str) -> object | None:
 
 
 def truncated(sent: int, usage: Usage, *, window: int | None = None) -> bool:
-    """Say whether the provider counted clearly less than was sent, so that it must have cut the prompt."""
+    """Return whether the provider counted clearly fewer tokens than were sent, so it must have cut the prompt."""
     if usage.prompt == 0:
         return False
     filled = bool(window) and usage.prompt >= NEARLY_FULL * (window or 0)
@@ -328,7 +331,7 @@ def truncated(sent: int, usage: Usage, *, window: int | None = None) -> bool:
 def silent(
     usage: Usage, *, sent: int | None = None, window: int | None = None, stop: str | None = None
 ) -> Overflow | None:
-    """Say whether an answer that reports no error overflowed all the same."""
+    """Return the overflow of an answer that reports no error; ``None`` if there is none."""
     limit = window or None
     counts = {"limit": limit, "actual": usage.prompt}
     if (stop or "").lower() in CODES:
@@ -353,11 +356,11 @@ def _from_code(code: str, evidence: _Evidence) -> Overflow:
     return _overflow(code, by_bytes=code.lower() in BYTE_CODES, numbers=numbers, message=message)
 
 
-def _match(texts: list[str]) -> tuple[Row, re.Match[str], str] | None:
-    for row in ROWS:
+def _match(texts: list[str]) -> tuple[OverflowPattern, re.Match[str], str] | None:
+    for known in PATTERNS:
         for text in texts:
-            if match := row.pattern.search(text):
-                return row, match, text
+            if match := known.pattern.search(text):
+                return known, match, text
     return None
 
 
@@ -402,7 +405,7 @@ def _collect_text(text: str, evidence: _Evidence, *, depth: int) -> None:
             _collect(msgspec.json.decode(text), evidence, depth=depth + 1)
             return
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            pass  # not JSON after all: the text is read as it stands
+            pass  # not JSON: search the text itself
     if text:
         evidence.texts.append(text[:MAX_TEXT])
 
@@ -450,6 +453,6 @@ def _text_of(response: object) -> str | None:
     try:
         text: object = getattr(response, "text", None)
     except RuntimeError:
-        # httpx: the body of a streamed response that nobody has read.
+        # httpx: the body of a streamed response was not read.
         return None
     return text if isinstance(text, str) else None

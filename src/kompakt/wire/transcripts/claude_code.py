@@ -16,18 +16,18 @@ import msgspec
 from kompakt.model.messages import Json, JsonObject
 from kompakt.model.pairs import Pairing
 from kompakt.wire.problems import Problem
-from kompakt.wire.transcripts.edits import match
 from kompakt.wire.transcripts.transcript import (
     MISSING_PARENT,
     REPEATED_RECORD,
     UNUSABLE_RECORD,
     Document,
-    Line,
     Origin,
     Skipped,
     Transcript,
+    TranscriptLine,
     encode_line,
     ended,
+    match_parts,
     objects,
     open_calls,
     seconds,
@@ -129,7 +129,7 @@ def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> tuple[str, str] |
     return None
 
 
-def _missing_parents(lines: Sequence[Line]) -> Iterator[Problem]:
+def _missing_parents(lines: Sequence[TranscriptLine]) -> Iterator[Problem]:
     """Name the records whose parent is not in the file; a file that is cut off at its beginning has one at its top."""
     uuids = {str(line.record.get("uuid")) for line in lines}
     is_first = True
@@ -225,7 +225,7 @@ class _Conversation:
         """Where the messages after the latest assistant message begin."""
         self._model: str | None = None
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TranscriptLine) -> None:
         """Take the next record."""
         message: JsonObject = line.record["message"]
         if line.record["type"] == "assistant":
@@ -364,7 +364,7 @@ class _Editor:
             for origin, block in zip(origins, _blocks(message["content"]), strict=True)
         ]
         new = [(message, block) for message in repaired for block in _blocks(message["content"])]
-        found = match([block for _, block in old], [block for _, block in new])
+        found = match_parts([block for _, block in old], [block for _, block in new])
         calls = {
             str(block.get("id")): old[place][0].line
             for (_, block), place in zip(new, found, strict=True)

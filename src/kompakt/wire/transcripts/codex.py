@@ -15,7 +15,6 @@ import msgspec
 
 from kompakt.model.messages import JsonObject, text_of
 from kompakt.wire.problems import Problem
-from kompakt.wire.transcripts.edits import match
 from kompakt.wire.transcripts.transcript import (
     NO_HEADER,
     REPEATED_RECORD,
@@ -26,6 +25,7 @@ from kompakt.wire.transcripts.transcript import (
     Transcript,
     encode_line,
     ended,
+    match_parts,
     objects,
     seconds,
 )
@@ -253,7 +253,7 @@ class _Editor:
         """Take over what changed between the items as they were read and as they are repaired."""
         old: list[JsonObject] = transcript.body["input"]
         origins = [origin for (origin,) in transcript.origins]
-        found = match(old, repaired)
+        found = match_parts(old, repaired)
         kept = {place: item for place, item in zip(found, repaired, strict=True) if place is not None}
         changes: dict[Origin, JsonObject | None] = {}
         gists: dict[bytes, JsonObject | None] = {}

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kompakt.model.messages import JsonObject
-from kompakt.wire.transcripts.chat import Chat
-from kompakt.wire.transcripts.transcript import Document, Transcript, as_object, as_text, objects
+from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript, as_object, as_text, objects
 
 _SILENT = ("step-start", "step-finish", "snapshot", "patch", "agent", "retry")
 """Parts that are not sent."""
@@ -70,7 +69,7 @@ class _Gathering:
     """Gathers the messages of one session."""
 
     def __init__(self) -> None:
-        self.chat = Chat()
+        self.chat = ChatBuilder()
         self.model: str | None = None
         self.notes: list[str] = []
         self.left_out: Counter[str] = Counter()
@@ -102,9 +101,9 @@ class _Gathering:
                 case _:
                     pass
         if len(content) == 1 and content[0]["type"] == "text":
-            self.chat.say("user", content[0]["text"])
+            self.chat.add("user", content[0]["text"])
         elif content:
-            self.chat.say("user", content)
+            self.chat.add("user", content)
 
     def _add_assistant(self, info: JsonObject, parts: list[JsonObject]) -> None:
         if isinstance(info.get("modelID"), str):
@@ -116,7 +115,7 @@ class _Gathering:
             )
         if info.get("summary") is True:
             words = "\n\n".join(as_text(part.get("text")) for part in parts if part.get("type") == "text")
-            self.chat.summarize("assistant", words)
+            self.chat.add_summary("assistant", words)
             return
         words, thoughts, tools = [], [], []
         usage, created = _usage(as_object(info.get("tokens"))), as_object(info.get("time")).get("created")
@@ -155,7 +154,7 @@ class _Gathering:
             message["tool_calls"] = [_call(part) for part in tools]
         elif not text:
             message["content"] = ""
-        self.chat.call(message, usage=usage, time=began)
+        self.chat.add_calls(message, usage=usage, time=began)
         for part in tools:
             self._add_result(part)
 
@@ -167,7 +166,7 @@ class _Gathering:
         failed = state.get("status") == "error"
         words = as_text(state.get("error")) if failed else as_text(state.get("output"))
         attachments = [_file(file) for file in objects(state.get("attachments"))]
-        self.chat.result(call_id, [{"type": "text", "text": words}, *attachments] if attachments else words)
+        self.chat.add_result(call_id, [{"type": "text", "text": words}, *attachments] if attachments else words)
 
 
 def _call(part: JsonObject) -> JsonObject:

@@ -16,9 +16,9 @@ from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.transcripts.transcript import (
     UNUSABLE_RECORD,
     Document,
-    Line,
     Skipped,
     Transcript,
+    TranscriptLine,
     as_object,
     as_text,
     objects,
@@ -60,7 +60,7 @@ def read(document: Document) -> Iterator[Transcript]:
     )
 
 
-def _branches(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+def _branches(lines: Sequence[TranscriptLine]) -> tuple[list[TranscriptLine], list[TranscriptLine]]:
     """Split entries into those on the path to the newest one and the others; without ids all are on the path."""
     parents = {line.record["id"]: line.record.get("parentId") for line in lines if _is_linked(line.record)}
     if not parents:
@@ -95,7 +95,7 @@ class _Gathering:
         self._answered = -1
         """The message that holds the results of the latest calls."""
 
-    def add_all(self, lines: Iterable[Line]) -> None:
+    def add_all(self, lines: Iterable[TranscriptLine]) -> None:
         """Take entries in their order."""
         for line in lines:
             self._add(line.number, line.record)

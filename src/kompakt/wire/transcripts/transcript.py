@@ -1,14 +1,15 @@
-"""What a recorded session holds once it is read, and the document it is read from.
+"""The values and helpers that the readers and writers of session files share.
 
-One invariant: reading never fails on a record. A line or record that cannot be used is skipped and reported with its
-number, so one torn write does not cost a session.
+Invariant: reading never fails on a record. A line or record that cannot be used is skipped and reported with its
+number, so one torn write does not lose a session.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -36,8 +37,7 @@ RULES = {
     MISSING_PARENT: "The parent that a record names is in the file.",
     NO_HEADER: "The file begins with the header without which the agent does not open it.",
 }
-"""What a transcript file has to keep to, whatever provider its messages are for."""
-
+"""The rules of a transcript file, whatever provider its messages are for."""
 
 ACTIONS: dict[str, Action] = {
     NOT_A_RECORD: "dropped",
@@ -49,37 +49,37 @@ ACTIONS: dict[str, Action] = {
 """What writing a transcript back does about each fault."""
 
 _PLACE = re.compile(r"(?:messages|input)\[(\d+)\](?:\.content\[(\d+)\])?")
-"""The path of a problem in an Anthropic or Responses body: which message or item, which block of it."""
+"""The message and block index in the path of a problem of an Anthropic or Responses body."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A line that adds nothing to the history although it should have."""
+    """A line that should be part of the history but cannot be used."""
 
     line: int
     reason: str
     code: str = NOT_A_RECORD
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One record with the number of its line, counted from 1."""
+class TranscriptLine(msgspec.Struct, frozen=True):
+    """A record and its line number, from 1."""
 
     number: int
     record: JsonObject
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded file: one record a line for JSON lines, else one JSON value."""
+    """A decoded file: one record per line for JSON lines, otherwise one JSON value."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[TranscriptLine, ...] = ()
     value: Json = None
     is_lines: bool = False
     skipped: tuple[Skipped, ...] = ()
     replaced: tuple[int, ...] = ()
-    """Lines in which characters had to be replaced: half pairs, bytes that are not UTF-8."""
+    """Lines with replaced characters: lone surrogates, bytes that are not UTF-8."""
 
     @property
     def first(self) -> JsonObject:
-        """Return what shows the shape of the file: its first record, or the first entry of that."""
+        """Return the first record, or its first entry if it is a list; it shows the shape of the file."""
         record: Json = self.lines[0].record if self.lines else self.value
         if isinstance(record, list):
             record = cast("list[Json]", record)[0] if record else None
@@ -87,56 +87,55 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(NamedTuple):
-    """Where in the file a part of a message comes from."""
+    """The line that a part of a message comes from."""
 
     line: int
     block: int
-    """The position in the content of the record; -1 where the record is the part, or its content one text."""
+    """The index in the content of the record; -1 where the record is the part, or its content is a string."""
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation of a file, as the request body that would continue it."""
+    """One conversation of a file, as a request body that would continue it."""
 
     kind: Kind
     format: Literal["anthropic", "gemini", "openai-chat", "openai-responses"]
     body: JsonObject
     name: str = ""
-    """What tells this conversation from others in the same file; empty when it is the only one."""
+    """The name of this conversation within its file; empty when it is the only one."""
     ids: tuple[str | None, ...] = ()
-    """The assistant id of each wire message, where the file knows it: what rounds are counted by."""
+    """The assistant id of each wire message where the file has it; rounds are counted by it."""
     summaries: frozenset[int] = frozenset()
-    """Which wire messages are summaries that the agent made of what precedes them."""
+    """Wire messages that are summaries which the agent made of earlier messages."""
     usages: tuple[tuple[int, JsonObject], ...] = ()
-    """Assistant wire message to the usage its provider reported."""
+    """Index of an assistant message, and the usage that its provider reported."""
     times: tuple[tuple[int, float], ...] = ()
-    """Assistant wire message to the second at which it began, where the file says."""
+    """Index of an assistant message, and its start time in seconds where the file has it."""
     origins: tuple[tuple[Origin, ...], ...] = ()
-    """Where each part of each wire message comes from, for formats that can be written back."""
+    """The origin of each part of each wire message, for formats that can be written back."""
     sidechains: tuple[Transcript, ...] = ()
-    """Sub-agents, and branches that the user left."""
+    """Sub-agents, and branches that the user abandoned."""
     skipped: tuple[Skipped, ...] = ()
     replaced: tuple[int, ...] = ()
-    """Lines that were kept although characters in them had to be replaced."""
+    """Lines with replaced characters."""
     faults: tuple[Problem, ...] = ()
-    """What else is wrong with the file itself."""
+    """Other problems of the file itself."""
     left_out: dict[str, int] = {}
-    """How many records of which type carry no message."""
+    """Number of records without a message, by type."""
     notes: tuple[str, ...] = ()
-    """What a reader of this recording should know: answers that were cut off, calls without a result."""
+    """Remarks for a reader: truncated answers, calls without a result."""
     records: int = 0
 
     @property
     def problems(self) -> list[Problem]:
-        """List what is wrong with the file, whatever its messages say."""
+        """List the problems of the file itself."""
         found = [Problem(one.code, f"line {one.line}", one.reason) for one in self.skipped]
         found += [
-            Problem(REPLACED_CHARACTERS, f"line {line}", "characters that no text can hold were replaced")
-            for line in self.replaced
+            Problem(REPLACED_CHARACTERS, f"line {line}", "invalid characters were replaced") for line in self.replaced
         ]
         return [*found, *self.faults]
 
     def located(self, path: str) -> str:
-        """Add to a path in the body the line that it comes from, where the file is known by lines."""
+        """Prefix a path in the body with the line that it comes from, where the file has lines."""
         found = _PLACE.match(path)
         if found is None or int(found[1]) >= len(self.origins) or not self.origins[int(found[1])]:
             return path
@@ -149,8 +148,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(lines: Iterable[bytes | str]) -> Document:
-    """Decode JSON lines; blank ones only count as lines."""
-    found: list[Line] = []
+    """Decode JSON lines; blank lines only count."""
+    found: list[TranscriptLine] = []
     skipped: list[Skipped] = []
     replaced: list[int] = []
     for number, line in enumerate(lines, start=1):
@@ -164,18 +163,18 @@ def decode(lines: Iterable[bytes | str]) -> Document:
             skipped.append(Skipped(number, f"not JSON: {error}"))
             continue
         if not isinstance(record, dict):
-            skipped.append(Skipped(number, f"not a record but a {type(record).__name__}"))
+            skipped.append(Skipped(number, f"expected a JSON object, got {type(record).__name__}"))
             continue
         if not exact:
             replaced.append(number)
-        found.append(Line(number, cast("JsonObject", record)))
+        found.append(TranscriptLine(number, cast("JsonObject", record)))
     return Document(lines=tuple(found), is_lines=True, skipped=tuple(skipped), replaced=tuple(replaced))
 
 
 def decode_value(raw: bytes) -> tuple[Json, bool]:
-    """Decode JSON and say whether every character came through.
+    """Decode JSON and return whether all characters were valid.
 
-    Writers that cut text by UTF-16 units leave half of a pair. No provider takes one, so it is replaced.
+    Programs that cut text by UTF-16 units leave lone surrogates. No provider accepts them, so they are replaced.
 
     Raises:
         ValueError: it is not JSON.
@@ -194,31 +193,31 @@ def encode_line(record: JsonObject) -> bytes:
 
 
 def ended(line: bytes) -> bytes:
-    """Return a line with a line end, its own or a new one."""
+    """Return a line with its line end, or with a new one."""
     return line if line.endswith((b"\n", b"\r")) else line + b"\n"
 
 
-# --- reading shapes that may be anything -------------------------------------------------------------------------
+# --- values of unknown shape -------------------------------------------------------------------------------------
 
 
 def objects(value: object) -> list[JsonObject]:
-    """Take the objects of a list; anything else holds none."""
+    """Return the objects of a list; empty for any other value."""
     entries = cast("list[Any]", value) if isinstance(value, list) else []
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def as_object(value: object) -> JsonObject:
-    """Take an object; anything else is an empty one."""
+    """Return an object; empty for any other value."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def as_text(value: object) -> str:
-    """Take a text; anything else is an empty one."""
+    """Return a string; empty for any other value."""
     return value if isinstance(value, str) else ""
 
 
 def seconds(stamp: object) -> float | None:
-    """Read a moment as recordings write it."""
+    """Return an ISO 8601 time in seconds since the epoch; ``None`` for any other value."""
     if not isinstance(stamp, str):
         return None
     try:
@@ -228,7 +227,7 @@ def seconds(stamp: object) -> float | None:
 
 
 def open_calls(messages: Iterable[JsonObject]) -> list[str]:
-    """Name the calls of Anthropic or Chat messages that nothing answers."""
+    """Describe the calls of Anthropic or Chat messages that have no result."""
     called: list[tuple[str, int]] = []
     answered: dict[str, int] = {}
     for index, message in enumerate(messages):
@@ -247,3 +246,147 @@ def open_calls(messages: Iterable[JsonObject]) -> list[str]:
         else:
             missing.append(f"call {call_id} in message {index} has no result")
     return missing
+
+
+# --- building and editing ----------------------------------------------------------------------------------------
+
+
+class ChatBuilder:
+    """Builds Chat Completions messages from recordings that are not in any provider's format.
+
+    Results directly follow the message with their calls. Other messages wait until the last result has arrived or the
+    model writes again.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[JsonObject] = []
+        self.usages: list[tuple[int, JsonObject]] = []
+        self.times: list[tuple[int, float]] = []
+        self.summaries: set[int] = set()
+        self._open: list[str] = []
+        self._waiting: list[JsonObject] = []
+
+    def add(self, role: str, content: Json) -> None:
+        """Add a message without calls."""
+        message: JsonObject = {"role": role, "content": content}
+        if role == "assistant":
+            self._flush()
+        (self._waiting if self._open else self.messages).append(message)
+
+    def add_summary(self, role: str, content: str) -> None:
+        """Add a summary that the agent made of the messages before it."""
+        self._flush()
+        self.summaries.add(len(self.messages))
+        self.messages.append({"role": role, "content": content})
+
+    def add_calls(self, message: JsonObject, *, usage: JsonObject | None = None, time: float | None = None) -> None:
+        """Add an assistant message with calls."""
+        self._flush()
+        self.messages.append(message)
+        self._open = [str(call.get("id")) for call in objects(message.get("tool_calls"))]
+        if usage is not None:
+            self.usages.append((len(self.messages) - 1, usage))
+        if time is not None:
+            self.times.append((len(self.messages) - 1, time))
+
+    def is_waiting(self, message: JsonObject) -> bool:
+        """Return whether a message is the newest one and has no result yet, so that a call can be added to it."""
+        return bool(self.messages) and self.messages[-1] is message
+
+    def expect(self, call_id: str) -> None:
+        """Expect the result of a call that was added to the newest message."""
+        self._open.append(call_id)
+
+    def add_result(self, call_id: str, content: Json) -> None:
+        """Add the result of a call."""
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        if call_id in self._open:
+            self._open.remove(call_id)
+        if not self._open:
+            self._flush()
+
+    def finish(self) -> list[JsonObject]:
+        """Return all messages."""
+        self._flush()
+        return self.messages
+
+    def _flush(self) -> None:
+        """Append the messages that waited for the last result."""
+        self.messages.extend(self._waiting)
+        self._waiting = []
+        self._open = []
+
+
+_CALL_TYPES = ("tool_use", "function_call", "custom_tool_call", "local_shell_call")
+_CONTENT_KEYS = ("text", "thinking", "data", "content", "output", "summary", "encrypted_content", "input", "arguments")
+_ID_KEYS = ("id", "call_id", "tool_use_id")
+
+
+def match_parts(before: Sequence[JsonObject], after: Sequence[JsonObject]) -> list[int | None]:
+    """Return for each part after a repair the index of the part it came from; ``None`` for a new part.
+
+    Parts that the repair left alone are the same objects. Others are matched by content, by id, or by position.
+    """
+    found: list[int | None] = [None] * len(after)
+    taken: set[int] = set()
+    places = {id(part): index for index, part in enumerate(before)}
+    for index, part in enumerate(after):
+        place = places.get(id(part))
+        if place is not None and place not in taken:
+            found[index] = place
+            taken.add(place)
+    for keys in (_encoded, _content_of, _ids_of):
+        waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
+        for place, part in enumerate(before):
+            if place not in taken and (key := keys(part)) is not None:
+                waiting[key].append(place)
+        for index, part in enumerate(after):
+            if found[index] is None and (key := keys(part)) is not None and waiting[key]:
+                place = waiting[key].popleft()
+                found[index] = place
+                taken.add(place)
+    _match_by_position(before, after, found, taken)
+    return found
+
+
+def _encoded(part: JsonObject) -> Hashable:
+    return msgspec.json.encode(part, order="sorted")
+
+
+def _content_of(part: JsonObject) -> Hashable:
+    """Return the type and content of a part; a call with a changed id has the same."""
+    content = {key: part[key] for key in _CONTENT_KEYS if part.get(key)}
+    return (part.get("type"), part.get("name"), msgspec.json.encode(content, order="sorted")) if content else None
+
+
+def _ids_of(part: JsonObject) -> Hashable:
+    """Return the type and ids of a part; a result with changed content has the same."""
+    ids = tuple(str(part[key]) for key in _ID_KEYS if isinstance(part.get(key), str))
+    return (part.get("type"), ids) if ids else None
+
+
+def _match_by_position(
+    before: Sequence[JsonObject], after: Sequence[JsonObject], found: list[int | None], taken: set[int]
+) -> None:
+    """Match the remaining parts between the same neighbours; a part may have got another type."""
+    limits: list[int] = []
+    limit = len(before)
+    for place in reversed(found):
+        limits.append(limit)
+        limit = place if place is not None else limit
+    limits.reverse()
+    lower = -1
+    for index, part in enumerate(after):
+        place = found[index]
+        if place is not None:
+            lower = place
+            continue
+        if part.get("type") in _CALL_TYPES or any(part.get(key) for key in ("tool_use_id", "call_id")):
+            continue  # a call or result without a match is new
+        free = [place for place in range(lower + 1, limits[index]) if place not in taken]
+        same = [place for place in free if before[place].get("type") == part.get("type")]
+        if same or free:
+            place = (same or free)[0]
+            found[index] = place
+            taken.add(place)
+            lower = place
