@@ -44,7 +44,7 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
     """Whatever comes: of each request that was put, one is written that begins with it."""
 
     async def run() -> list[str]:
-        book, behind = Book(), WriteBehind(failed=lambda error: None)
+        book, behind = Book(), WriteBehind(on_failure=lambda error: None)
         for words in given:
             behind.put(PLACE, chain_of(*words), book.writing("".join(words)))
         await behind.flush()
@@ -58,10 +58,10 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
 
 def test_who_comes_while_too_much_waits_waits_too() -> None:
     async def run() -> tuple[float, int]:
-        book, behind = Book(0.002), WriteBehind(failed=lambda error: None, most=10)
+        book, behind = Book(0.002), WriteBehind(on_failure=lambda error: None, max_writes=10)
         most = 0.0
         for number in range(60):
-            await behind.room()
+            await behind.wait_for_room()
             behind.put(("", f"session {number}"), chain_of(f"{number}"), book.writing(f"{number}"))
             most = max(most, behind.load)
         await behind.flush()
@@ -72,14 +72,14 @@ def test_who_comes_while_too_much_waits_waits_too() -> None:
 
 def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
     async def run() -> None:
-        book, behind = Book(0.001), WriteBehind(failed=lambda error: None, max_bytes=11_000)
+        book, behind = Book(0.001), WriteBehind(on_failure=lambda error: None, max_bytes=11_000)
         behind.put_other(book.writing("other"), 4_000)
         behind.put(PLACE, chain_of("a" * 2_000), book.writing("short"))
         behind.put(PLACE, chain_of("a" * 2_000, "b" * 3_500), book.writing("long"))
         assert 0.9 < behind.load < 1  # the longer one took the place of the other
         behind.put_other(book.writing("last"), 4_000)
         assert behind.load > 1
-        await behind.room()
+        await behind.wait_for_room()
         assert behind.load < 1
         await behind.flush()
         assert (behind.load, sorted(book.written)) == (0, ["last", "long", "other"])
@@ -90,13 +90,13 @@ def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
 def test_a_write_that_fails_is_told_and_does_not_stay() -> None:
     async def run() -> list[str]:
         told: list[str] = []
-        behind, book = WriteBehind(failed=lambda error: told.append(str(error)), most=2), Book()
+        behind, book = WriteBehind(on_failure=lambda error: told.append(str(error)), max_writes=2), Book()
 
         async def fail() -> None:
             raise StoreUnavailable("away")
 
         for number in range(6):
-            await behind.room()
+            await behind.wait_for_room()
             behind.put_other(fail if number % 2 else book.writing(f"{number}"), 1)
         await behind.flush()
         assert behind.load == 0

@@ -300,7 +300,7 @@ class Proxy:
             budget=plan.budget,
             policy=job.policy,
             reason=f"over {plan.budget.trigger} tokens",
-            learnt=planning.learned_limits(found),
+            learned=planning.learned_limits(found),
             due=job.trail.length - job.trail.lead,
         )
 
@@ -324,13 +324,13 @@ class Proxy:
         """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
         try:
             trail = job.trail if at == job.trail.length else job.trail.cut(at)
-            terms = msgspec.structs.replace(terms, behind=job.trail.cost(at, job.trail.length))
+            terms = msgspec.structs.replace(terms, tail_tokens=job.trail.cost(at, job.trail.length))
             standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
         except InputError as error:
             _log.warning("sent as it is: %s", error)
             plan.oversized = True
             return plan
-        self._keeping.settle(job.trail, standing)
+        self._keeping.cache_match(job.trail, standing)
         made = self._planned(job, standing)
         made.oversized = 0 < made.budget.window < made.size.sent
         self._note_room(job, made)
@@ -388,12 +388,12 @@ class Proxy:
         if attempt >= TRIES:
             return None
         known = planning.learned_limits(standing.found)
-        budget, learnt = planning.budget_after_overflow(plan.budget, found, plan.size.sent, known)
+        budget, learned = planning.budget_after_overflow(plan.budget, found, plan.size.sent, known)
         terms = PivotTerms(
             budget=budget,
             policy=job.policy,
             reason="the provider found it too long",
-            learnt=learnt,
+            learned=learned,
             attempt=attempt,
             due=job.trail.length - job.trail.lead,
         )

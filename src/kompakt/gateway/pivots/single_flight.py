@@ -1,9 +1,9 @@
-"""A pivot is made: once for a prefix, wherever it is asked for, after the originals it hides are in the store.
+"""Build each pivot once, however many requests and replicas need it.
 
-Whoever comes second waits for the first, but no longer than making it takes: two that are made at once are the same.
-A pivot that will be due soon is prepared behind an answer; it is used when it is due and not before, so that what is
-sent never depends on who was quicker. When the store cannot be reached the pivot is made all the same and remembered
-here.
+A second request for the same pivot waits for the first; building one twice is harmless because both are equal. The
+originals that a pivot hides are stored before it is used. A pivot that will be due soon is prepared in the background
+but used only when it is due, so the bytes sent never depend on timing. While the store is unavailable, pivots are built
+all the same and only cached.
 """
 
 from __future__ import annotations
@@ -20,124 +20,126 @@ from kompakt.engine.compaction.report import Report, Step
 from kompakt.engine.compaction.telemetry import announce
 from kompakt.errors import StoreError
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.pivots.budget import LearnedLimits, PivotRequest, build_pivot
-from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, name_of, ready_name
+from kompakt.gateway.pivots.budget import LearnedLimits
+from kompakt.gateway.pivots.builder import PivotRequest, build_pivot
+from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, covered_items, pivot_name, prepared_name
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.model.budget import Budget
 
 _log = logging.getLogger("kompakt.gateway")
 
-MAX_READY = 4
-"""Pivots prepared at once: they take time from those who wait."""
+MAX_PREPARING = 4
+"""Pivots prepared at the same time; they compete with pivots that requests wait for."""
 
 THREADS = 2
-"""Pivots worked out at once: more would take as long all together, and each thread keeps memory of its own."""
+"""Threads that build pivots. Because of the GIL more would not be faster, and each holds memory."""
 
 
 class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pivot is wanted for."""
+    """What a pivot has to achieve, and why it is needed."""
 
     budget: Budget
     policy: Policy
     reason: str
-    learnt: LearnedLimits = LearnedLimits()
+    learned: LearnedLimits = LearnedLimits()
     attempt: int = 0
     due: int = 0
-    """How many items the request has that needs the pivot."""
-    behind: int = 0
-    """What the items cost that are sent behind the pivot."""
+    """Items of the request that needs the pivot."""
+    tail_tokens: int = 0
+    """Tokens of the items that are sent after the pivot."""
 
 
 class PivotMaker:
-    """Makes pivots."""
+    """Builds, stores and announces pivots."""
 
     def __init__(self, storage: GatewayStorage, metrics: Metrics) -> None:
         self._storage = storage
         self._metrics = metrics
-        self._busy: dict[str, asyncio.Task[Match]] = {}
-        self._ready: dict[str, asyncio.Task[Pivot]] = {}
+        self._making: dict[str, asyncio.Task[Match]] = {}
+        self._preparing: dict[str, asyncio.Task[Pivot]] = {}
         self._threads = ThreadPoolExecutor(THREADS, "kompakt-pivot")
 
     async def compact(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
-        """Make the pivot of a request, or take the one that is being made.
+        """Build the pivot of a request, or wait for the one that is being built.
 
         Raises:
-            InputError: a message is none.
+            InputError: an item is not a message.
         """
-        name = name_of(chain.key, terms.attempt)
-        task = self._busy.get(name)
+        name = pivot_name(chain.key, terms.attempt)
+        task = self._making.get(name)
         if task is None:
-            task = self._busy[name] = asyncio.create_task(self._made(owner, chain, match, terms))
-            task.add_done_callback(lambda _: self._busy.pop(name, None))
+            task = self._making[name] = asyncio.create_task(self._make(owner, chain, match, terms))
+            task.add_done_callback(lambda _: self._making.pop(name, None))
         return await asyncio.shield(task)
 
-    async def _made(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
+    async def _make(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
         degraded, branch, began = match.degraded, match.branch, time.perf_counter()
         if degraded is None:
             try:
-                branch = await self._storage.record(owner, chain, branch, covers=self._start(chain, match))
-                found = await self._storage.begin(owner, chain, terms.attempt)
+                branch = await self._storage.record(owner, chain, branch, covers=_covered(chain, match))
+                found = await self._storage.claim(owner, chain, terms.attempt)
                 if found is not None:
                     return Match(found, branch)
             except StoreError as error:
                 degraded = self._storage.store_failed(error)
         pivot = await self._prepared(owner, chain, Match(match.found, branch, degraded), terms)
-        before, after = pivot.tokens_before + terms.behind, pivot.tokens_after + terms.behind
+        before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
         pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
-        self._tell(pivot, chain, terms, seconds=time.perf_counter() - began)
-        known = None
+        self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
+        rendered = None
         if degraded is None:
             try:
-                known = await self._storage.publish(owner, chain, pivot)
-                self._storage.record_pivot_later(owner, branch, known)
+                rendered = await self._storage.publish(owner, chain, pivot)
+                self._storage.record_pivot_later(owner, branch, rendered)
             except StoreError as error:
                 degraded = self._storage.store_failed(error)
-        known = known or await self._storage.hold(chain, pivot, is_stored=False)
-        return Match(PivotMatch(chain.length, known), branch, degraded)
+        rendered = rendered or await self._storage.cache_pivot(chain, pivot, is_stored=False)
+        return Match(PivotMatch(chain.length, rendered), branch, degraded)
 
-    # --- ahead of time --------------------------------------------------------------------------------------------
+    # --- In advance ---
 
     def prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> None:
-        """Begin to make a pivot that is not due yet."""
-        name = _ready_name(chain, terms)
-        if name not in self._ready and match.degraded is None and len(self._ready) < MAX_READY:
-            task = self._ready[name] = asyncio.create_task(self._readied(owner, chain, match, terms))
-            task.add_done_callback(lambda done: self._over(name, done))
+        """Start to build a pivot in the background, before it is due."""
+        name = _prepared_name(chain, terms)
+        if name not in self._preparing and match.degraded is None and len(self._preparing) < MAX_PREPARING:
+            task = self._preparing[name] = asyncio.create_task(self._prepare(owner, chain, match, terms))
+            task.add_done_callback(lambda done: self._on_prepared(name, done))
 
-    def _over(self, name: str, task: asyncio.Task[Pivot]) -> None:
-        """Let go of what was prepared; it is in the store. What failed will be said when it is due."""
-        self._ready.pop(name, None)
+    def _on_prepared(self, name: str, task: asyncio.Task[Pivot]) -> None:
+        self._preparing.pop(name, None)  # the store has it now
         if not task.cancelled() and task.exception() is not None:
-            _log.info("not prepared: %s", task.exception())
+            _log.info("pivot not prepared in advance: %s", task.exception())
 
-    async def _readied(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
-        branch = await self._storage.record(owner, chain, match.branch, covers=self._start(chain, match))
-        name = _ready_name(chain, terms)
-        found = await self._storage.ready(owner, name)
+    async def _prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        branch = await self._storage.record(owner, chain, match.branch, covers=_covered(chain, match))
+        name = _prepared_name(chain, terms)
+        found = await self._storage.prepared(owner, name)
         if found is not None:
             return found
-        pivot = await self._worked_out(owner, chain, Match(match.found, branch), terms)
+        pivot = await self._build(owner, chain, Match(match.found, branch), terms)
         await self._storage.save_prepared(owner, name, pivot)
         return pivot
 
     async def _prepared(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
-        """Take a pivot that was prepared, or make it."""
-        name = _ready_name(chain, terms)
-        task = self._ready.get(name)
+        """Return a pivot that was prepared, or build it."""
+        name = _prepared_name(chain, terms)
+        task = self._preparing.get(name)
+        found = None
         try:
             if task is not None:
                 return await asyncio.shield(task)
-            found = await self._storage.ready(owner, name) if match.degraded is None and not terms.attempt else None
+            if match.degraded is None and not terms.attempt:
+                found = await self._storage.prepared(owner, name)
         except StoreError as error:
-            match.degraded, found = self._storage.store_failed(error), None
-        return found or await self._worked_out(owner, chain, match, terms)
+            match.degraded = self._storage.store_failed(error)
+        return found or await self._build(owner, chain, match, terms)
 
-    async def _worked_out(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+    async def _build(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
         names: tuple[str, ...] = ()
         if match.degraded is None:
-            names = await self._storage.names(owner, match.branch, self._start(chain, match))
-        wanted = PivotRequest(
+            names = await self._storage.references(owner, match.branch, _covered(chain, match))
+        request = PivotRequest(
             chain=chain,
             found=match.found,
             budget=terms.budget,
@@ -145,19 +147,15 @@ class PivotMaker:
             session=match.branch.session,
             names=names,
             reason=terms.reason,
-            learnt=terms.learnt,
+            learned=terms.learned,
             attempt=terms.attempt,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._threads, build_pivot, wanted)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, build_pivot, request)
 
-    def _start(self, chain: HashChain, match: Match) -> int:
-        """Return how many items the pivot covers that a request stands on."""
-        return (match.found.at if match.found is not None else chain.lead) - chain.lead
-
-    def _tell(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
+    def _announce(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
         sizes = (pivot.tokens_before, pivot.tokens_after, chain.length)
-        self._metrics.compactions.labels("overflow" if terms.attempt or terms.learnt.limit else "due").inc()
+        self._metrics.compactions.labels("overflow" if terms.attempt or terms.learned.limit else "due").inc()
         announce(
             Report(
                 policy=pivot.policy,
@@ -175,5 +173,9 @@ class PivotMaker:
         )
 
 
-def _ready_name(chain: HashChain, terms: PivotTerms) -> str:
-    return ready_name(chain.key, terms.budget.trigger, terms.budget.target)
+def _covered(chain: HashChain, match: Match) -> int:
+    return covered_items(chain, match.found) - chain.lead
+
+
+def _prepared_name(chain: HashChain, terms: PivotTerms) -> str:
+    return prepared_name(chain.key, terms.budget.trigger, terms.budget.target)

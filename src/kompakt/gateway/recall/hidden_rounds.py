@@ -106,7 +106,7 @@ class HiddenRounds:
     def restore(self, slots: Sequence[AnswerSlot], saved: Mapping[int, SlotRounds], sizes: RequestSizes) -> None:
         """Insert the stored rounds of the request's answer slots."""
         offered = msgspec.structs.replace(self.chain, request=self.body)
-        self._tool_tokens = sizes.beside(offered) - sizes.beside(self.chain)
+        self._tool_tokens = sizes.envelope(offered) - sizes.envelope(self.chain)
         for slot in slots:
             found = saved[slot.at]
             if slot.at == self.chain.length:

@@ -1,10 +1,10 @@
-"""Originals into sessions: every message a client ever sent is in the store, in a session that people can open.
+"""Record the original messages of clients in sessions.
 
-A line is a conversation as far as it is recorded: which session, how many items, under which key. Marks in the store
-say so for every replica. What a client changes afterwards is another line, in another session. A line is written
-behind the answers, so nobody waits for it; a pivot waits for the originals it hides.
+A ``RecordedBranch`` states how much of a conversation is in which session. Notes called marks store it under the key of
+the prefix, for all replicas. A history that the client changes afterwards is another branch, in another session.
+Branches are written in background, except before a pivot hides their messages.
 
-A session may be deleted while its conversation continues. It is then written again from the start.
+A session may be deleted while its conversation continues. It is then recorded again from the start.
 """
 
 from __future__ import annotations
@@ -34,79 +34,81 @@ from kompakt.store.records import Head, StoredRow
 from kompakt.wire.registry import WIRES
 
 BATCH = 100
-"""Items that are written at once, at most: one transaction, and what one call of the store has to do in its time."""
+"""Items per transaction, so that each store call stays within its timeout."""
 
 BATCH_BYTES = 1024 * 1024
-"""Bytes of items that are written at once, the last item not counted."""
+"""Bytes per transaction, not counting its last item."""
 
 _PAGE = 500
 _FORK_DIGITS = 8
 _TRIES = 8
-"""How often a session is looked at again that others write to at the same time."""
+"""Attempts to append to a session that other replicas write to at the same time."""
 
 
 class RecordedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as far as it is recorded."""
+    """How much of a conversation is in a session. The field names are stored."""
 
     session: str
     items: int
-    """How many items of it are recorded, system messages at its head not counted."""
+    """Recorded items, not counting leading system messages."""
     offset: int
-    """How many rows come before the first of them: the system messages of the first request."""
+    """Rows before the first of them: the leading system messages of the first request."""
     pivot_covers: int | None = None
-    """How many items the pivot covers that the recorded request was sent with; 0 for none, ``None`` when not known."""
+    """Items that the pivot of the recorded request replaces; 0 without a pivot, ``None`` when unknown."""
 
     @property
     def rows(self) -> int:
-        """The row of the newest item."""
+        """Number of the row of the newest item."""
         return self.offset + self.items
 
 
 class _Moved(Exception):
-    """Somebody else has written to the session."""
+    """Another writer has appended to the session."""
 
 
 def mark_name(key: bytes) -> str:
-    """Name the note that says where a prefix is recorded."""
+    """Return the name of the note that states where a prefix is recorded; names are stored."""
     return f"mark {key.hex()}"
 
 
 async def record(store: Store, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-    """Write the next batch of what a session lacks of a request, or where it continued differently, into another one.
+    """Append the next batch of a request to its session, or to another session when the history diverges.
 
-    Returns the line as far as it is recorded then; call it again until that is all of the request.
+    Returns the branch as recorded so far; call it again until it has all items.
 
     Raises:
-        Conflict: others write to all sessions that were tried, at the same time.
+        Conflict: other writers appended to the session during every attempt.
     """
     for _ in range(_TRIES):
         session = await store.session(branch.session)
         try:
-            known = await _found(session, chain, branch)
+            known = await _located(session, chain, branch)
             if known.session == branch.session:
                 return await _append(session, chain, known)
             branch = known
-        except (_Moved, UsageError):  # written to, or deleted, since it was looked at
+        except (_Moved, UsageError):  # changed or deleted meanwhile
             continue
     raise Conflict(f"session {branch.session!r} has too many concurrent writers; it is recorded with the next request")
 
 
-async def _found(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-    """Find out how much of a request a session really has; another session when it continued differently."""
+async def _located(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+    """Check how much of a request its session has; return another session when the history diverges."""
     head = await session.records.head(session.key)
     if head is None:
         return RecordedBranch(session=branch.session, items=0, offset=0)
     if head.format != chain.request.format:
         return _forked(branch, chain, branch.items)
     if head.messages < branch.rows:
-        if head.rows != head.messages:  # somebody took messages back
+        if head.rows != head.messages:  # messages were undone
             return _forked(branch, chain, branch.items)
-        branch = RecordedBranch(session=branch.session, items=0, offset=0)  # deleted, and begun again by somebody else
+        branch = RecordedBranch(
+            session=branch.session, items=0, offset=0
+        )  # deleted and started again by another writer
     return branch if head.messages == branch.rows else await _compared(await session.reader(), chain, branch)
 
 
 async def _append(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-    """Write the items after a line, as many as one batch holds."""
+    """Write the next batch of items."""
     request = chain.request
     first = chain.lead + branch.items if branch.rows else 0
     end = _batch_end(chain, chain.lead + branch.items)
@@ -146,10 +148,7 @@ def _batch_end(chain: HashChain, start: int) -> int:
 
 
 async def _compared(reader: SessionReader, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-    """Find out how much of a request a session has that others wrote to; another session when it continued differently.
-
-    Reads as far as both are the same.
-    """
+    """Compare a request with a session that other writers extended; return another session when they diverge."""
     start, offset, same = chain.lead + branch.items, branch.offset, branch.items
     is_head = not branch.rows
     async for rows in reader.rows(after=branch.rows):
@@ -174,13 +173,13 @@ async def _stored(reader: SessionReader, rows: Sequence[StoredRow]) -> list[Stor
 
 
 def _forked(branch: RecordedBranch, chain: HashChain, items: int) -> RecordedBranch:
-    """Name the session of a conversation that continues differently after so many items: by how it continues."""
+    """Name the session of a history that diverges after ``items`` items, by the key of its first own item."""
     key = chain.keys[min(chain.length, chain.lead + items + 1)]
     return RecordedBranch(session=f"{branch.session}-{key.hex()[:_FORK_DIGITS]}", items=0, offset=0)
 
 
 async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: int, codec: RowCodec) -> int:
-    """Count the messages with which both begin; what was left out of those that are stored is left out of these."""
+    """Count the equal messages at the start of both. The codec redacts these like the stored ones."""
     raw = [chain.request.item(index) for index in range(start, end)]
 
     def count() -> int:
@@ -191,13 +190,13 @@ async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: 
     return await off_loop(count, size=sum(map(len, raw)))
 
 
-async def names(session: Session, branch: RecordedBranch, start: int) -> tuple[str, ...]:
-    """Return the references of the items from one on, system messages not counted."""
+async def references(session: Session, branch: RecordedBranch, start: int) -> tuple[str, ...]:
+    """Return the references of the items from ``start`` on, not counting leading system messages."""
     found: list[str] = []
     at, end = branch.offset + start, branch.rows
     while at < end:
         rows = await session.records.rows(session.key, after=at, upto=end, limit=_PAGE)
-        if not rows or any(row.kind != "message" for row in rows):  # deleted, or more was done than the gateway does
+        if not rows or any(row.kind != "message" for row in rows):  # deleted, or changed by another tool
             return ()
         found += [row.name for row in rows]
         at = rows[-1].seq
@@ -205,7 +204,7 @@ async def names(session: Session, branch: RecordedBranch, start: int) -> tuple[s
 
 
 async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -> None:
-    """Record in the session that a pivot was made, so that people see what the model sees."""
+    """Add a pivot to the session's compactions, so that people can see what the model sees."""
     size = 4 * pivot.tokens + 100 * len(pivot.view)
     record = await off_loop(lambda: _compaction_record(branch, pivot), size=size)
 

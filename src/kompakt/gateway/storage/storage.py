@@ -1,74 +1,89 @@
-"""The store as the gateway uses it: pivots and lines found by content, originals written behind the answers.
+"""The store as the gateway uses it: pivots and recorded branches found by content, originals written in background.
 
-Nothing here is needed in memory: what is remembered saves a question to the store, and every question can be asked
-again. Nothing of it is trusted either: a session may be deleted while its conversation continues, so with every request
-what is remembered is compared with the store. While the store cannot be reached the gateway uses what it remembers.
+Caches only save store reads. They are never trusted: a session may be deleted while its conversation continues, so
+every request checks the cached entries against the store. While the store is unavailable, the caches are all there is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from kompakt.engine.recall import Recalled
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable, UsageError
-from kompakt.gateway.concurrency import KeyedLocks, Value, off_loop, with_timeout
+from kompakt.gateway.concurrency import KeyedLocks, off_loop, with_timeout
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.pivots import lookup as pivots
-from kompakt.gateway.pivots.lookup import Pivot, PivotCache, PivotMatch, RenderedPivot
+from kompakt.gateway.pivots.lookup import (
+    TRIES,
+    Pivot,
+    PivotCache,
+    PivotMatch,
+    RenderedPivot,
+    Undo,
+    covered_items,
+    deepest,
+    pivot_name,
+    pivot_names,
+    undo_name,
+)
 from kompakt.gateway.request.hash_chain import HashChain
-from kompakt.gateway.storage import recorder as recording
-from kompakt.gateway.storage.recorder import RecordedBranch, recall_in_branch
+from kompakt.gateway.storage import recorder
+from kompakt.gateway.storage.recorder import RecordedBranch, mark_name
 from kompakt.gateway.storage.records import decode_note, encode_note
-from kompakt.gateway.storage.write_behind import WriteBehind
-from kompakt.gateway.storage.written_prefixes import WrittenPrefixes
+from kompakt.gateway.storage.write_behind import WriteBehind, WrittenPrefixes
 from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.model.lru import Lru
 from kompakt.session.store import Store
 from kompakt.store.records import key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
+Value = TypeVar("Value")
+
 MAX_BRANCHES = 10_000
-"""Ends of requests for which it is remembered where they are recorded."""
+"""Requests whose recorded branch is cached."""
 
-PATIENCE = 3.0
-"""Seconds that the store has to find something; a request is then served without it."""
+STORE_TIMEOUT = 3.0
+"""Seconds for a store read; then the request is served without the store."""
 
-WRITE_PATIENCE = 8.0
-"""Seconds that it has to write originals: many may come to write at once, and what is hidden has to be there."""
+WRITE_TIMEOUT = 8.0
+"""Seconds for a write of originals. Longer, because many replicas may write at once and a pivot depends on it."""
 
-_REST = 2.0
-"""Seconds in which a store that failed is not asked again."""
+_RETRY_AFTER = 2.0
+"""Seconds in which an unavailable store is not called again."""
 
-_LOOKS = 20
-_PAUSE = 0.05
-_LEASE = 2.0
-"""How often, every how many seconds, is looked whether another replica is done; and how long it may take."""
+_CLAIM_TRIES = 20
+_CLAIM_PAUSE = 0.05
+"""How often, and with which pause in seconds, a replica checks whether another one has built the pivot."""
+_CLAIM_LEASE = 2.0
+"""Seconds for which a replica reserves the building of a pivot."""
 
 _SCOPE_DIGITS = 12
 
-_UNPACKED = 8
-"""Bytes that a byte of a note becomes when it is unpacked, about."""
+_BYTES_PER_BYTE = 8
+"""Memory of a decoded note per stored byte."""
 
 
 class Owner(NamedTuple):
-    """Whose sessions they are: a tenant of the store and, for tenants that no operator named, how their names begin."""
+    """The owner of sessions: a tenant of the store and a prefix of session ids.
+
+    The prefix is empty for tenants that an operator configured.
+    """
 
     tenant: str
     scope: str
 
     @classmethod
     def of(cls, tenant: Tenant) -> Owner:
-        """Say where the sessions of a tenant are.
+        """Return the owner of a tenant's sessions.
 
-        Who is only known by a credential shares the store's own tenant, so that its tools find the sessions; their
-        names begin with the hash, and the gateway shows nobody else's.
+        Clients known only by their credential share the store's default tenant, so that its tools find their sessions.
+        Their session ids start with the hash of the credential, and the gateway shows them no others.
         """
         if tenant.source in ("key", "header"):
             return cls(tenant.id, "")
@@ -79,171 +94,158 @@ class Owner(NamedTuple):
         return name if self.scope and name.startswith(self.scope) else f"{self.scope}{name}"
 
     def owns(self, session: str) -> bool:
-        """Tell whether a session of the store's tenant is this owner's."""
+        """Whether a session of the tenant belongs to this owner."""
         return session.startswith(self.scope)
 
 
-class _Recollection(NamedTuple):
-    """What is remembered of a request."""
-
-    found: PivotMatch | None
-    branch: RecordedBranch | None
-    above: int
-    """From how many items on the store has to be asked."""
-    notes: Mapping[str, str]
-    """Names of notes that the store must still have, and the sessions that are gone where it has not."""
-
-
-_NOTHING = _Recollection(None, None, 0, {})
-
-
-class _Lost(Exception):
-    """Something that is remembered is no longer in the store."""
-
-
 class Match(msgspec.Struct):
-    """What a request stands on."""
+    """What the store knows of a request."""
 
     found: PivotMatch | None
     branch: RecordedBranch
     degraded: str | None = None
-    """Why the store was not asked."""
+    """Why the store was not used."""
     undone: bool = False
-    """Whether a deeper pivot was undone: the request is then sent without it as long as it fits."""
+    """Whether a deeper pivot was undone; the request is sent without it as long as it fits."""
+
+
+class _Cached(NamedTuple):
+    """What the caches know of a request."""
+
+    found: PivotMatch | None
+    branch: RecordedBranch | None
+    above: int
+    """Number of items up to which the caches know all pivots."""
+    notes: Mapping[str, str]
+    """Notes that the store must still have for this to be valid, each with the session that is gone otherwise."""
+
+
+_NOTHING = _Cached(None, None, 0, {})
+
+
+class _Lost(Exception):
+    """Something in the caches is no longer in the store."""
 
 
 class GatewayStorage:
-    """Pivots, lines and sessions of all tenants."""
+    """Pivots, recorded branches and sessions of all tenants."""
 
-    def __init__(self, store: Store, metrics: Metrics, *, on_loss: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        *,
+        on_loss: Callable[[], object] = lambda: None,
+        timeout: float = STORE_TIMEOUT,
+        write_timeout: float = WRITE_TIMEOUT,
+    ) -> None:
         self.records = store.records
         self.value_codec = store.value_codec
         self._store = store
         self._metrics = metrics
         self._on_loss = on_loss
-        """Called when something is no longer in the store that was."""
+        """Called when data disappeared from the store."""
+        self._timeout, self._write_timeout = timeout, max(timeout, write_timeout)
         self.losses = 0
-        """How often that was so; whoever remembers what is in the store forgets it when this changes."""
+        """How often data disappeared from the store; other caches of stored data are cleared when it changes."""
         self._cache = PivotCache()
-        self._branches: OrderedDict[bytes, RecordedBranch] = OrderedDict()
+        self._branches = Lru[bytes, RecordedBranch](MAX_BRANCHES)
         self._written = WrittenPrefixes()
         self._queue = WriteBehind(self.store_failed)
         self._locks = KeyedLocks()
-        self._down_until = 0.0
+        self._retry_at = 0.0
 
     def store_of(self, owner: Owner) -> Store:
-        """Return the sessions of an owner's tenant."""
+        """Return the store of an owner's tenant."""
         return self._store.of_tenant(owner.tenant)
 
-    # --- find -----------------------------------------------------------------------------------------------------
+    # --- Match requests ---
 
     async def match(self, owner: Owner, chain: HashChain, *, named: str | None) -> Match:
-        """Find the deepest pivot of a request and where it is recorded.
+        """Find the deepest pivot of a request and the session that records it.
 
-        What is remembered saves questions about what is not new. It is compared with the store each time: a session may
-        have been deleted, by whoever, since the request before.
+        Cached entries save reads of older prefixes. They are checked against the store each time, since any client may
+        have deleted the session in between.
         """
-        known, degraded = self._recollection(chain), None
+        cached, degraded = self._cached(chain), None
         try:
             try:
-                found, branch = await self._asked(owner, chain, known)
+                found, branch = await self._search(owner, chain, cached)
             except _Lost:
-                found, branch = await self._asked(owner, chain, _NOTHING)
-            self._cache.remember(chain, found)
+                found, branch = await self._search(owner, chain, _NOTHING)
+            self._cache.put_match(chain, found)
         except StoreError as error:
             reason = self.store_failed(error)
-            found, branch = known.found, known.branch
-            degraded = reason if known.above < chain.length else None  # all of a known request is remembered
-        return Match(found, await self._placed(owner, chain, branch or self._begun(owner, chain, named)), degraded)
-
-    def _recollection(self, chain: HashChain) -> _Recollection:
-        """Collect what is remembered of a request, and the notes that the store must have if it is still true."""
-        found, above = self._cache.deepest(chain)
-        notes = dict[str, str]()
-        if found is not None and found.rendered.is_stored:
-            pivot = found.pivot
-            notes[pivots.name_of(chain.keys[found.at], pivot.attempt)] = pivot.session
-        for at in chain.all_ends():
-            branch = self._branches.get(chain.keys[at])
-            if branch is not None:
-                notes[recording.mark_name(chain.keys[at])] = branch.session
-                return _Recollection(found, branch, above, notes)
-        return _Recollection(found, None, above, notes)
+            found, branch = cached.found, cached.branch
+            degraded = reason if cached.above < chain.length else None  # the caches know all of a repeated request
+        branch = branch or self._new_branch(owner, chain, named)
+        return Match(found, await self._separated(owner, chain, branch), degraded)
 
     async def match_uncached(self, owner: Owner, chain: HashChain, match: Match) -> Match:
-        """Ask the store for every pivot after the one that a request stands on, whatever is remembered."""
-        above = match.found.at if match.found is not None else chain.lead
-        known = _Recollection(match.found, match.branch, above, {})
+        """Search the store for every pivot deeper than the one that a request matches, ignoring the caches."""
+        known = _Cached(match.found, match.branch, covered_items(chain, match.found), {})
         try:
-            found, _ = await self._asked(owner, chain, known, is_thorough=True)
+            found, _ = await self._search(owner, chain, known, is_thorough=True)
         except StoreError as error:
             return Match(match.found, match.branch, self.store_failed(error))
-        self._cache.remember(chain, found)
+        self._cache.put_match(chain, found)
         return Match(found, match.branch, match.degraded)
 
     async def without_undone(self, owner: Owner, chain: HashChain, match: Match) -> Match:
-        """Go back to the pivot before the one that a request stands on, as often as that was undone."""
+        """Replace a pivot that was undone by the one before it, repeatedly."""
         found = match.found
         while found is not None:
-            name = pivots.undo_name(found.pivot.id)
+            name = undo_name(found.pivot.id)
             try:
-                note = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
+                note = (await self.read_notes(owner, [name])).get(name)
                 if note is None:
                     break
-                undo = decode_note(note, self.value_codec, pivots.Undo)
+                undo = decode_note(note, self.value_codec, Undo)
                 found = await self._before(owner, chain, undo) if undo.covers < found.at else None
             except StoreError as error:
                 self.store_failed(error)
                 break
-        if found is match.found:
-            return match
-        return msgspec.structs.replace(match, found=found, undone=True)
+        return match if found is match.found else msgspec.structs.replace(match, found=found, undone=True)
 
-    async def _before(self, owner: Owner, chain: HashChain, undo: pivots.Undo) -> PivotMatch | None:
+    async def _before(self, owner: Owner, chain: HashChain, undo: Undo) -> PivotMatch | None:
         """Find the pivot before one that was undone."""
         if undo.covers <= chain.lead:
             return None
-        names = [pivots.name_of(chain.keys[undo.covers], attempt) for attempt in range(pivots.TRIES)]
-        notes = await self._reached(self.records.notes(owner.tenant, names))
-        kept = (decode_note(notes[name], self.value_codec, Pivot) for name in names if name in notes)
-        return next(
-            (
-                PivotMatch(undo.covers, RenderedPivot.of(pivot, is_stored=True))
-                for pivot in kept
-                if pivot.id == undo.before
-            ),
-            None,
-        )
+        names = [pivot_name(chain.keys[undo.covers], attempt) for attempt in range(TRIES)]
+        notes = await self.read_notes(owner, names)
+        stored = (decode_note(notes[name], self.value_codec, Pivot) for name in names if name in notes)
+        pivot = next((pivot for pivot in stored if pivot.id == undo.before), None)
+        return None if pivot is None else PivotMatch(undo.covers, RenderedPivot.of(pivot, is_stored=True))
 
-    async def _placed(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-        """Record at once a conversation that continues differently from what its session holds: in another one."""
-        place = (owner.tenant, branch.session)
-        if not self._queue.has_other(place, chain) and not self._written.differs(place, chain):
-            return branch
-        try:
-            await self._queue.write(place)
-            return await self.record(owner, chain, branch)
-        except StoreError as error:
-            self.store_failed(error)
-            return branch
+    def _cached(self, chain: HashChain) -> _Cached:
+        found, above = self._cache.deepest(chain)
+        notes = dict[str, str]()
+        if found is not None and found.rendered.is_stored:
+            notes[pivot_name(chain.keys[found.at], found.pivot.attempt)] = found.pivot.session
+        for at in chain.all_ends():
+            branch = self._branches.get(chain.keys[at])
+            if branch is not None:
+                notes[mark_name(chain.keys[at])] = branch.session
+                return _Cached(found, branch, above, notes)
+        return _Cached(found, None, above, notes)
 
-    async def _asked(
-        self, owner: Owner, chain: HashChain, known: _Recollection, *, is_thorough: bool = False
+    async def _search(
+        self, owner: Owner, chain: HashChain, cached: _Cached, *, is_thorough: bool = False
     ) -> tuple[PivotMatch | None, RecordedBranch | None]:
-        """Look in the store for pivots and marks of prefixes that end above what is known.
+        """Search the store for pivots and marks of prefixes longer than the cached one.
 
-        A pivot is only ever kept for a prefix that is marked, and a mark says which pivot the request stood on that it
-        was made for. So the newest mark ends the search, except where a thorough one is wanted.
+        Pivots exist only for marked prefixes, and a mark records which pivot its request matched. So the newest mark
+        ends the search unless it is thorough.
 
         Raises:
-            _Lost: something that is remembered is no longer there; it is forgotten.
+            _Lost: a cached entry is no longer in the store and was removed.
         """
-        above, branch, expected = max(known.above, chain.lead), None, known.notes
+        above, branch, expected = max(cached.above, chain.lead), None, cached.notes
         for page in chain.ends(above):
-            names = [recording.mark_name(chain.keys[at]) for at in page]
+            names = [mark_name(chain.keys[at]) for at in page]
             if not names and not expected:
                 continue
-            notes = await self._reached(self.records.notes(owner.tenant, [*names, *expected]))
+            notes = await self.read_notes(owner, [*names, *expected])
             lost = {session for name, session in expected.items() if name not in notes}
             if lost:
                 self._forget(owner, lost)
@@ -257,236 +259,253 @@ class GatewayStorage:
             ends = set(marks)
             if not is_thorough and newest.pivot_covers and above < chain.lead + newest.pivot_covers <= chain.length:
                 ends.add(chain.lead + newest.pivot_covers)
-            kept = await self._reached(self.records.notes(owner.tenant, pivots.names(chain, ends)))
-            size = _UNPACKED * sum(map(len, kept.values()))
+            stored = await self.read_notes(owner, pivot_names(chain, ends))
+            size = _BYTES_PER_BYTE * sum(map(len, stored.values()))
             found = await off_loop(
-                lambda kept=kept, ends=ends: pivots.deepest(chain, kept, self.value_codec, ends), size=size
+                lambda stored=stored, ends=ends: deepest(chain, stored, self.value_codec, ends), size=size
             )
             if found is not None:
                 self._cache.put(chain.keys[found.at], found.rendered)
                 return found, branch
             if newest.pivot_covers is not None and not is_thorough:
                 break
-        return known.found, branch or known.branch
+        return cached.found, branch or cached.branch
 
     def _forget(self, owner: Owner, sessions: Collection[str]) -> None:
-        """Forget sessions that are no longer in the store."""
+        """Remove sessions that are no longer in the store from the caches."""
         self.losses += 1
         self._on_loss()
         for session in sessions:
-            _log.info("session %s is no longer in the store; its conversation is recorded again", session)
+            _log.info("session %s was deleted from the store; recording its conversation again", session)
             self._written.forget((owner.tenant, session))
             self._cache.forget(session)
-        for key in [key for key, branch in self._branches.items() if branch.session in sessions]:
-            del self._branches[key]
+        for key, branch in self._branches.items():
+            if branch.session in sessions:
+                self._branches.remove(key)
 
-    def _line(self, chain: HashChain) -> RecordedBranch | None:
-        """Return where the longest prefix is recorded that is remembered."""
+    def _cached_branch(self, chain: HashChain) -> RecordedBranch | None:
+        """Return the cached branch of the longest prefix."""
         branches = (self._branches.get(chain.keys[at]) for at in chain.all_ends())
         return next((branch for branch in branches if branch is not None), None)
 
-    def _begun(self, owner: Owner, chain: HashChain, named: str | None) -> RecordedBranch:
-        """Begin a line: named by the client, or by how the conversation begins."""
+    def _new_branch(self, owner: Owner, chain: HashChain, named: str | None) -> RecordedBranch:
+        """Start a session, named by the client or after the key of the first message."""
         first = chain.keys[min(chain.lead + 1, chain.length)].hex()[:16]
         return RecordedBranch(session=owner.session(named or first), items=0, offset=0)
 
-    # --- keep -----------------------------------------------------------------------------------------------------
+    async def _separated(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+        """Record a conversation that diverges from its session at once, which moves it to another session."""
+        place = (owner.tenant, branch.session)
+        if not self._queue.has_other(place, chain) and not self._written.differs(place, chain):
+            return branch
+        try:
+            await self._queue.write(place)
+            return await self.record(owner, chain, branch)
+        except StoreError as error:
+            self.store_failed(error)
+            return branch
+
+    # --- Originals ---
 
     async def record(
         self, owner: Owner, chain: HashChain, branch: RecordedBranch, *, covers: int | None = None
     ) -> RecordedBranch:
-        """Write the originals of a request; ``covers`` is how many items the pivot covers that it stands on.
+        """Write the originals of a request; ``covers`` is how many items its pivot replaces.
 
         Raises:
-            StoreError: that cannot be done now.
+            StoreError: the store is unavailable.
         """
         async with self._locks.hold((owner.tenant, branch.session)):
             known = self._branches.get(chain.key)
             if known is not None:
                 return known
             covers = self._cache.covers(chain) if covers is None else covers
-            return await self._recorded(owner, chain, self._line(chain) or branch, covers)
+            return await self._recorded(owner, chain, self._cached_branch(chain) or branch, covers)
 
     async def _recorded(
         self, owner: Owner, chain: HashChain, branch: RecordedBranch, covers: int | None
     ) -> RecordedBranch:
         store, whole = self.store_of(owner), chain.length - chain.lead
         while True:
-            branch = await self._reached(recording.record(store, chain, branch), WRITE_PATIENCE)
+            branch = await self._call(recorder.record(store, chain, branch), self._write_timeout)
             if branch.items >= whole:
                 break
         branch = msgspec.structs.replace(branch, pivot_covers=covers)
-        mark = {recording.mark_name(chain.key): encode_note(branch, self.value_codec)}
-        note = self.records.note(owner.tenant, key_of(owner.tenant, branch.session), mark)
-        await self._reached(note, WRITE_PATIENCE)
-        self._branches[chain.key] = branch
+        mark = {mark_name(chain.key): encode_note(branch, self.value_codec)}
+        await self.write_notes(owner, branch.session, mark, timeout=self._write_timeout)
+        self._branches.put(chain.key, branch)
         self._written.put((owner.tenant, branch.session), chain)
-        while len(self._branches) > MAX_BRANCHES:
-            self._branches.popitem(last=False)
         return branch
 
-    async def names(self, owner: Owner, branch: RecordedBranch, start: int) -> tuple[str, ...]:
-        """Return what the recorded items from one on are called."""
+    async def references(self, owner: Owner, branch: RecordedBranch, start: int) -> tuple[str, ...]:
+        """Return the references of the recorded items from ``start`` on."""
         session = await self.store_of(owner).session(branch.session)
-        return await self._reached(recording.names(session, branch, start))
+        return await self._call(recorder.references(session, branch, start))
+
+    async def recall(
+        self, owner: Owner, chain: HashChain, branch: RecordedBranch, query: str, *, tokens: int
+    ) -> Recalled:
+        """Search or restore messages of a request's own history.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        recorded = await self.record(owner, chain, branch)
+        try:
+            return await self._call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
+        except UsageError:  # the session was deleted after it was recorded
+            self._forget(owner, [recorded.session])
+            recorded = await self.record(owner, chain, branch)
+            return await self._call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
+
+    # --- Pivots ---
 
     async def publish(self, owner: Owner, chain: HashChain, pivot: Pivot) -> RenderedPivot:
-        """Keep a pivot; return the one that is kept, which another replica may have made.
+        """Store a pivot; return the stored one, which another replica may have written first.
 
         Raises:
-            StoreError: that cannot be done now.
+            StoreError: the store is unavailable.
         """
-        name = pivots.name_of(chain.key, pivot.attempt)
-        data = await self._packed(pivot)
-        note = self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), {name: data})
-        await self._reached(note, WRITE_PATIENCE)
-        kept = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name, data)
-        return await self.hold(chain, pivot if kept == data else await self._unpacked(kept), is_stored=True)
+        name = pivot_name(chain.key, pivot.attempt)
+        data = await self._encoded(pivot)
+        await self.write_notes(owner, pivot.session, {name: data}, timeout=self._write_timeout)
+        stored = (await self.read_notes(owner, [name])).get(name, data)
+        return await self.cache_pivot(chain, pivot if stored == data else await self._decoded(stored), is_stored=True)
 
-    async def hold(self, chain: HashChain, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
-        """Remember a pivot here."""
-        known = await off_loop(lambda: RenderedPivot.of(pivot, is_stored=is_stored), size=_size(pivot))
-        self._cache.put(chain.key, known)
-        return known
+    async def cache_pivot(self, chain: HashChain, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
+        """Encode a pivot and add it to the cache."""
+        rendered = await off_loop(lambda: RenderedPivot.of(pivot, is_stored=is_stored), size=_size(pivot))
+        self._cache.put(chain.key, rendered)
+        return rendered
 
-    async def _packed(self, pivot: Pivot) -> bytes:
-        return await off_loop(lambda: encode_note(pivot, self.value_codec), size=_size(pivot))
+    def cache_match(self, chain: HashChain, match: Match) -> None:
+        """Cache which pivot a request matches after one was built for it."""
+        self._cache.put_match(chain, match.found)
 
-    async def _unpacked(self, data: bytes) -> Pivot:
-        return await off_loop(lambda: decode_note(data, self.value_codec, Pivot), size=_UNPACKED * len(data))
+    async def claim(self, owner: Owner, chain: HashChain, attempt: int) -> PivotMatch | None:
+        """Reserve the building of a pivot.
 
-    def settle(self, chain: HashChain, match: Match) -> None:
-        """Remember what a request stands on after a pivot was made for it."""
-        self._cache.remember(chain, match.found)
-
-    async def begin(self, owner: Owner, chain: HashChain, attempt: int) -> PivotMatch | None:
-        """Begin to make a pivot; return it where another replica has made it, or is at it and done soon.
+        Returns the pivot instead when another replica has built it or does so while this one waits.
 
         Raises:
-            StoreError: the store cannot be asked now.
+            StoreError: the store is unavailable.
         """
-        name = pivots.name_of(chain.key, attempt)
-        place = key_of(owner.tenant, name)
-        for _ in range(_LOOKS):
-            data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
+        name = pivot_name(chain.key, attempt)
+        for _ in range(_CLAIM_TRIES):
+            data = (await self.read_notes(owner, [name])).get(name)
             if data is not None:
-                return PivotMatch(chain.length, await self.hold(chain, await self._unpacked(data), is_stored=True))
-            if await self._reached(self.records.acquire(place, "pivot", lease=_LEASE)) is not None:
+                rendered = await self.cache_pivot(chain, await self._decoded(data), is_stored=True)
+                return PivotMatch(chain.length, rendered)
+            lease = self.records.acquire(key_of(owner.tenant, name), "pivot", lease=_CLAIM_LEASE)
+            if await self._call(lease) is not None:
                 return None
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_CLAIM_PAUSE)
         return None
 
-    async def ready(self, owner: Owner, name: str) -> Pivot | None:
-        """Return a pivot that was prepared.
+    async def prepared(self, owner: Owner, name: str) -> Pivot | None:
+        """Return a pivot that was prepared before it is due.
 
         Raises:
-            StoreError: the store cannot be asked now.
+            StoreError: the store is unavailable.
         """
-        data = (await self._reached(self.records.notes(owner.tenant, [name]))).get(name)
-        return None if data is None else await self._unpacked(data)
+        data = (await self.read_notes(owner, [name])).get(name)
+        return None if data is None else await self._decoded(data)
 
     async def save_prepared(self, owner: Owner, name: str, pivot: Pivot) -> None:
-        """Keep a pivot that was prepared.
+        """Store a pivot that is not due yet.
 
         Raises:
-            StoreError: that cannot be done now.
+            StoreError: the store is unavailable.
         """
-        note = {name: await self._packed(pivot)}
-        await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, pivot.session), note))
+        await self.write_notes(owner, pivot.session, {name: await self._encoded(pivot)})
+
+    async def _encoded(self, pivot: Pivot) -> bytes:
+        return await off_loop(lambda: encode_note(pivot, self.value_codec), size=_size(pivot))
+
+    async def _decoded(self, data: bytes) -> Pivot:
+        return await off_loop(lambda: decode_note(data, self.value_codec, Pivot), size=_BYTES_PER_BYTE * len(data))
+
+    # --- Notes ---
 
     async def read_notes(self, owner: Owner, names: Collection[str]) -> dict[str, bytes]:
         """Return the notes of these names that exist.
 
         Raises:
-            StoreError: the store cannot be asked now.
+            StoreError: the store is unavailable.
         """
-        return await self._reached(self.records.notes(owner.tenant, names))
+        return await self._call(self.records.notes(owner.tenant, names))
 
-    async def write_notes(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
-        """Keep notes that go with a session; a name that is there keeps its first value.
+    async def write_notes(
+        self, owner: Owner, session: str, notes: Mapping[str, bytes], *, timeout: float | None = None
+    ) -> None:
+        """Store notes that are deleted with a session; a note that exists keeps its first value.
 
         Raises:
-            StoreError: that cannot be done now.
+            StoreError: the store is unavailable.
         """
-        await self._reached(self.records.note(owner.tenant, key_of(owner.tenant, session), notes))
+        await self._call(self.records.note(owner.tenant, key_of(owner.tenant, session), notes), timeout)
 
-    async def recall(
-        self, owner: Owner, chain: HashChain, branch: RecordedBranch, query: str, *, tokens: int
-    ) -> Recalled:
-        """Find or restore what was said on the chain of a request, and nowhere else.
+    async def _call(self, call: Awaitable[Value], timeout: float | None = None) -> Value:
+        """Await a store call, with a timeout. After a failure, calls fail at once for a while.
 
         Raises:
-            StoreError: the store cannot be asked now.
-        """
-        recorded = await self.record(owner, chain, branch)
-        try:
-            return await self._reached(recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
-        except UsageError:  # deleted since it was recorded
-            self._forget(owner, [recorded.session])
-            recorded = await self.record(owner, chain, branch)
-            return await self._reached(recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
-
-    async def _reached(self, call: Awaitable[Value], patience: float = PATIENCE) -> Value:
-        """Wait for the store, not for long, and after a failure not at all for a while.
-
-        Raises:
-            StoreError: it does not answer.
+            StoreError: the store is unavailable.
         """
         now = asyncio.get_running_loop().time()
-        if now < self._down_until:
+        if now < self._retry_at:
             close = getattr(call, "close", None)
             if close is not None:
                 close()
-            raise StoreUnavailable("the store did not answer a moment ago")
+            raise StoreUnavailable(f"the store is unavailable; next attempt in {self._retry_at - now:.1f} seconds")
         try:
-            return await with_timeout(call, patience)
+            return await with_timeout(call, timeout or self._timeout)
         except StoreUnavailable:
-            self._down_until = asyncio.get_running_loop().time() + _REST
+            self._retry_at = asyncio.get_running_loop().time() + _RETRY_AFTER
             raise
 
-    # --- behind the answers ---------------------------------------------------------------------------------------
+    # --- In background ---
 
     def record_later(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> None:
-        """Write the originals of a request when there is time."""
+        """Write the originals of a request in background."""
         place = (owner.tenant, branch.session)
         if not self._written.holds(place, chain):
             self._queue.put(place, chain, lambda: self.record(owner, chain, branch))
 
-    def record_pivot_later(self, owner: Owner, branch: RecordedBranch, known: RenderedPivot) -> None:
-        """Record in the session that a pivot was made, when there is time."""
+    def record_pivot_later(self, owner: Owner, branch: RecordedBranch, rendered: RenderedPivot) -> None:
+        """Add a pivot to the session's compactions in background."""
 
-        async def record_pivot() -> None:
+        async def write() -> None:
             session = await self.store_of(owner).session(branch.session)
-            with suppress(UsageError):  # the session was deleted meanwhile: there is nothing to add to
-                await self._reached(recording.record_pivot(session, branch, known.pivot))
+            with suppress(UsageError):  # the session was deleted meanwhile
+                await self._call(recorder.record_pivot(session, branch, rendered.pivot))
 
-        self._queue.put_other(record_pivot, known.size)
+        self._queue.put_other(write, rendered.size)
 
     def write_notes_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
-        """Keep notes that go with a session, when there is time."""
+        """Store notes in background."""
         self._queue.put_other(lambda: self.write_notes(owner, session, notes), sum(map(len, notes.values())))
 
     async def wait_for_room(self) -> None:
-        """Wait while more has to be written than may wait for it."""
-        await self._queue.room()
+        """Wait while the background queue is full."""
+        await self._queue.wait_for_room()
 
     async def flush_session(self, tenant: str, session: str) -> None:
-        """Write what waits of a session, so that who reads it now finds what was said a moment ago."""
+        """Write the queued originals of a session, so that a reader sees the newest messages."""
         await self._queue.write((tenant, session))
         async with self._locks.hold((tenant, session)):
             return
 
     async def flush(self) -> None:
-        """Wait until everything is written that was put off."""
+        """Wait until the background queue is empty."""
         await self._queue.flush()
 
     def store_failed(self, error: KompaktError) -> str:
-        """Note that the store failed; return the reason that clients are told."""
+        """Count and log a store failure; return the reason for the ``x-kompakt-degraded`` header."""
         self._metrics.store_failures.inc()
-        _log.warning("the store cannot be used now: %s", error)
+        _log.warning("store unavailable: %s", error)
         return "store-unavailable"
 
 
 def _size(pivot: Pivot) -> int:
-    """Estimate the bytes that a pivot is written in."""
+    """Estimate the encoded bytes of a pivot."""
     return 4 * pivot.tokens + 100 * len(pivot.view) + len(pivot.state.ledger)
