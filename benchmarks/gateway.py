@@ -1,9 +1,9 @@
-"""What the gateway adds to a request, and how many it serves beside other proxies: python -m benchmarks.gateway.
+"""Overhead of the gateway, and its throughput compared with other proxies: python -m benchmarks.gateway.
 
-Overhead is the gateway's time minus that of the least that a proxy can do (`benchmarks.passing`), request by request in
-turn in the same run, on a history of 200,000 tokens that grows as an agent's does. Throughput is measured beside
-LiteLLM's and headroom's proxies, each installed into an environment of its own under `.venv-peers/gateway`; one that
-does not install or start in time is named with the reason. Everything runs on this machine and ends by itself.
+Overhead is the time of the gateway minus that of a minimal proxy (`benchmarks.passthrough`), alternating request by
+request, on a history of 200,000 tokens that grows like that of an agent. Throughput is compared with the proxies of
+LiteLLM and headroom, each installed into its own environment under `.venv-peers/gateway`; a peer that cannot be
+installed is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from rs_bpe.bpe import openai
 
-from benchmarks.measuring import Row, save, show
+from benchmarks.measurement import Row, save, show
 
 ROOT = Path(__file__).parent.parent
 VENVS = ROOT / ".venv-peers" / "gateway"
@@ -156,7 +156,7 @@ def upstream(folder: Path) -> Any:
 def bare(folder: Path, target: int) -> Any:
     port = free_port()
     code = (
-        "import uvicorn; from benchmarks.passing import passing; "
+        "import uvicorn; from benchmarks.passthrough import passing; "
         f"uvicorn.run(passing('http://127.0.0.1:{target}'), port={port}, log_level='critical')"
     )
     return process([sys.executable, "-c", code], port, folder)

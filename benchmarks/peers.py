@@ -1,8 +1,8 @@
-"""The contenders: kompakt and other libraries behind one interface, all speaking OpenAI Chat messages.
+"""The compared libraries behind one interface, all with OpenAI Chat messages.
 
-Every library is called as its documentation shows. Where it takes a counter it is handed ours, so that nobody is over a
-budget for counting otherwise; where it takes only its own, that is said. Turning messages into a library's own and back
-is not timed, kompakt's own reading and writing is. None is required: one that is not installed is left out by name.
+Every library is called as its documentation shows. If it accepts a token counter, it gets ours; otherwise the page says
+so. Converting messages to the types of a library and back is not timed, but parsing and rendering of kompakt is. A
+library that is not installed is skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run the benchmarks: python -m benchmarks.run [AREA]... [--transcripts DIR].
 
-Prints a table an area, writes benchmarks/results/AREA.json, exits 1 when a goal is missed.
+Prints one table per area, writes benchmarks/results/AREA.json, and exits with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, counting, engine, parsing, recalling, sessions, starting
-from benchmarks.measuring import save, show
+from benchmarks import accuracy, count, engine, parse, recall, sessions, startup
+from benchmarks.measurement import save, show
 
 AREAS = {
-    "starting": starting,
-    "parsing": parsing,
-    "counting": counting,
+    "starting": startup,
+    "parsing": parse,
+    "counting": count,
     "engine": engine,
-    "recalling": recalling,
+    "recalling": recall,
     "sessions": sessions,
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the areas that are asked for, or all of them."""
+    """Measure the given areas, or all."""
     parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure kompakt.")
-    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; all when none is named")
+    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"one of {', '.join(AREAS)}; default: all")
     parser.add_argument("--transcripts", type=Path, metavar="DIR", help="Claude Code transcripts, for accuracy")
     given = parser.parse_args(arguments)
     unknown = set(given.areas) - AREAS.keys()

@@ -1,7 +1,8 @@
-"""What a long session costs: appending to it, opening and projecting it, and the memory that takes.
+"""The cost of a long session: append, open, project, and memory.
 
-A session of 100,000 messages in a SQLite file, compacted, beside shorter ones. Goals: an append costs at most twice
-what it costs at 100 messages; open and project take a second at most; memory follows what is shown, not what is stored.
+A compacted session of 100,000 messages in a SQLite file, compared with shorter ones. Goals: an append costs at most
+twice as much as at 100 messages; open and project take at most a second; memory depends on what is shown, not on
+what is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Row, Spread, row, spread
+from benchmarks.measurement import Row, Spread, row, spread
 from kompakt.session.store import open_store
 
 SIZES = (100, 10_000, 100_000)

@@ -1,8 +1,8 @@
-"""A provider that costs next to nothing: it reads a request to its end and answers a few bytes, whole or as a stream.
+"""A cheap fake provider: it reads a request and answers a few bytes, as JSON or as a stream.
 
-``python -m benchmarks.upstream PORT [MILLISECONDS]`` waits so long before each answer. Headers of the request decide
-the shape of the answer: with ``x-cheap: stream`` it is a stream of three events. ``GET /count`` tells how many requests
-there were, so that nobody can answer them from a cache unseen.
+``python -m benchmarks.upstream PORT [MILLISECONDS]`` waits that long before each answer. With the request header
+``x-cheap: stream`` the answer is a stream of three events. ``GET /count`` returns the number of requests, to detect
+answers from a cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Write docs/reference from the source: every rule that `check` knows, every public name.
+"""Generate docs/reference from the source: every rule of `check`, and every public name.
 
-Usage: python scripts/make_reference.py [--check]. With --check nothing is written and a stale page gives exit 1. The
-meaning of a rule is a sentence here; which rules exist, what is said about them and what can be mended is read from
-src/kompakt/wire, so a rule without a sentence, or a sentence without a rule, is an error.
+Usage: python scripts/make_reference.py [--check]. With --check, nothing is written and a stale page gives exit code 1.
+The rules and their messages are read from src/kompakt/wire; their meaning is in RULES. A rule without a meaning, or a
+meaning without a rule, is an error.
 """
 
 from __future__ import annotations
@@ -33,127 +33,136 @@ PROVIDERS = {
     "GE": "Gemini (`gemini`)",
     "BR": "Bedrock Converse (`bedrock`)",
     "MI": "Mistral and servers with its templates (`strict`)",
-    "DS": "DeepSeek and its kin (`strict`)",
-    "VL": "Servers that run chat templates, such as vLLM (`strict`)",
+    "DS": "DeepSeek and compatible models (`strict`)",
+    "VL": "Servers with chat templates, such as vLLM (`strict`)",
 }
 
 RULES: dict[str, tuple[str, str]] = {
     "TX-1": (
-        "Text is Unicode: no half of a surrogate pair, anywhere in the request.",
-        "join halves that belong together, replace others by U+FFFD; a text that changes loses its signature",
+        "Text is valid Unicode, without unpaired surrogates, anywhere in the request.",
+        "join matching halves, replace others with U+FFFD; a changed text loses its signature",
     ),
-    "OC-1": ("Each call of an assistant message is answered by a tool message directly behind it.", "close or move"),
-    "OC-2": ("A tool message answers a call; it never stands alone.", "drop"),
-    "OC-3": ("An id names one call of a message, and each call is answered once.", "rename or drop"),
+    "OC-1": ("Each call of an assistant message has a tool message directly after it.", "close or move"),
+    "OC-2": ("A tool message answers a call.", "drop"),
+    "OC-3": ("Call ids are unique within a message, and each call has one result.", "rename or drop"),
     "OC-4": ("A call has an id of at most 40 characters.", "rename"),
-    "OC-5": ("Content is null only where an assistant message makes calls.", "empty text"),
-    "OC-6": ("Lists are not empty: messages, content parts, calls.", "empty text, or take the list out"),
-    "OC-7": ("The role is one that the API knows.", "nothing: only you know what was meant"),
+    "OC-5": ("Content is null only in assistant messages with calls.", "empty text"),
+    "OC-6": ("Lists are not empty: messages, content parts, calls.", "empty text, or remove the list"),
+    "OC-7": ("The role is known to the API.", "not repairable: the intended role is unknown"),
     "OC-8": ("The arguments of a call are a string.", "write as JSON text"),
     "OC-9": (
-        "The first reasoning models take no system message; some servers stop at 2,048 messages.",
-        "make it the user's; the number is left",
+        "The first reasoning models accept no system message; some servers accept at most 2,048 messages.",
+        "change the role to user; the number of messages is not repaired",
     ),
-    "OR-1": ("Each call item has its output item behind it.", "close or move"),
-    "OR-2": ("Each output item has its call, of the fitting type.", "drop"),
-    "OR-3": ("An item that keeps its server id needs the reasoning that led to it.", "strip the id"),
-    "OR-4": ("Reasoning is followed by what it led to.", "drop the reasoning"),
-    "OR-5": ("Where nothing is stored, items are sent whole and not by id.", "drop"),
-    "OR-6": ("Encrypted content is sent back as it came.", "drop the item"),
-    "OR-7": ("Ids begin with the letters of their type.", "strip the id"),
-    "OR-8": ("A call id has 1 to 64 characters; outputs have a greatest length.", "rename"),
+    "OR-1": ("Each call item has an output item after it.", "close or move"),
+    "OR-2": ("Each output item has a call of the matching type.", "drop"),
+    "OR-3": ("An item with a server id has the reasoning item that belongs to it.", "strip the id"),
+    "OR-4": ("A reasoning item is followed by the item that belongs to it.", "drop the reasoning"),
+    "OR-5": ("If nothing is stored, items are sent in full and not by id.", "drop"),
+    "OR-6": ("Encrypted content is sent back unchanged.", "drop the item"),
+    "OR-7": ("Ids start with the prefix of their type.", "strip the id"),
+    "OR-8": ("A call id has 1 to 64 characters; outputs have a maximum length.", "rename"),
     "OR-9": (
-        "Items have the fields their type demands, and there is at least one.",
-        "fill in or drop; unknown types and roles are left",
+        "Items have the required fields of their type, and there is at least one item.",
+        "fill in or drop; unknown types and roles are not repairable",
     ),
     "OR-10": ("A request for compaction is the last item.", "drop"),
-    "OR-11": ("A history kept by the server is not sent a second time.", "nothing: choose one of the two"),
-    "OR-12": ("Ids name one item only.", "rename or strip"),
-    "AN-1": ("Each call is answered by a result in the next message.", "close as interrupted"),
-    "AN-2": ("Each result answers a call of the message before.", "move, or drop where no call is left"),
-    "AN-3": ("Results come before any other content of their message.", "move"),
-    "AN-4": ("All results of one answer stand in one user message.", "move"),
-    "AN-5": ("A call is answered once.", "keep the last"),
-    "AN-6": ("An id names one call in the whole request.", "rename call and result"),
-    "AN-7": ("Ids have letters, digits, `_` and `-` only.", "rename call and result"),
-    "AN-8": ("A call of a server tool has its result.", "drop the call"),
-    "AN-9": ("A result of a server tool has its call before it.", "drop the result"),
-    "AN-10": ("The result of a toolset's call names the toolset.", "add the name"),
-    "AN-12": ("With manual thinking on, an unfinished answer begins with its thinking.", "turn manual thinking off"),
-    "AN-13": ("Thinking carries its signature.", "drop the block"),
-    "AN-17": ("Text is not empty and not white space alone; a user message has content.", "drop, or a placeholder"),
-    "AN-18": ("The assistant's last words do not end in white space.", "strip"),
-    "AN-19": ("From Claude 4.6 on, the user has the last word.", "add a user message"),
-    "AN-21": ("The first message is the user's.", "add a marked line"),
+    "OR-11": ("A history that the server stores is not sent again.", "not repairable: choose one of the two"),
+    "OR-12": ("Item ids are unique.", "rename or strip"),
+    "AN-1": ("Each call has a result in the next message.", "close as interrupted"),
+    "AN-2": ("Each result answers a call of the previous message.", "move, or drop if there is no call"),
+    "AN-3": ("Results are before all other content of their message.", "move"),
+    "AN-4": ("All results for one answer are in one user message.", "move"),
+    "AN-5": ("A call has one result.", "keep the last"),
+    "AN-6": ("Call ids are unique in the request.", "rename call and result"),
+    "AN-7": ("Ids contain only letters, digits, `_` and `-`.", "rename call and result"),
+    "AN-8": ("A call of a server tool has a result.", "drop the call"),
+    "AN-9": ("A result of a server tool has a call before it.", "drop the result"),
+    "AN-10": ("The result of a toolset call names the toolset.", "add the name"),
+    "AN-12": ("With manual thinking, an unfinished answer starts with thinking.", "turn manual thinking off"),
+    "AN-13": ("Thinking has a signature.", "drop the block"),
+    "AN-17": ("Text is not empty or white space only; a user message has content.", "drop, or a placeholder"),
+    "AN-18": ("The last assistant text does not end with white space.", "strip"),
+    "AN-19": ("From Claude 4.6 on, the last message is a user message.", "add a user message"),
+    "AN-21": ("The first message is a user message.", "add a marked line"),
     "AN-22": (
-        "System messages amid the talk: newer models only, and in few places.",
-        "make it the user's, or the body's system",
+        "System messages within the conversation: newer models only, and only at certain positions.",
+        "change the role to user, or move to the system field",
     ),
     "AN-23": (
-        "Changes of the tool list stand in system messages and name declared tools.",
-        "drop; an undeclared name is left",
+        "Changes of the tool list are in system messages and name declared tools.",
+        "drop; an undeclared name is not repairable",
     ),
-    "AN-24": ("At most four cache breakpoints, none on thinking.", "strip those over the limit"),
-    "AN-25": ("Blocks have no fields the API does not know; the input of a call is an object.", "strip, wrap"),
-    "AN-26": ("The request is not larger than the API takes.", "nothing: it has to get smaller"),
-    "AN-27": ("A signed compaction block is the first block and the only one.", "nothing: its place is fixed"),
+    "AN-24": ("At most four cache breakpoints, none on thinking.", "strip those above the limit"),
+    "AN-25": ("Blocks have no unknown fields; the input of a call is an object.", "strip, wrap"),
+    "AN-26": ("The request is not larger than the API accepts.", "not repairable: compact the request"),
+    "AN-27": ("A signed compaction block is the only block and the first one.", "not repairable: its place is fixed"),
     "GE-1": ("A call follows a user content or a response.", "move, or add a marked line"),
-    "GE-2": ("A response follows its call directly.", "move or drop"),
-    "GE-3": ("There are as many responses as calls.", "close as interrupted"),
+    "GE-2": ("A response directly follows its call.", "move or drop"),
+    "GE-3": ("The number of responses equals the number of calls.", "close as interrupted"),
     "GE-4": (
-        "Gemini 3: the first call of each step in the current turn carries its signature.",
-        "the documented sentinel",
+        "Gemini 3: the first call of each step in the current turn has a signature.",
+        "add the documented sentinel",
     ),
-    "GE-7": ("Roles are user and model, they alternate, contents have parts, the user is last.", "merge, fill in"),
-    "GE-8": ("Responses stand first, in the order of their calls, with fitting names.", "put right one by one"),
+    "GE-7": (
+        "Roles are user and model and alternate; contents have parts; the last content is the user's.",
+        "merge, fill in",
+    ),
+    "GE-8": ("Responses are first, in the order of their calls, with matching names.", "reorder, rename"),
     "GE-9": ("No thoughts and no unknown fields are sent back.", "strip"),
-    "BR-1": ("All results of an answer stand in the next user message.", "close or move"),
-    "BR-2": ("There are no more results than calls.", "drop"),
-    "BR-3": ("Tool definitions are sent as long as any call or result is.", "add definitions, by name only"),
-    "BR-4": ("User and assistant alternate, the user begins.", "merge, or add a marked line"),
-    "BR-5": ("Some models: results and words are not in one message.", "put the words apart"),
+    "BR-1": ("All results for an answer are in the next user message.", "close or move"),
+    "BR-2": ("There are not more results than calls.", "drop"),
+    "BR-3": ("Tool definitions are present if there is any call or result.", "add definitions by name"),
+    "BR-4": ("User and assistant messages alternate, starting with the user.", "merge, or add a marked line"),
+    "BR-5": ("Some models: results and text are not in the same message.", "move the text"),
     "BR-6": ("No empty text, also not in results.", "drop, or a placeholder"),
-    "BR-7": ("Ids, names, roles and fields have the form of the service model.", "rename, strip"),
-    "BR-8": ("Signed reasoning is whole; cache points have a limit.", "strip, or turn thinking off"),
-    "MI-1": ("The user does not speak right after a tool; the history begins with the user.", "add a short message"),
-    "MI-3": ("The last message is not the assistant's.", "add a user message"),
-    "MI-5": ("Call ids are nine letters and digits.", "rename"),
-    "MI-6": ("A system message does not follow assistant or tool.", "make it the user's"),
-    "MI-7": ("Function names have 1 to 64 letters, digits, `_` and `-`.", "nothing: the tool is named elsewhere too"),
-    "DS-1": ("In thinking mode a message with calls carries its reasoning.", "add an empty one"),
-    "DS-2": ("The older reasoner takes no reasoning back on plain answers.", "strip"),
+    "BR-7": ("Ids, names, roles and fields match the service model.", "rename, strip"),
+    "BR-8": ("Signed reasoning is complete; the number of cache points is limited.", "strip, or turn thinking off"),
+    "MI-1": (
+        "A user message does not follow a tool message; the first message is the user's.",
+        "add a short message",
+    ),
+    "MI-3": ("The last message is not an assistant message.", "add a user message"),
+    "MI-5": ("Call ids have nine letters and digits.", "rename"),
+    "MI-6": ("A system message does not follow an assistant or tool message.", "change the role to user"),
+    "MI-7": (
+        "Function names have 1 to 64 letters, digits, `_` and `-`.",
+        "not repairable: the tool is defined elsewhere",
+    ),
+    "DS-1": ("In thinking mode, a message with calls has its reasoning.", "add an empty one"),
+    "DS-2": ("The older reasoner accepts no reasoning on answers without calls.", "strip"),
     "VL-2": ("There is at least one user message.", "add one"),
 }
+"""The meaning of each rule, and what ``repair`` does."""
 
 
 # --- problems ----------------------------------------------------------------------------------------------------
 
 
 def problems_page() -> str:
-    """Write the page of rules."""
-    said, final = _found()
-    unknown = sorted((said.keys() | final) ^ RULES.keys())
+    messages, codes_used = _found()
+    unknown = sorted((messages.keys() | codes_used) ^ RULES.keys())
     if unknown:
-        raise SystemExit(f"make_reference: rules and sentences differ: {', '.join(unknown)}")
+        raise SystemExit(f"make_reference: rules in wire and in RULES differ: {', '.join(unknown)}")
     lines = [
         "# Problems",
         "",
-        "Every rule that `check` knows, with the words it uses and what `repair` does. The codes are stable: a rule",
-        "keeps its code, and a code is never used again for something else. Numbers that are missing are rules that a",
-        "request body alone cannot show (thinking compared with what the API once sent, for example).",
+        "Every rule of `check`, with its message and what `repair` does. Codes are stable: a rule keeps its code, and",
+        "a code is never reused. Missing numbers are rules that cannot be checked in a single request, for example",
+        "whether thinking was edited.",
         "",
-        "Where `repair` does nothing, the problem has `repairable` set to false and stays in `Repair.remaining`.",
+        "If a problem is not repairable, `repairable` is false and it is listed in `Repair.remaining`.",
         "",
-        "This page is written by `scripts/make_reference.py`.",
+        "This page is generated by `scripts/make_reference.py`.",
     ]
     for prefix, provider in PROVIDERS.items():
-        lines += ["", f"## {provider}", "", "| code | rule | `check` says | `repair` |", "|---|---|---|---|"]
+        lines += ["", f"## {provider}", "", "| code | rule | message | `repair` |", "|---|---|---|---|"]
         codes = sorted((code for code in RULES if code.startswith(f"{prefix}-")), key=_number)
         for code in codes:
-            rule, mend = RULES[code]
-            words = "<br>".join(_cell(text) for text in said.get(code, [])[:3])
-            lines.append(f"| {code} | {rule} | {words} | {mend} |")
-    lines += ["", "## Transcript files", "", "What `check` and `repair` say about the file of an agent, by line.", ""]
+            rule, repair = RULES[code]
+            texts = "<br>".join(_cell(text) for text in messages.get(code, [])[:3])
+            lines.append(f"| {code} | {rule} | {texts} | {repair} |")
+    lines += ["", "## Transcript files", "", "Problems of transcript files, by line.", ""]
     lines += ["| code | rule | `repair` |", "|---|---|---|"]
     lines += [f"| {code} | {rule} | {FILE_REPAIRS[code]} |" for code, rule in TRANSCRIPT_RULES.items()]
     return "\n".join(lines) + "\n"
@@ -161,11 +170,11 @@ def problems_page() -> str:
 
 FILE_REPAIRS = {
     "TF-1": "drop the line",
-    "TF-2": "write the text with U+FFFD in its place",
+    "TF-2": "replace with U+FFFD",
     "TF-3": "drop the second record",
     "TF-4": "drop the record",
-    "TF-5": "name the record before it",
-    "TF-6": "nothing: only the agent can write it",
+    "TF-5": "use the previous record",
+    "TF-6": "not repairable: only the agent can write it",
 }
 
 
@@ -178,8 +187,8 @@ def _cell(text: str) -> str:
 
 
 def _found() -> tuple[dict[str, list[str]], set[str]]:
-    """Read which codes the source names, and what it says where it reports one."""
-    said: dict[str, list[str]] = {}
+    """Return the messages by code, and all codes in the source."""
+    messages: dict[str, list[str]] = {}
     codes: set[str] = set()
     for path in sorted(WIRE.rglob("*.py")):
         for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -187,14 +196,14 @@ def _found() -> tuple[dict[str, list[str]], set[str]]:
                 codes.add(scope.value)
             if isinstance(scope, ast.FunctionDef):
                 for code, text in _reports(scope):
-                    if text not in said.setdefault(code, []):
-                        said[code].append(text)
-    return said, codes
+                    if text not in messages.setdefault(code, []):
+                        messages[code].append(text)
+    return messages, codes
 
 
 def _reports(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Find the problems a function reports, with texts that stand in it."""
-    given = [
+    """Yield the code and message of each problem that a function reports."""
+    assignments = [
         (target.id, node)
         for node in ast.walk(function)
         if isinstance(node, ast.Assign)
@@ -207,7 +216,7 @@ def _reports(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
         code, message = node.args[0].value, node.args[2]
         is_problem = isinstance(node.func, ast.Name) and node.func.id in ("Problem", "Fault")
         if is_problem and isinstance(code, str) and CODE.fullmatch(code):
-            before = [one for name, one in given if isinstance(message, ast.Name) and name == message.id]
+            before = [one for name, one in assignments if isinstance(message, ast.Name) and name == message.id]
             before = [one for one in before if one.lineno <= node.lineno]
             value = max(before, key=lambda one: one.lineno).value if before else message
             text = _text(value)
@@ -216,7 +225,7 @@ def _reports(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: ast.expr) -> str:
-    """Read a text; what is filled in at run time shows as an ellipsis."""
+    """Return a string literal; interpolated values are shown as an ellipsis."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return value.value
     if not isinstance(value, ast.JoinedStr):
@@ -228,14 +237,13 @@ def _text(value: ast.expr) -> str:
 
 
 def api_page() -> str:
-    """Write the page of public names."""
     names = {name: getattr(kompakt, name) for name in kompakt.__all__ if name != "__version__"}
     functions = {n: v for n, v in names.items() if inspect.isfunction(v)}
     errors = {n: v for n, v in names.items() if inspect.isclass(v) and issubclass(v, Exception)}
     values = {n: v for n, v in names.items() if inspect.isclass(v) and n not in errors}
     others = sorted(names.keys() - functions.keys() - errors.keys() - values.keys())
-    lines = ["# Public names", "", "Everything in `kompakt.__all__`. What is not listed here is free to change."]
-    lines += ["", "This page is written by `scripts/make_reference.py`.", "", "## Functions"]
+    lines = ["# Public names", "", "Everything in `kompakt.__all__`. Anything else may change in any release."]
+    lines += ["", "This page is generated by `scripts/make_reference.py`.", "", "## Functions"]
     for name, function in sorted(functions.items()):
         lines += ["", f"### {name}", "", "```text", _signature(name, function), "```", "", *_doc(function)]
     lines += ["", "## Values"]
@@ -251,7 +259,6 @@ def api_page() -> str:
 
 
 def _module(name: str, module: Any) -> Iterator[str]:
-    """Describe a public module and list its names."""
     yield f"- `kompakt.{name}`: {_doc(module)[0]}"
     yield f"  Names: {', '.join(f'`{inner}`' for inner in module.__all__)}."
 
@@ -266,7 +273,7 @@ def _signature(name: str, function: Any) -> str:
 
 
 def _doc(thing: Any) -> list[str]:
-    """Give a docstring as Markdown: double backticks become single ones, `Raises` a list."""
+    """Return a docstring as Markdown lines."""
     text = inspect.getdoc(thing) or ""
     lines: list[str] = []
     for line in text.replace("``", "`").splitlines():
@@ -282,7 +289,7 @@ def _doc(thing: Any) -> list[str]:
 
 def _members(value: Any) -> list[str]:
     rows = [f"| `{name}` | {_type(type_)} | {_attribute_doc(value, name)} |" for name, type_ in _fields(value)]
-    rows += [f"| `{name}{call}` | {returns} | {said} |" for name, call, returns, said in _methods(value)]
+    rows += [f"| `{name}{call}` | {returns} | {doc} |" for name, call, returns, doc in _methods(value)]
     return ["", "| member | type | meaning |", "|---|---|---|", *rows] if rows else []
 
 
@@ -321,7 +328,7 @@ def _type(annotation: Any) -> str:
 
 
 def _attribute_doc(value: Any, name: str) -> str:
-    """Find the string under a field in the source of its class."""
+    """Return the string below a field in the source of its class."""
     tree = ast.parse(inspect.getsource(value)).body[0]
     assert isinstance(tree, ast.ClassDef)
     for field, after in zip(tree.body, tree.body[1:], strict=False):
@@ -332,7 +339,6 @@ def _attribute_doc(value: Any, name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both pages, or compare them."""
     stale = 0
     for name, page in (("problems.md", problems_page()), ("api.md", api_page())):
         path = REFERENCE / name

@@ -1,4 +1,4 @@
-"""The least that a gateway can do: take a request, send it on, hand back what comes. Overhead is what is added."""
+"""A minimal proxy: forward a request and return the answer. The baseline for the overhead of the gateway."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Recall: building the index of a long session, and asking it.
+"""Recall: building the index of a long session, and searching it.
 
-The text is that of a bundled session, repeated with other numbers until it has 200,000 tokens, so that hardly two
-messages are equal. Peers index and rank the same texts; they neither restore, cut passages nor count tokens.
+The text is a bundled session, repeated with other numbers up to 200,000 tokens, so that hardly any messages are equal.
+Peers index and rank the same texts; they neither restore originals, cut passages nor count tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 import kompakt
-from benchmarks.measuring import Row, Spread, row, seconds, spread
+from benchmarks.measurement import Row, Spread, row, seconds, spread
 from kompakt.engine.recall import Memory
 from kompakt.engine.recall.passages import spoken
 from kompakt.model.messages import JsonObject, Message

@@ -14,7 +14,7 @@ from importlib.resources import files
 import msgspec
 
 import kompakt
-from benchmarks.measuring import Row, Spread, row, seconds, spread
+from benchmarks.measurement import Row, Spread, row, seconds, spread
 from kompakt.model.tokens import Counter, vocabulary
 
 RUNS = 41

@@ -1,6 +1,6 @@
-"""Starting up: what `import kompakt` and `kompakt --help` cost, the interpreter's own start included.
+"""Start-up time: what `import kompakt` and `kompakt --help` cost, including the start of the interpreter.
 
-With byte code, as an installed package has it; it is written to a temporary folder, whatever the environment says.
+Byte code is written to a temporary folder, so the result does not depend on the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from benchmarks.measuring import Row, Spread, row, seconds, spread
+from benchmarks.measurement import Row, Spread, row, seconds, spread
 
 RUNS = 10
 SOURCE = Path(__file__).parent.parent / "src"

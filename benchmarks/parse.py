@@ -14,7 +14,7 @@ from typing import Any
 from tests.histories.plain import build
 
 import kompakt
-from benchmarks.measuring import Row, Spread, compare_runs, row, time_runs
+from benchmarks.measurement import Row, Spread, compare_runs, row, time_runs
 from kompakt.model.groups import groups
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 
