@@ -53,7 +53,7 @@ class TestBudget:
     @pytest.mark.parametrize("command", [("compact",), ("session", "compact")], ids=" ".join)
     def test_its_help_says_how_much_of_it_is_used(self, command: tuple[str, ...]) -> None:
         """Nobody wonders why the result is far below the budget."""
-        assert "About half of them are used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
+        assert "About half of it is used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
 
     def test_a_file_and_a_session_of_it_come_to_the_same_size(self, tmp_path: Path) -> None:
         """The same history, budget and policy."""

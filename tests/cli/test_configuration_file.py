@@ -17,7 +17,7 @@ class TestKeys:
             ("[compatc]\nbudget = 5000\n", "unknown table [compatc]; did you mean 'compact'?"),
             ("[session]\nstroe = 'memory:'\n", "[session]: unknown setting 'stroe'; did you mean 'store'?"),
             ("[eval]\njbos = 2\n", "[eval]: unknown setting 'jbos'; did you mean 'jobs'?"),
-            ("compact = 5000\n", "compact must be a table, [compact]"),
+            ("compact = 5000\n", "compact is not a table; write [compact]"),
             ("[policies.mine]\ntarget-shar = 0.5\n", "unknown setting 'target_shar'; did you mean 'target_share'?"),
             ("[policies.mine]\nadmission = { min_token = 5 }\n", "of admission; did you mean 'min_tokens'?"),
             (

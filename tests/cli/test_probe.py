@@ -11,7 +11,7 @@ from tests.gateway.payloads import answering
 from tests.gateway.serving import KEYS, free_port, gateway, hashed
 from tests.gateway.upstreams import Upstream, said
 
-from kompakt.cli.probe import CLIENTS, probe
+from kompakt.cli.doctor import CLIENTS, probe
 from kompakt.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from tests.cli.running import run
 from tests.cli.storing import BODY, Run, account, put, refused
 
 from kompakt.cli.session import remove as removing
-from kompakt.cli.session.store_options import read_id, written
+from kompakt.cli.session.store_options import printable, read_id
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 
@@ -171,15 +171,15 @@ class TestIds:
     @given(st.text(st.characters(exclude_categories=())))
     def test_what_is_written_is_read(self, id: str) -> None:
         """Any id comes back from one line that can be printed."""
-        assert read_id(written(id)) == id
-        assert written(id).isprintable() and written(id).encode()
+        assert read_id(printable(id)) == id
+        assert printable(id).isprintable() and printable(id).encode()
 
     @pytest.mark.parametrize(
         "odd", ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
     )
     def test_odd_ids_through_all(self, odd: str, kom: Run, file: Path) -> None:
         """What import prints, the other commands take."""
-        name = written(odd)
+        name = printable(odd)
         assert kom("session", "import", file, "--id", name).out == f"{name}\n"
         assert account(kom, name)["id"] == odd
         assert json.loads(kom("session", "list", "--json").out)[0]["id"] == odd

@@ -101,7 +101,7 @@ class TestImport:
         monkeypatch.setattr(Session, "_commit", interrupted)
         done = kom("session", "import", file, "--id", "x")
         assert (done.code, done.out) == (130, "")
-        assert done.err == "kompakt: interrupted; what was written so far is kept; run it again to go on\n"
+        assert done.err == "kompakt: interrupted; completed writes are saved; run the command again to continue\n"
         assert account(kom, "x")["messages"] == 20
         assert kom("session", "import", file, "--id", "x").code == 0
         assert json.loads(kom("session", "export", "x").out) == BODY
@@ -234,7 +234,7 @@ class TestTime:
         turns = account(kom, id)["turns"]
         assert turns >= 2
         done = kom("session", "revert", id, "--turn", "1")
-        assert (done.code, done.out) == (0, "") and "taken back" in done.err
+        assert (done.code, done.out) == (0, "") and "messages reverted" in done.err
         shown = json.loads(kom("session", "export", id).out)
         assert shown["messages"] == BODY["messages"][: len(shown["messages"])] and account(kom, id)["turns"] == 1
         assert kom("session", "undo", id).out == "the revert to turn 1\n"
@@ -299,7 +299,7 @@ class TestHelp:
     def test_every_command_is_explained(self, kom: Run) -> None:
         """Help names all of them."""
         listed = kom("session", "--help").out
-        for command in cli.sessions.app.registered_commands:
+        for command in cli.manage.app.registered_commands:
             assert command.name and f"  {command.name} " in listed
             assert kom("session", command.name, "--help").out.startswith("Usage: ")
         assert "session" in kom("--help").out

@@ -69,7 +69,7 @@ class TestSessions:
         """Without a name the first is read, and the others are mentioned."""
         name, content = SAMPLES["openhands"]
         (tmp_path / name).write_bytes(encode(name, content))
-        assert "2 sessions; reading i1; name another one like output.jsonl#i2" in kom("check", name).err
+        assert "2 sessions; reading i1; select another with output.jsonl#i2" in kom("check", name).err
         done = kom("count", f"{name}#i2")
         assert (done.code, done.err) == (0, "")
         refused(kom("check", f"{name}#i9"), "there is no session 'i9'")

@@ -1,4 +1,4 @@
-"""``kompakt check``: list where a provider would refuse a history, and what is wrong with a transcript file."""
+"""``kompakt check``: list what a provider would reject in a history, and the problems of a transcript file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 import typer
 
 from kompakt import files
-from kompakt.cli.input import open_file, problems_of
-from kompakt.cli.options import AsJson, File, Format, Strict
+from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
 
 
 def check(file: File, format: Format = None, strict: Strict = False, as_json: AsJson = False) -> None:
-    """List what is wrong with FILE, one problem a line. Exit 1 when there is any.
+    """List what a provider would reject in FILE.
 
-    For a transcript that includes lines that cannot be read and calls that were left open: everything that `repair`
-    would change.
+    Prints one problem per line. Exit 1 if there are any. For a transcript this includes unreadable lines and calls
+    without a result: everything that `repair` would change.
     """
     loaded = open_file(file, format)
     history = loaded.payload

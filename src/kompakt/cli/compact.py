@@ -1,4 +1,4 @@
-"""``kompakt compact``: make a history fit and say what that took."""
+"""``kompakt compact``: make a history fit into a token budget."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import msgspec
 import typer
 
 from kompakt import api, files
-from kompakt.cli import config as configuration
-from kompakt.cli.input import open_history
-from kompakt.cli.options import AsJson, File, Format
+from kompakt.cli import config
+from kompakt.cli.input import AsJson, File, Format, open_history
 from kompakt.engine.compaction.report import Report
 from kompakt.model.limits import price_of
 
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-_BIG = 2_000
-"""Messages from which a progress bar is worth its line."""
+_PROGRESS_MIN = 2_000
+"""Messages from which a progress bar is shown."""
 
-NOTHING_LEAVES = "Nothing leaves the history, so the model gets no text in its place."
+NOTHING_LEAVES = "No message is removed, so there is no summary."
 
 Budget = Annotated[
     int | None,
@@ -33,12 +32,12 @@ Budget = Annotated[
         metavar="N",
         min=1,
         envvar="KOMPAKT_BUDGET",
-        help="Tokens to fit into; else the model's. About half of them are used right after a compaction, so that the "
+        help="Token budget. Default: that of the model. About half of it is used right after a compaction, so that the "
         "next steps fit as well.",
     ),
 ]
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="M", envvar="KOMPAKT_MODEL", help="Count for this model.")
+    str | None, typer.Option("--model", metavar="M", envvar="KOMPAKT_MODEL", help="Count tokens as this model does.")
 ]
 PolicyName = Annotated[
     str,
@@ -46,15 +45,22 @@ PolicyName = Annotated[
         "--policy",
         metavar="P",
         envvar="KOMPAKT_POLICY",
-        help="default, conservative, aggressive, window, or one from kompakt.toml.",
+        help="Compaction policy: default, conservative, aggressive, window, or one from kompakt.toml.",
     ),
 ]
-Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="TEXT", help="A text that must survive as it is.")]
-Out = Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="Write the result here instead.")]
-ReportFile = Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write the report here, as JSON.")]
+Pins = Annotated[
+    list[str] | None, typer.Option("--pin", metavar="TEXT", help="Text that must be kept verbatim; repeatable.")
+]
+Out = Annotated[
+    str | None,
+    typer.Option("-o", "--out", metavar="OUT", help="Write the result to this file instead of standard output."),
+]
+ReportFile = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Write the report to this file, as JSON.")
+]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Show what would be done, the new text and costs; write no result."),
+    typer.Option("--dry-run", help="Show the actions, the summary and the costs; write no result."),
 ]
 
 
@@ -70,10 +76,11 @@ def compact(
     format: Format = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make FILE fit into a budget. A table on standard error says what was done. Exit 3 when it cannot fit.
+    """Compact FILE so that it fits into a token budget.
 
-    A dry run writes the text that the model would get in the place of what leaves, and what a request costs. With
-    --json the report is written; the payload is in it unless it goes to OUT.
+    Exit 3 if it cannot fit. The result goes to standard output or OUT; a table of what was done goes to standard error.
+    With --dry-run the summary that would replace the removed messages is printed instead. With --json the report is
+    printed; it contains the payload unless OUT is given.
     """
     history, _ = open_history(file, format)
     with progress(len(history), "compacting") as bar:
@@ -81,7 +88,7 @@ def compact(
             history,
             budget,
             model=model,
-            policy=configuration.policy(policy),
+            policy=config.policy(policy),
             pins=pin or (),
             progress=bar,
         )
@@ -106,11 +113,11 @@ def compact(
 
 @contextmanager
 def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] | None]:
-    """Show a progress bar on standard error for long histories, when somebody is looking."""
-    if messages < _BIG or not sys.stderr.isatty():
+    """Show a progress bar on standard error for long histories, if it is a terminal."""
+    if messages < _PROGRESS_MIN or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console  # late: `--help` should not pay for it
+    from rich.console import Console  # late: `--help` does not need it
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -119,19 +126,19 @@ def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] |
 
 
 def advance(bar: RichProgress, task: TaskID, what: str, seen: int, total: int) -> None:
-    """Move a bar; before the first message and after the last it only says that work is under way.
+    """Update a progress bar.
 
-    How long it takes to check a history and to fit it at the end is not known, so no share of it is claimed.
+    The checks before the first message and the fitting after the last one take an unknown time, so the bar pulses then.
     """
     if seen < total:
         bar.update(task, total=total, completed=seen, description=what)
     else:
-        next(one for one in bar.tasks if one.id == task).total = None  # a bar without a total pulses
+        next(one for one in bar.tasks if one.id == task).total = None  # without a total the bar pulses
         bar.update(task, description=f"{what}: finishing")
 
 
-class Cost(msgspec.Struct, frozen=True):
-    """What the prompt of one request costs, in US dollars, when no part of it is cached."""
+class PromptCost(msgspec.Struct, frozen=True):
+    """The cost of one request's prompt in US dollars, without prompt cache."""
 
     model: str
     before: float
@@ -141,17 +148,17 @@ class Cost(msgspec.Struct, frozen=True):
         return f"prompt of a request to {self.model}, uncached: ${self.before:.4f} before, ${self.after:.4f} after"
 
 
-def cost_of(report: Report, model: str | None) -> Cost | None:
-    """Price a request before and after; ``None`` when the price of the model is not known."""
+def cost_of(report: Report, model: str | None) -> PromptCost | None:
+    """Return the cost before and after compaction, or ``None`` if the price of the model is unknown."""
     price = price_of(model) if model else None
     if model is None or price is None:
         return None
-    return Cost(model, report.tokens_before * price.input, report.tokens_after * price.input)
+    return PromptCost(model, report.tokens_before * price.input, report.tokens_after * price.input)
 
 
-def show(report: Report, *, actions: bool = False, cost: Cost | None = None) -> None:
-    """Print before and after, step by step, on standard error."""
-    from rich.console import Console  # late: `--help` should not pay for it
+def show(report: Report, *, actions: bool = False, cost: PromptCost | None = None) -> None:
+    """Print a report on standard error."""
+    from rich.console import Console  # late: `--help` does not need it
     from rich.table import Table
 
     console = Console(stderr=True, highlight=False)
@@ -165,7 +172,7 @@ def show(report: Report, *, actions: bool = False, cost: Cost | None = None) -> 
     console.print(table)
     for step in report.steps:
         if step.failed:
-            console.print(f"{step.strategy} failed and was undone: {step.failed}", markup=False)
+            console.print(f"{step.strategy} failed and was rolled back: {step.failed}", markup=False)
     for action in report.actions if actions else ():
         console.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
     if report.saved:
@@ -175,7 +182,7 @@ def show(report: Report, *, actions: bool = False, cost: Cost | None = None) -> 
 
 
 def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:
-    """Sum the steps up by strategy, in the order they first ran."""
+    """Return the number of runs and the saved tokens of each strategy, in the order in which they first ran."""
     sums: dict[str, tuple[int, int]] = {}
     for step in report.steps:
         times, saved = sums.get(step.strategy, (0, 0))

@@ -1,7 +1,7 @@
-"""Settings from ``kompakt.toml``: values that neither a flag nor a ``KOMPAKT_…`` variable gives.
+"""Settings from ``kompakt.toml``. Flags and ``KOMPAKT_…`` variables take precedence.
 
-The file is looked for in the working directory, then in the user's configuration folder; only the first one found is
-read. A key that no command knows is an error, so a misspelled setting cannot be ignored silently.
+The file is read from the working directory, else from the user's configuration folder. An unknown key is an error, so
+that a misspelled setting is not ignored.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from kompakt.model.suggestions import nearest
 NAME = "kompakt.toml"
 
 OTHER_TABLES = ("serve", "policies")
-"""Tables with readers of their own: ``gateway.configuration`` and ``load_policies``."""
+"""Tables that are read elsewhere, by ``gateway.config.load`` and ``load_policies``."""
 
 
 def find() -> Path | None:
-    """Find the configuration file."""
+    """Return the path of the configuration file, if there is one."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return next((path for path in (Path(NAME), home / "kompakt" / NAME) if path.is_file()), None)
 
 
 def defaults(root: Any) -> dict[str, Any]:
-    """Read the default options of each command of ``root``: top-level keys apply to all commands, a table to one.
+    """Return the default options of each command of ``root``. Top-level keys apply to all commands, a table to one.
 
     Raises:
-        UsageError: the file is not TOML, or has a key that no command knows.
+        UsageError: the file is not valid TOML, or has an unknown key.
     """
     path = find()
     if path is None:
         return {}
-    import tomllib  # late: only users with a configuration file pay for it
+    import tomllib  # late: only needed with a configuration file
 
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def defaults(root: Any) -> dict[str, Any]:
     for key, value in data.items():
         if key in tables:
             if not isinstance(value, dict):
-                raise UsageError(f"{path}: {key} must be a table, [{key}]")
+                raise UsageError(f"{path}: {key} is not a table; write [{key}]")
         elif isinstance(value, dict):
             raise UsageError(f"{path}: unknown table [{key}]; {nearest(key, tables)}")
         else:
@@ -62,7 +62,7 @@ def defaults(root: Any) -> dict[str, Any]:
 
 
 def _options(command: Any) -> dict[str, str]:
-    """Map each name that a setting of a command may be written as to the name of its parameter."""
+    """Map every spelling of a command's settings to the parameter name."""
     found: dict[str, str] = {}
     for inner in getattr(command, "commands", {}).values():
         found |= _options(inner)
@@ -88,9 +88,9 @@ def _read(key: str, value: Any, known: dict[str, str], where: str) -> dict[str, 
 
 
 def policy(name: str) -> str | Policy:
-    """Find a policy by name, among the built-in ones or in the configuration file."""
+    """Return a policy of the configuration file, or the name of a built-in one."""
     path = find()
     own = {} if path is None else load_policies(path)
     if name not in own and name not in BUILT_IN:
-        raise UsageError(f"policy {name!r} is not known; {nearest(name, {**BUILT_IN, **own})}")
+        raise UsageError(f"unknown policy {name!r}; {nearest(name, {**BUILT_IN, **own})}")
     return own.get(name, name)

@@ -1,4 +1,4 @@
-"""``kompakt count``: how many tokens a request has, and where they are."""
+"""``kompakt count``: count the tokens of a request by role, kind and tool."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated
 import typer
 
 from kompakt import api, files
-from kompakt.cli.input import open_history
-from kompakt.cli.options import AsJson, File, Format
+from kompakt.cli.input import AsJson, File, Format, open_history
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
 
-ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Count for this model.")]
+ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Count tokens as this model does.")]
 
 
 def count(file: File, model: ModelName = None, format: Format = None, as_json: AsJson = False) -> None:
-    """Count the tokens of FILE: the whole request, by role, by kind and by tool."""
+    """Count the tokens of FILE by role, kind and tool.
+
+    The count covers the whole request, including system prompt and tool definitions.
+    """
     history, _ = open_history(file, format)
     counted = api.count(history, model=model)
     if as_json:
@@ -26,12 +28,11 @@ def count(file: File, model: ModelName = None, format: Format = None, as_json: A
 
 
 def show(counted: TokenCount, model: str | None) -> None:
-    """Print a count as a table."""
-    from rich.console import Console  # late: `--help` should not pay for it
+    from rich.console import Console  # late: `--help` does not need it
     from rich.table import Table
 
     table = Table(title=f"{counted.total:,} tokens in {counted.messages:,} messages")
-    for column in ("by", "what"):
+    for column in ("by", "name"):
         table.add_column(column)
     table.add_column("tokens", justify="right")
     table.add_column("share", justify="right")

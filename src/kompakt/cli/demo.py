@@ -1,4 +1,4 @@
-"""``kompakt demo``: the main job on a bundled session, with no key and no network."""
+"""``kompakt demo``: the main features on bundled sessions, without API key and network."""
 
 from __future__ import annotations
 
@@ -19,44 +19,47 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BUDGET = 30_000
-"""Tokens the second session has to fit into: a third of what it has."""
+"""Token budget of the second session, which is three times as long."""
 
 LEDGER_LINES = 14
 QUESTION = "which test failed"
 
 _WIDTH = 100
-"""Columns of the widest table: it fits beside an editor; narrower terminals wrap inside the cells."""
+"""Most columns of a table; narrower terminals wrap inside the cells."""
 
 
 def demo() -> None:
-    """Check, count and repair a session that was cut off in the middle; compact another that grew too long."""
-    from rich.console import Console  # late: `--help` should not pay for it
+    """Show the main features on bundled sessions.
+
+    Checks, repairs, compacts and searches, then runs a session through the gateway. Needs no API key and no network.
+    """
+    from rich.console import Console  # late: `--help` does not need it
 
     console = Console(highlight=False, soft_wrap=False)
     if console.width > _WIDTH:
         console.width = _WIDTH
     body = session()
     console.print(
-        f"A coding agent's session of {len(body['messages'])} messages, cut off by a crash and cut up by a careless "
-        f"trimmer. {body['model']} would answer it with error 400, now and on every retry.\n"
+        f"A coding agent's session of {len(body['messages'])} messages, damaged by a crash and by careless trimming. "
+        f"{body['model']} would reject it with status 400, now and on every retry.\n"
     )
     _show_count(console, api.count(body), body["model"])
     _show_problems(console, api.check(body))
-    mended = api.repair(body)
-    _show_repair(console, mended)
-    kept = {id(message) for message in mended.payload["messages"]}
+    repaired = api.repair(body)
+    _show_repair(console, repaired)
+    kept = {id(message) for message in repaired.payload["messages"]}
     same = sum(id(message) in kept for message in body["messages"])
     console.print(
-        f"{same} of {len(body['messages'])} messages are untouched, byte for byte. The input itself never changes.\n"
+        f"{same} of {len(body['messages'])} messages are unchanged, byte for byte. The input itself is never changed.\n"
         "On your own file: kompakt check FILE, kompakt repair FILE -o OUT, kompakt count FILE."
     )
     _compact_long_session(console)
-    refused = _through_the_gateway(console)
-    raise typer.Exit(1 if mended.remaining or refused else 0)
+    refused = _show_gateway(console)
+    raise typer.Exit(1 if repaired.remaining or refused else 0)
 
 
 def _compact_long_session(console: Console) -> None:
-    """Compact the second bundled session and show what became of it."""
+    """Compact the second bundled session and show the result."""
     body = session("long-session.json")
     done = api.compact(body, BUDGET)
     report = done.report
@@ -65,7 +68,7 @@ def _compact_long_session(console: Console) -> None:
         f"to fit into {BUDGET:,}.\n"
     )
     table = _table(f"kompakt compact: {report.tokens_before:,} to {report.tokens_after:,} tokens")
-    table.add_column("what is kept", ratio=1)
+    table.add_column("", ratio=1)
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     before, after = api.count(body), api.count(done.payload)
@@ -74,67 +77,69 @@ def _compact_long_session(console: Console) -> None:
         table.add_row(f"tokens of {role}", f"{before.by_role[role]:,}", f"{after.by_role.get(role, 0):,}")
     console.print(table)
     console.print(
-        f"System prompt, first and newest request stand as they were; {len(report.actions)} actions are in the report; "
-        f"{len(api.check(done.payload))} problems.\nOn your own file: kompakt compact FILE --budget N -o OUT.\n"
+        f"System prompt, first and newest request are unchanged. The report lists {len(report.actions)} actions. "
+        f"`kompakt check` finds {len(api.check(done.payload))} problems.\n"
+        "On your own file: kompakt compact FILE --budget N -o OUT.\n"
     )
     _show_ledger(console, done)
 
 
 def _show_ledger(console: Console, done: api.Compaction) -> None:
-    """Show the beginning of what the ledger tells, and one recall of what it leaves out."""
+    """Show the first lines of the summary and one recall."""
     lines = done.report.told.split("\n")
-    console.print(f"What left is told by {len(lines)} lines that code took from it, no model asked:", style="bold")
+    console.print(
+        f"A summary of {len(lines)} lines replaces the removed messages. It was extracted by code, without a model:",
+        style="bold",
+    )
     for line in lines[1 : 1 + LEDGER_LINES]:
         console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     console.print(f"  … and {max(0, len(lines) - LEDGER_LINES - 1)} more\n")
     found = done.recall(QUESTION, tokens=120)
-    console.print(f'And nothing is lost: kompakt recall FILE "{QUESTION}"', style="bold")
+    console.print(f'Removed messages can be searched: kompakt recall FILE "{QUESTION}"', style="bold")
     for line in found.text.split("\n"):
         console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
 
 
-def _through_the_gateway(console: Console) -> int:
-    """Hold a session through a gateway and show what that saved; return how many requests were refused."""
+def _show_gateway(console: Console) -> int:
+    """Run a session through a gateway and show what it saved; return the number of rejected requests."""
     try:
-        from kompakt.cli.demo_provider import QUESTION as ASKED  # late: an extra
-        from kompakt.cli.demo_provider import play
+        from kompakt.cli import demo_provider  # late: needs the gateway extra
     except ImportError as error:
-        console.print(f"\nThe gateway needs {error.name}; install it: pip install 'kompakt\\[gateway]'")
+        console.print(f"\nThe gateway needs {error.name}; install it with: pip install 'kompakt\\[gateway]'")
         return 0
     import asyncio
 
-    played = asyncio.run(play())
+    played = asyncio.run(demo_provider.play())
     console.print(
-        f"\nAnd for agents in any language, a gateway: it was started on {played.url} with a store of its own and a "
-        f"scripted model of {played.window:,} tokens, and a client that knows nothing of it held a session.\n"
+        f"\nFor agents in any language there is a gateway. It ran on {played.url} with a temporary store and a "
+        f"scripted model with a window of {played.window:,} tokens, and an ordinary client ran a session through it.\n"
     )
-    table = _table(f"kompakt serve: {played.requests} requests, {played.refused} refused")
+    table = _table(f"kompakt serve: {played.requests} requests, {played.refused} rejected")
     table.add_column("tokens", ratio=1)
-    table.add_column("as the client sent them", justify="right")
-    table.add_column("as the model got them", justify="right")
+    table.add_column("sent by the client", justify="right")
+    table.add_column("received by the model", justify="right")
     table.add_row("longest request", f"{max(played.client, default=0):,}", f"{max(played.upstream, default=0):,}")
     table.add_row("all requests", f"{sum(played.client):,}", f"{sum(played.upstream):,}")
     console.print(table)
     console.print(
-        f"{played.compactions} compactions; {played.cached:.0%} of what the model got stood in the request before at "
-        "the same place, where prompt caches find it.\nNothing is lost here either. Recall over HTTP, asked "
-        f'"{ASKED}":'
+        f"{played.compactions} compactions; {played.cached:.0%} of what the model received was a prefix of the "
+        "previous request, which prompt caches serve.\nThe removed messages can be searched over HTTP, for example for "
+        f'"{demo_provider.QUESTION}":'
     )
     for line in played.recalled.split("\n"):
         console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
-    console.print("\nFor your own agent: kompakt serve, and paste the line that it prints.")
+    console.print("\nFor your own agent: run kompakt serve and set the base URL that it prints.")
     return played.refused
 
 
 def session(name: str = "broken-session.json") -> JsonObject:
-    """Read a bundled session."""
     return msgspec.json.decode((resources("kompakt") / "data" / name).read_bytes())
 
 
 def _show_count(console: Console, counted: TokenCount, model: str) -> None:
     window = limits(model).context
     table = _table(f"kompakt count: {counted.total:,} tokens, {counted.total / window:.0%} of {model}'s {window:,}")
-    table.add_column("where they are", ratio=1)
+    table.add_column("part of the request", ratio=1)
     table.add_column("tokens", justify="right")
     table.add_column("share", justify="right")
     tools = {_tool_label(name): number for name, number in counted.by_tool.items()}
@@ -146,25 +151,25 @@ def _show_count(console: Console, counted: TokenCount, model: str) -> None:
 
 
 def _tool_label(name: str) -> str:
-    return "results whose call is missing" if name == "unknown" else f"calls and results of {name}"
+    return "results without a call" if name == "unknown" else f"calls and results of {name}"
 
 
 def _show_problems(console: Console, problems: list[Problem]) -> None:
-    table = _table(f"kompakt check: {len(problems)} places that the provider refuses")
+    table = _table(f"kompakt check: {len(problems)} problems that the provider rejects")
     table.add_column("rule", no_wrap=True, style="red")
     table.add_column("where", no_wrap=True)
-    table.add_column("what is wrong", ratio=1)
+    table.add_column("problem", ratio=1)
     for problem in problems:
         table.add_row(problem.code, problem.path, problem.message)
     console.print(table)
 
 
-def _show_repair(console: Console, mended: Repair) -> None:
-    table = _table(f"kompakt repair: {len(mended.changes)} changes, {len(mended.remaining)} problems left")
+def _show_repair(console: Console, repaired: Repair) -> None:
+    table = _table(f"kompakt repair: {len(repaired.changes)} changes, {len(repaired.remaining)} problems left")
     table.add_column("rule", no_wrap=True, style="green")
     table.add_column("where", no_wrap=True)
-    table.add_column("what was done", ratio=1)
-    for change in mended.changes:
+    table.add_column("change", ratio=1)
+    for change in repaired.changes:
         table.add_row(change.code, change.path, f"{change.action}: {change.message}")
     console.print(table)
 

@@ -1,7 +1,7 @@
-"""A provider that needs no network, and a session held with it through a gateway: what ``kompakt demo`` ends with.
+"""A scripted provider without network, and a session with it through a gateway: the last part of ``kompakt demo``.
 
-The model is a script: it asks for one tool after another and then says that it is done. It refuses what is longer than
-its window, as a real one does, and notes how much of each request it had seen before at the same place.
+The model calls one tool after another and then says that it is done. Like a real one it rejects requests that are
+longer than its window. It measures how much of each request a prompt cache would serve.
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ from kompakt.gateway.errors import error_body
 from kompakt.gateway.server import Server, config_of, listen
 
 MODEL = "scripted"
-TASK = "The nightly import fails. Find out why, mend it, and keep the public interface as it is."
-QUESTION = "how long until the broker hangs up"
+TASK = "The nightly import fails. Find out why, fix it, and do not change the public interface."
+QUESTION = "broker timeout seconds"
 
 _FILES = ("importer/reader.py", "importer/rows.py", "importer/service.py", "importer/retry.py", "tests/test_rows.py")
 _TOOLS = ("read_file", "run_tests", "search")
 
 
-class Scripted:
-    """The provider: speaks Chat Completions, for one conversation."""
+class ScriptedProvider:
+    """A Chat Completions provider for one conversation."""
 
     def __init__(self, *, window: int, steps: int) -> None:
         self.window = window
         self.steps = steps
         self.step = 0
         self.tokens: list[int] = []
-        """What each request cost."""
+        """Tokens of each request."""
         self.refused = 0
         self.sent = 0
-        """Bytes of all messages that came."""
+        """Bytes of all received messages."""
         self.repeated = 0
-        """Bytes of those that the request before had at the same place: what a prompt cache serves."""
+        """Bytes of those that are in the common prefix with the previous request: what a prompt cache serves."""
         self._last: list[str] = []
         self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
 
     async def complete(self, request: Request) -> JSONResponse:
-        """Answer a request."""
         body = await request.json()
         tokens = api.count(body, format="openai-chat").total
         if tokens > self.window:
@@ -77,7 +76,7 @@ class Scripted:
 
     def _answer(self) -> dict[str, Any]:
         if self.step > self.steps:
-            return {"role": "assistant", "content": "Mended: the retry kept a closed connection. All tests pass."}
+            return {"role": "assistant", "content": "Fixed: the retry used a closed connection. All tests pass."}
         arguments = {"path": _FILES[self.step % len(_FILES)], "from_line": self.step * 20}
         function = {"name": _TOOLS[self.step % len(_TOOLS)], "arguments": json.dumps(arguments)}
         call = {"id": f"call_{self.step}", "type": "function", "function": function}
@@ -85,39 +84,39 @@ class Scripted:
 
 
 def output_of(step: int) -> str:
-    """Write what a tool answers in a step: some code, and once the fact that is asked for in the end."""
+    """Return the output of a tool: some code, and in one step the fact that is searched for in the end."""
     name = _FILES[step % len(_FILES)]
     lines = [f"{name}, lines {step * 20} to {step * 20 + 24}"]
     for at in range(24):
         number = step * 20 + at
         lines.append(f"{number:5}  row_{number} = convert(source[{number}], width={number % 7 + 1})  # batch {step}")
     if step == 3:
-        lines.append("       PATIENCE = 47  # seconds until the broker hangs up")
+        lines.append("       BROKER_TIMEOUT = 47  # seconds")
     return "\n".join(lines)
 
 
-class Played(msgspec.Struct):
-    """What a session through the gateway came to."""
+class DemoRun(msgspec.Struct):
+    """The result of a session through the gateway."""
 
     requests: int
     refused: int
-    """How many requests the client saw refused."""
+    """Requests that were rejected."""
     window: int
     client: list[int]
-    """Tokens of each request as the client sent it."""
+    """Tokens of each request as sent by the client."""
     upstream: list[int]
-    """Tokens of each request as the provider got it."""
+    """Tokens of each request as received by the provider."""
     compactions: int
     cached: float
-    """Share of what went upstream that the request before had at the same place."""
+    """Share of the sent bytes that a prompt cache would serve."""
     url: str
     session: str
     recalled: str
 
 
-async def play(*, window: int = 16_000, steps: int = 60) -> Played:
-    """Start a gateway on a store of its own, hold a session through it, and ask it for something from the beginning."""
-    model = Scripted(window=window, steps=steps)
+async def play(*, window: int = 16_000, steps: int = 60) -> DemoRun:
+    """Start a gateway with a temporary store, run a session through it, and search the session."""
+    model = ScriptedProvider(window=window, steps=steps)
     with tempfile.TemporaryDirectory(prefix="kompakt-demo-") as folder:
         settings = GatewayConfig(
             port=0,
@@ -130,14 +129,14 @@ async def play(*, window: int = 16_000, steps: int = 60) -> Played:
             running(settings, httpx.ASGITransport(app=model.app)) as (url, gateway),
             httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client,
         ):
-            return await _held(client, model, gateway, url)
+            return await _run_session(client, model, gateway, url)
 
 
 @asynccontextmanager
 async def running(
     settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncGenerator[tuple[str, Gateway]]:
-    """Serve a gateway in this event loop; yields where it is."""
+    """Serve a gateway in this event loop and yield its URL."""
     app = application(settings, transport=transport)
     listening = listen(settings)
     server = Server(config_of(app, settings))
@@ -150,8 +149,8 @@ async def running(
             await serving
 
 
-async def _held(client: httpx.AsyncClient, model: Scripted, gateway: Gateway, url: str) -> Played:
-    """Hold the session as a client that knows nothing of windows: it sends all that was said, each time."""
+async def _run_session(client: httpx.AsyncClient, model: ScriptedProvider, gateway: Gateway, url: str) -> DemoRun:
+    """Run the session as an ordinary client, which sends the whole history with every request."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a careful engineer."},
         {"role": "user", "content": TASK},
@@ -177,7 +176,7 @@ async def _held(client: httpx.AsyncClient, model: Scripted, gateway: Gateway, ur
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": output_of(len(before))})
     await gateway.keeping.flush()
     found = await client.get(f"/kompakt/sessions/{session}/recall", params={"q": QUESTION, "tokens": 200})
-    return Played(
+    return DemoRun(
         requests=len(before),
         refused=refused,
         window=model.window,

@@ -1,10 +1,10 @@
-"""``kompakt doctor``: what is installed, configured and reachable."""
+"""``kompakt doctor``: check what is installed, configured and reachable, and whether an agent is protected."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -13,10 +13,11 @@ import msgspec
 import typer
 
 from kompakt import files
-from kompakt.cli import config as configuration
-from kompakt.cli.options import AsJson
+from kompakt.cli import config
+from kompakt.cli.input import AsJson
 from kompakt.cli.session.store_options import read_key
-from kompakt.errors import KompaktError
+from kompakt.errors import KompaktError, UsageError
+from kompakt.gateway.http.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.tokens import Counter
 from kompakt.version import __version__
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kompakt.gateway.config import GatewayConfig, Upstream
 
 CORE = ("msgspec", "rs-bpe", "rich", "typer", "sqlalchemy", "aiosqlite")
-"""Packages that kompakt cannot work without."""
+"""Required packages."""
 
 EXTRAS = {
     "starlette": "gateway",
@@ -39,16 +40,16 @@ EXTRAS = {
     "cryptography": "encryption",
     "opentelemetry-api": "telemetry",
 }
-"""Packages of optional features, with the extra that installs them."""
+"""Optional packages and the extras that install them."""
 
-_PATIENCE = 5.0
-"""Seconds to wait for an upstream: enough for a slow name server and a TLS handshake."""
+_UPSTREAM_TIMEOUT = 5.0
+"""Seconds to wait for an upstream: enough for slow DNS and a TLS handshake."""
 
 State: TypeAlias = Literal["ok", "note", "problem"]
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """One thing that was checked."""
+    """The result of one check."""
 
     what: str
     state: State
@@ -56,33 +57,38 @@ class Diagnosis(msgspec.Struct, frozen=True):
     detail: str
 
 
-StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help="Check this store.", show_default=False)]
-KeyFile = Annotated[str | None, typer.Option("--key-file", metavar="FILE", help="The key of the store.")]
-Upstreams = Annotated[
-    list[str] | None, typer.Option("--upstream", metavar="NAME=URL", help="Check this upstream; repeatable.")
+StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help="Store URL to check.", show_default=False)]
+KeyFile = Annotated[
+    str | None, typer.Option("--key-file", metavar="FILE", help="File with the encryption key of the store.")
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Connect to no store server and no upstream.")]
+Upstreams = Annotated[
+    list[str] | None, typer.Option("--upstream", metavar="NAME=URL", help="Provider to check; repeatable.")
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Do not connect to store servers and providers.")]
 ClientName = Annotated[
     str | None,
     typer.Option(
         "--client",
         metavar="NAME",
-        help="Send one request as this agent does through a running gateway and say whether its history is protected: "
+        help="Send one request like this agent through a running gateway and check whether its history is protected: "
         "claude, codex, opencode, pi, aider, gemini, qwen or openai.",
     ),
 ]
 GatewayUrl = Annotated[
     str | None,
     typer.Option(
-        "--gateway", metavar="URL", help="The gateway; the client's own variable, else http://127.0.0.1:8484."
+        "--gateway", metavar="URL", help="Gateway URL. Default: the client's own variable, else http://127.0.0.1:8484."
     ),
 ]
-ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="The model that --client asks for.")]
+ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Model for the request of --client.")]
 GatewayKey = Annotated[
     str | None,
-    # Not KOMPAKT_KEY: that is the key that encrypts a store, and it must never be sent anywhere.
+    # Not KOMPAKT_KEY: that is the encryption key of a store and must never be sent.
     typer.Option(
-        "--gateway-key", metavar="KEY", envvar="KOMPAKT_GATEWAY_KEY", help="The gateway's own key, if it has keys."
+        "--gateway-key",
+        metavar="KEY",
+        envvar="KOMPAKT_GATEWAY_KEY",
+        help="Client key of the gateway, if it requires one.",
     ),
 ]
 
@@ -99,12 +105,12 @@ def doctor(
     model: ModelName = None,
     gateway_key: GatewayKey = None,
 ) -> None:
-    """Check packages, configuration, store and upstreams; with --client, whether an agent is protected.
+    """Check packages, configuration, store and providers. With --client, check whether an agent is protected.
 
-    Exit 1 when something that kompakt needs does not work, or when the agent is not protected.
+    Exit 1 if a check fails or the agent is not protected.
     """
     if client is not None:
-        _probe(client, gateway, model, gateway_key, as_json=as_json)
+        _report_probe(client, gateway, model, gateway_key, as_json=as_json)
     packages = {name: _version(name) for name in (*CORE, *EXTRAS)}
     found = [*_packages(packages), _tokenizer(), *_configuration(context)]
     flags = {"store": store, "key_file": key_file, "upstreams": upstream}
@@ -137,10 +143,7 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
             yield Diagnosis(name, "problem", "not installed; pip install --force-reinstall kompakt")
 
 
-def _probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
-    """Print whether the gateway looks after what a client sends."""
-    from kompakt.cli.probe import client_named, probe  # late: only --client needs it
-
+def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
     found = probe(name, url=url, model=model, key=key)
     if as_json:
         typer.echo(files.encode(msgspec.to_builtins(found)), nl=False)
@@ -151,12 +154,14 @@ def _probe(name: str, url: str | None, model: str | None, key: str | None, *, as
         typer.echo(f"  provider  answered {found.status}" + _hint(found.status))
     variable = client_named(name).variable
     if variable is not None and not os.environ.get(variable):
-        typer.echo(f"  note      {variable} is not set in this shell; {name} started here does not use the gateway")
+        typer.echo(
+            f"  note      {variable} is not set in this shell; {name} will not use the gateway when started here"
+        )
     raise typer.Exit(0 if found.protected else 1)
 
 
 def _hint(status: int | None) -> str:
-    return " (the credential is missing or wrong; that changes nothing here)" if status in (401, 403) else ""
+    return " (the credential is missing or wrong; this does not affect the result)" if status in (401, 403) else ""
 
 
 def _version(name: str) -> str | None:
@@ -171,16 +176,16 @@ def _tokenizer() -> Diagnosis:
 
 
 def _configuration(context: typer.Context) -> Iterator[Diagnosis]:
-    """Read all of ``kompakt.toml``: options of commands, policies, the gateway's settings."""
-    path = configuration.find()
+    """Check all parts of ``kompakt.toml``: command options, policies, gateway settings."""
+    path = config.find()
     if path is None:
-        yield Diagnosis("configuration", "ok", f"no {configuration.NAME}; defaults apply")
+        yield Diagnosis("configuration", "ok", f"no {config.NAME}; defaults apply")
         return
     from kompakt.engine.compaction.policies import load_policies
     from kompakt.gateway.config import load
 
     root = context.find_root().command
-    for read in (lambda: configuration.defaults(root), lambda: load_policies(path), lambda: load(path=path)):
+    for read in (lambda: config.defaults(root), lambda: load_policies(path), lambda: load(path=path)):
         try:
             read()
         except KompaktError as error:
@@ -190,11 +195,11 @@ def _configuration(context: typer.Context) -> Iterator[Diagnosis]:
 
 
 def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]:
-    """Check the store and the upstreams that the gateway would use."""
+    """Check the store and the upstreams of the gateway."""
     from kompakt.gateway.config import OFFICIAL, load
 
     try:
-        settings = load(flags, path=configuration.find())
+        settings = load(flags, path=config.find())
     except KompaktError as error:
         yield Diagnosis("configuration", "problem", str(error))
         return
@@ -202,16 +207,16 @@ def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]
     if offline:
         yield Diagnosis("upstreams", "note", "not checked (--offline)")
         return
-    from concurrent.futures import ThreadPoolExecutor  # late: `--help` should not pay for it
+    from concurrent.futures import ThreadPoolExecutor  # late: `--help` does not need it
 
     with ThreadPoolExecutor(max(1, len(settings.upstreams))) as pool:
         reached = list(pool.map(_reach, settings.upstreams.values()))
     for upstream, failure in zip(settings.upstreams.values(), reached, strict=True):
-        # Nobody asked for the official upstreams; a machine without a way to them may serve others.
+        # The official upstreams are defaults. If they are unreachable, the gateway may still serve others.
         wanted = OFFICIAL.get(upstream.name) != upstream.url
         state: State = "ok" if failure is None else "problem" if wanted else "note"
-        said = f"{upstream.url} answers" if failure is None else f"{upstream.url} cannot be reached: {failure}"
-        yield Diagnosis(f"upstream {upstream.name}", state, said)
+        detail = f"{upstream.url} answers" if failure is None else f"{upstream.url} cannot be reached: {failure}"
+        yield Diagnosis(f"upstream {upstream.name}", state, detail)
 
 
 def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
@@ -228,38 +233,38 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
 
     from kompakt.session.store import open_store
 
-    async def look() -> int:
+    async def count_sessions() -> int:
         async with await open_store(url, key=read_key(settings.key_file)) as store:
             heads = await store.records.heads("", after="", limit=1)
-            for head in heads:  # reading a message shows whether the key is the right one
+            for head in heads:  # reading a message verifies the key
                 session = await store.session(head.id.decode("utf-8", "surrogatepass"))
                 await anext(session.pages(), None)
             return len(heads)
 
     try:
-        sessions = asyncio.run(look())
+        sessions = asyncio.run(count_sessions())
     except KompaktError as error:
         return Diagnosis("store", "problem", f"{_shown(url)}: {error}")
-    return Diagnosis("store", "ok", f"{_shown(url)} can be read{'' if sessions else '; it has no sessions yet'}")
+    return Diagnosis("store", "ok", f"{_shown(url)} is readable{'' if sessions else '; it has no sessions yet'}")
 
 
 def _shown(url: str) -> str:
-    """Write a URL without the user and the password in it."""
+    """Return a URL without user name and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _reach(upstream: Upstream) -> str | None:
-    """Ask an upstream for anything; any HTTP answer will do. Return why there is none.
+    """Send a request to an upstream and return why it failed; any HTTP answer is a success.
 
-    Like the gateway's own client, this uses no proxy of the environment.
+    Like the gateway, this ignores proxy settings of the environment.
     """
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import urlsplit
 
     parts = urlsplit(upstream.url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_PATIENCE)
+    connection = kind(parts.hostname or "", parts.port, timeout=_UPSTREAM_TIMEOUT)
     try:
         connection.request("HEAD", parts.path or "/", headers={"user-agent": f"kompakt/{__version__}"})
         connection.getresponse()
@@ -268,3 +273,171 @@ def _reach(upstream: Upstream) -> str | None:
     finally:
         connection.close()
     return None
+
+
+# --- probe of a running gateway ----------------------------------------------------------------------------------
+
+DEFAULT_GATEWAY = "http://127.0.0.1:8484"
+PROBE_TIMEOUT = 60.0
+"""Seconds for the provider to answer a short request."""
+
+Protocol: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
+
+PROBE_TEXT = "Reply with the single word OK."
+
+
+class AgentProfile(msgspec.Struct, frozen=True):
+    """How a coding agent calls its provider."""
+
+    protocol: Protocol
+    model: str
+    variable: str | None
+    """Environment variable with the base URL; ``None`` if the agent reads it from a file."""
+    agent: str
+    """Start of its user agent header."""
+
+
+CLIENTS: dict[str, AgentProfile] = {
+    "claude": AgentProfile(
+        "anthropic", "claude-sonnet-4-5", "ANTHROPIC_BASE_URL", "claude-cli/2.1.325 (external, cli)"
+    ),
+    "codex": AgentProfile("responses", "gpt-5-codex", None, "codex_cli_rs/0.166.0"),
+    "opencode": AgentProfile("chat", "gpt-5", None, "opencode/1.18.33"),
+    "pi": AgentProfile("chat", "gpt-5", None, "pi/1.5.0"),
+    "aider": AgentProfile("chat", "gpt-5", "OPENAI_API_BASE", "aider"),
+    "gemini": AgentProfile("gemini", "gemini-2.5-pro", "GOOGLE_GEMINI_BASE_URL", "GeminiCLI/0.61.0"),
+    "qwen": AgentProfile("chat", "qwen3-coder-plus", "OPENAI_BASE_URL", "QwenCode"),
+    "openai": AgentProfile("chat", "gpt-5", "OPENAI_BASE_URL", "OpenAI/Python"),
+}
+
+_CREDENTIALS: dict[Protocol, tuple[str, str]] = {
+    "anthropic": ("ANTHROPIC_API_KEY", "x-api-key"),
+    "responses": ("OPENAI_API_KEY", "authorization"),
+    "chat": ("OPENAI_API_KEY", "authorization"),
+    "gemini": ("GEMINI_API_KEY", "x-goog-api-key"),
+}
+"""Environment variable with the credential, and the header that carries it."""
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a probe."""
+
+    client: str
+    url: str
+    protected: bool
+    because: str
+    """Why the history is not protected, or what the gateway did."""
+    outcome: str | None = None
+    session: str | None = None
+    status: int | None = None
+    """Status of the answer of the provider or the gateway."""
+
+
+def client_named(name: str) -> AgentProfile:
+    """Return the profile of a client.
+
+    Raises:
+        UsageError: the client is unknown.
+    """
+    found = CLIENTS.get(name.removesuffix("-code").removesuffix("-cli"))
+    if found is None:
+        raise UsageError(f"unknown client {name!r}; use one of {', '.join(CLIENTS)}")
+    return found
+
+
+def probe(name: str, *, url: str | None = None, model: str | None = None, key: str | None = None) -> ProbeResult:
+    """Send one request like a client through a running gateway and return whether its history is protected.
+
+    Only the gateway's headers decide. A provider that rejects the request (no credential, unknown model) still shows
+    that the gateway handles this client.
+
+    Raises:
+        UsageError: the client is unknown, or httpx is not installed.
+    """
+    try:
+        import httpx  # late: needs the gateway extra
+    except ImportError:
+        raise UsageError("--client needs httpx; install it with: pip install 'kompakt[gateway]'") from None
+
+    client = client_named(name)
+    base = (url or os.environ.get(client.variable or "") or DEFAULT_GATEWAY).rstrip("/").removesuffix("/v1")
+    path, body = _probe_request(client, model or client.model)
+    headers = _probe_headers(client)
+    if key is not None:
+        headers["x-kompakt-key"] = key
+    try:
+        answer = httpx.post(base + path, json=body, headers=headers, timeout=PROBE_TIMEOUT, trust_env=False)
+    except httpx.HTTPError as error:
+        reason = f"nothing answers at {base} ({type(error).__name__}); start the gateway with `kompakt serve`"
+        return ProbeResult(client=name, url=base, protected=False, because=reason)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"{base!r} is not a valid URL: {error}") from None
+    return _result_of(name, base, answer.status_code, answer.headers, answer.content)
+
+
+def _probe_headers(client: AgentProfile) -> dict[str, str]:
+    variable, header = _CREDENTIALS[client.protocol]
+    credential = os.environ.get(variable) or "no-credential"
+    headers = {header: f"Bearer {credential}" if header == "authorization" else credential, "user-agent": client.agent}
+    if client.protocol == "anthropic":
+        headers |= {
+            "anthropic-version": "2023-06-01",
+            "anthropic-beta": "context-management-2025-06-27,interleaved-thinking-2025-05-14",
+        }
+    return headers
+
+
+def _probe_request(client: AgentProfile, model: str) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a short request with the fields that the client always sends."""
+    message = {"role": "user", "content": PROBE_TEXT}
+    if client.protocol == "anthropic":
+        return "/v1/messages?beta=true", {
+            "model": model,
+            "max_tokens": 1_100,
+            "thinking": {"type": "enabled", "budget_tokens": 1_024},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "messages": [message],
+        }
+    if client.protocol == "responses":
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROBE_TEXT}]}
+        return "/v1/responses", {"model": model, "store": False, "stream": True, "input": [item]}
+    if client.protocol == "gemini":
+        content = {"role": "user", "parts": [{"text": PROBE_TEXT}]}
+        return f"/v1beta/models/{model}:generateContent", {"contents": [content]}
+    return "/v1/chat/completions", {"model": model, "messages": [message]}
+
+
+def _result_of(name: str, base: str, status: int, headers: Mapping[str, str], body: bytes) -> ProbeResult:
+    outcome = headers.get(OUTCOME_HEADER)
+    session = headers.get("x-kompakt-session")
+    if outcome is None:
+        because = f"the server at {base} is not a kompakt gateway, or an old version"
+    elif outcome == "untouched":
+        reason = headers.get(UNTOUCHED_HEADER, "")
+        because = f"the gateway did not change the request: {UNTOUCHED.get(reason, reason)}"
+    elif outcome == "refused":
+        because = f"the gateway refused the request ({headers.get('x-kompakt-refusal')}): {_error_message(body)}"
+    elif "x-kompakt-degraded" in headers:
+        because = f"the gateway cannot record the session: {headers['x-kompakt-degraded']}"
+    else:
+        because = OUTCOMES.get(outcome, outcome)
+    protected = outcome in PROTECTED and "x-kompakt-degraded" not in headers
+    return ProbeResult(
+        client=name, url=base, protected=protected, because=because, outcome=outcome, session=session, status=status
+    )
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str = ""
+
+
+class _Failure(msgspec.Struct):
+    error: _ErrorBody = msgspec.field(default_factory=_ErrorBody)
+
+
+def _error_message(body: bytes) -> str:
+    """Return the message of an error in any provider's shape."""
+    try:
+        return msgspec.json.decode(body, type=_Failure).error.message
+    except msgspec.MsgspecError:
+        return ""

@@ -1,6 +1,8 @@
-"""Open the file that a command was given and say on standard error what is worth knowing about it."""
+"""The FILE argument and the options that several commands share, and how the file is read."""
 
 from __future__ import annotations
+
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -10,22 +12,44 @@ from kompakt.files import Loaded, load
 from kompakt.model.messages import History
 from kompakt.wire.problems import Problem
 
+File: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A request body, a list of messages or a transcript; - reads standard input."),
+]
+Format: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Input format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: detected.",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Strict: TypeAlias = Annotated[
+    bool,
+    typer.Option("--strict", help="Also apply the rules of compatible servers such as Mistral, DeepSeek and vLLM."),
+]
+
 
 def read_history(file: str, format: str | None) -> tuple[History, Loaded]:
-    """Read a file into a history, as it is; errors name the file, lines that could not be read are reported."""
+    """Read a file into a history without repairing it. Skipped lines are reported on standard error."""
     loaded = open_file(file, format)
-    _report_lines(loaded)
+    transcript = loaded.transcript
+    if transcript is not None:
+        for skipped in transcript.skipped:
+            typer.echo(f"{loaded.name}: line {skipped.line}: skipped: {skipped.reason}", err=True)
+        if transcript.sidechains:
+            typer.echo(f"{loaded.name}: {len(transcript.sidechains)} side chains ignored", err=True)
     return loaded.payload, loaded
 
 
 def open_file(file: str, format: str | None) -> Loaded:
-    """Read a file; the payload is a history. Errors name the file; which session was read is said where several are.
+    """Read a file; the payload is a ``History``. If the file has several sessions, the one read is reported.
 
     Raises:
-        InputError: it holds no history.
+        InputError: the file contains no history. The message names the file.
     """
     loaded = load(file)
-    note_session(loaded, file)
+    report_session(loaded, file)
     if loaded.transcript is not None:
         return loaded
     try:
@@ -34,20 +58,16 @@ def open_file(file: str, format: str | None) -> Loaded:
         raise InputError(f"{loaded.name}: {error}") from None
 
 
-def note_session(loaded: Loaded, file: str) -> None:
-    """Say which session was read when a file holds several and none was named."""
+def report_session(loaded: Loaded, file: str) -> None:
+    """Print which session was read, if the file has several and the user selected none."""
     if loaded.sessions and loaded.transcript is not None and file == loaded.name:
-        chosen, some = loaded.transcript.name, f"{loaded.name}#{loaded.sessions[-1]}"
-        typer.echo(
-            f"{loaded.name}: {len(loaded.sessions)} sessions; reading {chosen}; name another one like {some}", err=True
-        )
+        chosen, other = loaded.transcript.name, f"{loaded.name}#{loaded.sessions[-1]}"
+        number = len(loaded.sessions)
+        typer.echo(f"{loaded.name}: {number} sessions; reading {chosen}; select another with {other}", err=True)
 
 
 def open_history(file: str, format: str | None) -> tuple[History, Loaded]:
-    """Read a file into a history; errors name the file.
-
-    A transcript is a session at rest: calls it left open are closed as they would be on the next request.
-    """
+    """Read a file into a history. The open calls of a transcript are closed, as the next request would do."""
     history, loaded = read_history(file, format)
     if loaded.transcript is None:
         return history, loaded
@@ -56,27 +76,17 @@ def open_history(file: str, format: str | None) -> tuple[History, Loaded]:
         if not repaired.changes:
             return history, loaded
         for change in repaired.changes:
-            typer.echo(f"{loaded.name}: on reading: {change}", err=True)
+            typer.echo(f"{loaded.name}: repaired: {change}", err=True)
         return parse(repaired.payload, loaded.format), loaded
     except InputError as error:
         raise InputError(f"{loaded.name}: {error}") from None
 
 
 def problems_of(loaded: Loaded, *, strict: bool = False) -> list[Problem]:
-    """List what is wrong with a file: with the file itself, if it is a transcript, and with its history."""
+    """Return the problems of a file: those of its history and, for a transcript, those of its lines."""
     transcript = loaded.transcript
     if transcript is None:
         return check(loaded.payload, strict=strict)
     found = check(loaded.payload, strict=strict, resting=True)
-    placed = [Problem(one.code, transcript.located(one.path), one.message, one.repairable) for one in found]
-    return [*transcript.problems, *placed]
-
-
-def _report_lines(loaded: Loaded) -> None:
-    transcript = loaded.transcript
-    if transcript is None:
-        return
-    for skipped in transcript.skipped:
-        typer.echo(f"{loaded.name}: line {skipped.line}: skipped: {skipped.reason}", err=True)
-    if transcript.sidechains:
-        typer.echo(f"{loaded.name}: {len(transcript.sidechains)} side chains left apart", err=True)
+    located = [Problem(one.code, transcript.located(one.path), one.message, one.repairable) for one in found]
+    return [*transcript.problems, *located]

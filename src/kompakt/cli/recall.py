@@ -1,4 +1,4 @@
-"""``kompakt recall``: find something in a history or in a store, or give back what a reference names."""
+"""``kompakt recall``: search a history or a store, or restore the original of a reference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt import api, files
-from kompakt.cli.input import note_session
-from kompakt.cli.options import AsJson, Format
-from kompakt.cli.session.store_options import KeyFile, Place, Tenant, encode, is_store, read_id, within
+from kompakt.cli.input import AsJson, Format, report_session
+from kompakt.cli.session.store_options import KeyFile, StoreOptions, Tenant, encode, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError, UsageError
 
@@ -20,27 +19,27 @@ FileOrStore = Annotated[
     str,
     typer.Argument(
         metavar="FILE|STORE",
-        help="A request body, a list of messages or a transcript, - for standard input; or a store's URL.",
+        help="A request body, a list of messages or a transcript (- reads standard input), or a store URL.",
     ),
 ]
 SessionId = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="A session of the store; all of them when not given.")
+    str | None, typer.Option("--session", metavar="ID", help="Session of the store. Default: all sessions.")
 ]
 
-Asked = Annotated[
+Query = Annotated[
     str,
     typer.Argument(
-        metavar="QUERY|REFERENCE", help="Words to search for, or a reference: m7f3a, m7f3a.1, m7f3a.1:12-30."
+        metavar="QUERY|REFERENCE", help="Words to search for, or a reference such as m7f3a, m7f3a.1 or m7f3a.1:12-30."
     ),
 ]
 Tokens = Annotated[
-    int, typer.Option("--tokens", metavar="N", help="Most tokens of the answer; 0 gives a reference's text whole.")
+    int, typer.Option("--tokens", metavar="N", help="Most tokens to print; 0 prints the whole text of a reference.")
 ]
 
 
 def recall(
     file: FileOrStore,
-    asked: Asked,
+    query: Query,
     session: SessionId = None,
     tokens: Tokens = DEFAULT_TOKENS,
     format: Format = None,
@@ -48,13 +47,16 @@ def recall(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search FILE or a store by words, or restore byte-exactly what a reference names. Exit 1 for nothing found."""
+    """Search FILE or a store, or restore a reference.
+
+    A reference restores its original byte for byte. Exit 1 if nothing is found.
+    """
     if is_store(file):
-        found = _from_store(Place(file, tenant, key_file), asked, session, tokens or None)
+        found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)
     elif session is not None:
-        raise UsageError(f"--session names a session of a store, and {file!r} is none; give sqlite:///FILE or the like")
+        raise UsageError(f"--session needs a store, and {file!r} is not a store URL; pass sqlite:///FILE or the like")
     else:
-        found = _from_file(file, asked, tokens or None, format)
+        found = _from_file(file, query, tokens or None, format)
     if as_json:
         shown = {"text": found.text, "references": found.references, "tokens": found.tokens, "rest": found.rest}
         typer.echo(encode({**shown, "hits": found.hits}), nl=False)
@@ -65,19 +67,19 @@ def recall(
     raise typer.Exit(0 if found else 1)
 
 
-def _from_file(file: str, asked: str, tokens: int | None, format: str | None) -> Recalled:
+def _from_file(file: str, query: str, tokens: int | None, format: str | None) -> Recalled:
     loaded = files.load(file)
-    note_session(loaded, file)
+    report_session(loaded, file)
     try:
-        return api.recall(loaded.payload, asked, tokens=tokens, format=format)
+        return api.recall(loaded.payload, query, tokens=tokens, format=format)
     except InputError as error:
         raise InputError(f"{loaded.name}: {error}") from None
 
 
-def _from_store(place: Place, asked: str, session: str | None, tokens: int | None) -> Recalled:
+def _from_store(options: StoreOptions, query: str, session: str | None, tokens: int | None) -> Recalled:
     async def work(store: Store) -> Recalled:
         if session is None:
-            return await store.recall(asked, tokens)
-        return await (await store.session(read_id(session))).recall(asked, tokens)
+            return await store.recall(query, tokens)
+        return await (await store.session(read_id(session))).recall(query, tokens)
 
-    return within(place, work)
+    return options.run(work)

@@ -1,4 +1,4 @@
-"""``kompakt repair``: repair a history, or the transcript file that holds it, and say what was done."""
+"""``kompakt repair``: repair a history or a transcript file so that the provider accepts it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from kompakt import api, files
-from kompakt.cli.input import open_file, problems_of
-from kompakt.cli.options import AsJson, File, Format, Strict
+from kompakt.cli.compact import Out
+from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
 from kompakt.errors import UsageError
 from kompakt.files import Loaded
 from kompakt.wire.problems import Change, Problem, Repair
 from kompakt.wire.transcripts import ACTIONS
 
-Out = Annotated[str | None, typer.Option("-o", "--out", metavar="OUT", help="Write the result here instead.")]
 Body = Annotated[
-    bool, typer.Option("--body", help="Of a transcript, write the request body that would continue it, not the file.")
+    bool,
+    typer.Option("--body", help="For a transcript, write the request body that continues it instead of a transcript."),
 ]
 
 
@@ -30,15 +30,15 @@ def repair(
     body: Body = False,
     as_json: AsJson = False,
 ) -> None:
-    """Repair FILE so that the provider takes it. Exit 1 when something is left that only you can decide.
+    """Repair FILE so that the provider accepts it. Exit 1 if problems are left that need your decision.
 
-    A transcript of Claude Code or Codex comes out as a transcript, which the agent resumes; of other recordings the
-    request body comes out. FILE itself is never changed.
+    A Claude Code or Codex transcript is written as a transcript that the agent can resume. For other transcripts the
+    request body is written. FILE itself is never changed.
     """
     loaded = open_file(file, format)
-    _refuse_own(loaded, file, out)
+    _check_out(loaded, file, out)
     is_file = files.is_writable(loaded) and not body
-    # A transcript is a session at rest; a body is sent as it is, so the user has to have the last word in it.
+    # A transcript may end with an answer; a request body has to end with a user message or tool results.
     repaired = api.repair(loaded.payload, strict=strict, resting=is_file)
     changes = _changes(loaded, repaired)
     remaining: Sequence[Problem] = repaired.remaining
@@ -48,33 +48,35 @@ def repair(
     else:
         data = files.encode(repaired.payload)
         if loaded.transcript is not None and not body:
-            typer.echo(f"{loaded.name}: writing a request body; {loaded.transcript.kind} files are only read", err=True)
-    _put(data, out, changes, remaining, as_json=as_json)
+            typer.echo(
+                f"{loaded.name}: writing a request body, because {loaded.transcript.kind} files are read-only", err=True
+            )
+    _write(data, out, changes, remaining, as_json=as_json)
     typer.echo(f"{loaded.name}: {len(changes)} changes, {len(remaining)} problems left", err=True)
     raise typer.Exit(1 if remaining else 0)
 
 
-def _refuse_own(loaded: Loaded, file: str, out: str | None) -> None:
-    """Refuse to write over the transcript that is read: it is the only copy until somebody has seen the result."""
+def _check_out(loaded: Loaded, file: str, out: str | None) -> None:
+    """Refuse to overwrite the input transcript, which is the only copy."""
     if loaded.transcript is None or out is None or "-" in (out, file):
         return
     if Path(out).resolve() == Path(loaded.name).resolve():
-        raise UsageError(f"-o {out} is the transcript itself, which repair leaves as it is; name another file")
+        raise UsageError(f"-o {out} is the transcript itself; repair does not overwrite it; name another file")
 
 
 def _changes(loaded: Loaded, repaired: Repair) -> list[Change]:
-    """List what was done, to the file and to the history in it."""
+    """Return the changes to the lines of the file and to its history."""
     transcript = loaded.transcript
     if transcript is None:
         return list(repaired.changes)
     lines = [
         Change(one.code, ACTIONS[one.code], one.path, one.message) for one in transcript.problems if one.repairable
     ]
-    placed = [Change(one.code, one.action, transcript.located(one.path), one.message) for one in repaired.changes]
-    return [*lines, *placed]
+    located = [Change(one.code, one.action, transcript.located(one.path), one.message) for one in repaired.changes]
+    return [*lines, *located]
 
 
-def _put(
+def _write(
     data: bytes, out: str | None, changes: Sequence[Change], remaining: Sequence[Problem], *, as_json: bool
 ) -> None:
     if out is not None:
@@ -93,7 +95,7 @@ def _put(
 
 
 def _value(data: bytes) -> Any:
-    """Decode what was written: one JSON value, or the records of a transcript."""
+    """Decode the output: one JSON value, or the records of a transcript."""
     import msgspec
 
     try:

@@ -1,4 +1,4 @@
-"""``kompakt serve``: the gateway between agents and their providers."""
+"""``kompakt serve``: run the gateway between agents and their providers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kompakt.cli import config as configuration
+from kompakt.cli import config
 from kompakt.cli.session.store_options import read_key
 from kompakt.errors import UsageError
 
@@ -19,46 +19,65 @@ def _switch(name: str, help: str) -> Any:
     return typer.Option(f"--{name}/--no-{name}", help=help, show_default=False)
 
 
-Host = Annotated[str | None, _option("host", "H", "Where to listen; 127.0.0.1 when not given.")]
-Port = Annotated[int | None, _option("port", "P", "Where to listen; 8484 when not given, 0 for any.")]
-Url = Annotated[str | None, _option("store", "URL", "sqlite:///FILE, postgresql://…, redis://… or memory:")]
-KeyFile = Annotated[str | None, _option("key-file", "FILE", "The key that encrypts what is stored.")]
+Host = Annotated[str | None, _option("host", "H", "Address to listen on. Default: 127.0.0.1.")]
+Port = Annotated[int | None, _option("port", "P", "Port to listen on; 0 selects a free one. Default: 8484.")]
+Url = Annotated[str | None, _option("store", "URL", "Store URL: sqlite:///FILE, postgresql://…, redis://… or memory:")]
+KeyFile = Annotated[str | None, _option("key-file", "FILE", "File with the key that encrypts the store.")]
 Upstreams = Annotated[
     list[str] | None,
-    _option("upstream", "NAME=URL", "openai, anthropic, gemini or a name of your own, and its origin; repeatable."),
+    _option(
+        "upstream", "NAME=URL", "Provider (openai, anthropic, gemini or your own name) and its base URL; repeatable."
+    ),
 ]
 Window = Annotated[
-    int | None, _option("context-window", "N", "Tokens of models that no registry knows; no model is given more.")
+    int | None,
+    _option("context-window", "N", "Context window of unknown models, in tokens, and maximum for every model."),
 ]
-Windows = Annotated[list[str] | None, _option("window", "MODEL=N", "Tokens of one model; repeatable.")]
-PolicyName = Annotated[str | None, _option("policy", "P", "How histories are compacted.")]
+Windows = Annotated[
+    list[str] | None, _option("window", "MODEL=N", "Context window of one model, in tokens; repeatable.")
+]
+PolicyName = Annotated[str | None, _option("policy", "P", "Compaction policy.")]
 Policies = Annotated[
-    list[str] | None, _option("allow-policy", "P", "Another that x-kompakt-policy may select; repeatable.")
+    list[str] | None,
+    _option(
+        "allow-policy", "P", "Another policy that clients may select with the x-kompakt-policy header; repeatable."
+    ),
 ]
-Trigger = Annotated[float | None, _option("trigger", "SHARE", "When: a share of the usable window.")]
-Recall = Annotated[bool | None, _switch("recall", "Offer the model a tool to recall with.")]
-ClientSize = Annotated[bool | None, _switch("report-client-size", "Tell clients the size of what they sent.")]
+Trigger = Annotated[
+    float | None, _option("trigger", "SHARE", "Share of the usable window at which histories are compacted.")
+]
+Recall = Annotated[bool | None, _switch("recall", "Offer the model a tool that searches the hidden history.")]
+ClientSize = Annotated[
+    bool | None,
+    _switch("report-client-size", "Report to clients the token count of what they sent, not of what was forwarded."),
+]
 TenantHeader = Annotated[
-    str | None, _option("tenant-header", "NAME", "A header that a proxy in front sets and no client can.")
+    str | None,
+    _option("tenant-header", "NAME", "Header with the tenant, set by a trusted proxy in front of the gateway."),
 ]
 Hosts = Annotated[
     list[str] | None,
-    _option("allow-host", "HOST", "A name beside localhost under which clients reach the gateway; repeatable."),
+    _option("allow-host", "HOST", "Host name, besides localhost, under which clients reach the gateway; repeatable."),
 ]
 Origins = Annotated[
-    list[str] | None, _option("allow-origin", "ORIGIN", "A web page's origin that may send requests; repeatable.")
+    list[str] | None, _option("allow-origin", "ORIGIN", "Origin of web pages that may send requests; repeatable.")
 ]
-Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request.")]
+Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request body.")]
 MediaBytes = Annotated[
     int | None, _option("max-media", "BYTES", "Most bytes of images, audio and documents in a request.")
 ]
 Messages = Annotated[int | None, _option("max-messages", "N", "Most messages in a request.")]
-Places = Annotated[int | None, _option("max-concurrency", "N", "Most requests at once.")]
-PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most requests at once of a tenant.")]
-Silence = Annotated[float | None, _option("upstream-timeout", "SECONDS", "Longest silence of a provider.")]
-Drain = Annotated[float | None, _option("drain", "SECONDS", "How long running requests have at the end.")]
+Concurrency = Annotated[int | None, _option("max-concurrency", "N", "Most concurrent requests.")]
+PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most concurrent requests of one tenant.")]
+UpstreamTimeout = Annotated[
+    float | None, _option("upstream-timeout", "SECONDS", "Time without data after which a provider request fails.")
+]
+Drain = Annotated[float | None, _option("drain", "SECONDS", "Time that running requests get to finish at shutdown.")]
 LogJson = Annotated[bool | None, _switch("log-json", "Write logs as JSON.")]
-MakeKey = Annotated[str | None, _option("make-key", "TENANT", "Print a new key and the line for its hash, and stop.")]
+MakeKey = Annotated[
+    str | None,
+    _option("make-key", "TENANT", "Print a new client key and the configuration line for its hash, then exit."),
+]
 
 
 _REPEATED = {
@@ -68,7 +87,7 @@ _REPEATED = {
     "allow_host": "allowed_hosts",
     "allow_origin": "allowed_origins",
 }
-"""Options that are given once for each entry, and the settings that they make up."""
+"""Repeatable options and the settings that they fill."""
 
 
 def serve(
@@ -90,14 +109,18 @@ def serve(
     max_body: Body = None,
     max_media: MediaBytes = None,
     max_messages: Messages = None,
-    max_concurrency: Places = None,
+    max_concurrency: Concurrency = None,
     max_per_tenant: PerTenant = None,
-    upstream_timeout: Silence = None,
+    upstream_timeout: UpstreamTimeout = None,
     drain: Drain = None,
     log_json: LogJson = None,
     make_key: MakeKey = None,
 ) -> None:
-    """Serve the gateway: change the base URL, and any agent in any language stops overflowing."""
+    """Run the gateway, a compacting proxy for LLM APIs.
+
+    Point the base URL of an agent at it; every request then fits the context window. Settings also come from [serve] in
+    kompakt.toml.
+    """
     flags = {_REPEATED.get(name, name): value for name, value in locals().items()}
     tenant = flags.pop("make_key")
     if tenant is not None:
@@ -107,22 +130,22 @@ def serve(
 
 
 def _run(flags: dict[str, Any]) -> None:
-    from kompakt.gateway.config import load  # late: `--help` should not pay for any of these
+    from kompakt.gateway.config import load  # late: `--help` does not need these
 
     def read() -> Any:
-        return load(flags, path=configuration.find())
+        return load(flags, path=config.find())
 
     settings = read()
     key = read_key(settings.key_file)
     try:
         from kompakt.gateway.server import serve as run
     except ImportError as error:
-        raise UsageError(f"the gateway needs {error.name}; install it: pip install 'kompakt[gateway]'") from None
-    run(settings, key=key, load=read, find=configuration.find)
+        raise UsageError(f"the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'") from None
+    run(settings, key=key, load=read, find=config.find)
 
 
 def _print_key(tenant: str) -> None:
-    """Print a key, which nobody can print again, and what to write down of it."""
+    """Print a new key, which is not stored anywhere, and the configuration line with its hash."""
     from kompakt.gateway.config import check_tenant
     from kompakt.gateway.tenancy.tenants import hash_key, make_key
 
@@ -131,7 +154,7 @@ def _print_key(tenant: str) -> None:
     typer.echo(key)
     typer.echo(f'"{hash_key(key)}" = "{tenant}"')
     typer.echo(
-        "The first line is the key: the client sends it in x-kompakt-key, and it is kept nowhere.\n"
-        "The second belongs under [serve.keys] in kompakt.toml; a running gateway takes it up by itself.",
+        "Line 1 is the key. Clients send it in the x-kompakt-key header. It is not stored anywhere.\n"
+        "Line 2 belongs under [serve.keys] in kompakt.toml. A running gateway reloads the file.",
         err=True,
     )

@@ -1,6 +1,6 @@
-"""``kompakt session …``: sessions in a store.
+"""``kompakt session …``: import, list, show, compact and verify the sessions in a store.
 
-Each command opens the store, calls one method of a session, and closes the store again.
+Each command opens the store, calls one method of a session, and closes the store.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kompakt import api
-from kompakt.cli import config as configuration
+from kompakt.cli import config
 from kompakt.cli.compact import NOTHING_LEAVES, Budget, DryRun, ModelName, PolicyName, cost_of, progress
 from kompakt.cli.compact import show as show_report
-from kompakt.cli.input import problems_of, read_history
-from kompakt.cli.options import AsJson, File, Format
-from kompakt.cli.session import remove as removing
-from kompakt.cli.session import undo_fork_export as traveling
+from kompakt.cli.input import AsJson, File, Format, problems_of, read_history
+from kompakt.cli.session import remove, undo_fork_export
 from kompakt.cli.session.store_options import (
-    URL,
     Id,
-    KeyFile,
-    Place,
-    Tenant,
-    Url,
-    moment,
-    put,
+    StoreOptions,
+    plural,
+    print_json,
+    printable,
     read_id,
     resumable,
-    with_session,
-    within,
-    written,
+    store_command,
+    timestamp,
 )
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import StoreDamaged
@@ -40,17 +34,23 @@ from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from kompakt.session.compaction import SessionCompaction
     from kompakt.session.session import Session
     from kompakt.session.store import Store
     from kompakt.store.records import Head
 
-_TOLD = 20
-"""Problems of an imported file that are told one by one."""
+_MAX_PROBLEMS = 20
+"""Problems of an imported file that are printed."""
+
+_WIDTH = 200
+"""Columns of a table that is written to a file or a pipe, so that ids are not wrapped."""
 
 app = typer.Typer(
     name="session",
-    help="Keep sessions in a store: import, compact, undo, revert, fork, export, verify, remove.",
+    help="Manage the sessions in a store.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -64,19 +64,19 @@ def _options(context: typer.Context) -> None:
 
 # --- import ------------------------------------------------------------------------------------------------------
 
-NewId = Annotated[str | None, typer.Option("--id", metavar="ID", help="The id; else made of name and content.")]
+NewId = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="Session id. Default: made from file name and content.")
+]
 
 
+@store_command
 def import_file(
-    file: File,
-    id: NewId = None,
-    format: Format = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
+    file: File, store: StoreOptions, id: NewId = None, format: Format = None, as_json: AsJson = False
 ) -> None:
-    """Put FILE into the store as it is and print the session's id. What is there already is not written again."""
+    """Import FILE into the store and print the session id.
+
+    Messages that are already stored are not written again.
+    """
     history, loaded = read_history(file, format)
     chosen = read_id(id) if id is not None else _id_for(file, history)
     problems = problems_of(loaded)
@@ -88,19 +88,19 @@ def import_file(
         return await session.head()
 
     with resumable():
-        head = within(Place(store, tenant, key_file), work, make=True)
-    for problem in problems[:_TOLD]:
+        head = store.run(work, create=True)
+    for problem in problems[:_MAX_PROBLEMS]:
         typer.echo(f"{loaded.name}: {problem}", err=True)
-    repaired = f"; {len(problems)} problems, repaired whenever it is sent" if problems else ""
+    repaired = f"; {len(problems)} problems, repaired in every request" if problems else ""
     typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
     if as_json:
-        put({"session": chosen, "messages": head.messages, "turns": head.turn, "problems": problems})
+        print_json({"session": chosen, "messages": head.messages, "turns": head.turn, "problems": problems})
     else:
-        typer.echo(written(chosen))
+        typer.echo(printable(chosen))
 
 
 def _id_for(file: str, history: History) -> str:
-    """Make an id that the same file has every time: its name, and a part of the hash over its messages."""
+    """Return the default id of a file: its name and a hash of its messages."""
     import hashlib
 
     stem = re.sub(r"[^\w.-]+", "-", Path(file).stem if file != "-" else "stdin", flags=re.ASCII).strip("-.")
@@ -111,30 +111,29 @@ def _id_for(file: str, history: History) -> str:
 # --- list and show -----------------------------------------------------------------------------------------------
 
 
-def list_all(store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """List the sessions of the store; compactions that were undone are not counted."""
+@store_command
+def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
+    """List the sessions of the store. Undone compactions are not counted."""
 
     async def work(store: Store) -> list[dict[str, Any]]:
-        return [await _line(store, head) async for head in store.heads()]
+        return [await _list_row(store, head) async for head in store.heads()]
 
-    lines = within(Place(store, tenant, key_file), work)
-    lines.sort(key=lambda line: (line["created"], line["id"]))
+    rows = store.run(work)
+    rows.sort(key=lambda row: (row["created"], row["id"]))
     if as_json:
-        put(lines)
-        return
-    from kompakt.cli.session.tables import show_list  # late: `--help` should not pay for it
-
-    show_list(lines)
+        print_json(rows)
+    else:
+        _show_list(rows)
 
 
-async def _line(store: Store, head: Head) -> dict[str, Any]:
+async def _list_row(store: Store, head: Head) -> dict[str, Any]:
     id = head.id.decode("utf-8", "surrogatepass")
     compactions: int | None = 0
     try:
         if head.events:
             compactions = sum(not one.undone for one in await (await store.session(id)).compactions())
     except StoreDamaged as error:
-        typer.echo(f"{written(id)}: {error}", err=True)
+        typer.echo(f"{printable(id)}: {error}", err=True)
         compactions = None
     return {
         "id": id,
@@ -142,42 +141,59 @@ async def _line(store: Store, head: Head) -> dict[str, Any]:
         "turns": head.turn,
         "compactions": compactions,
         "format": head.format,
-        "created": moment(head.created),
+        "created": timestamp(head.created),
     }
 
 
-def show(
-    id: Id,
-    model: ModelName = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say how a session stands: size, what the model sees of it, compactions, requests, pins."""
+def _show_list(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table  # late: `--help` does not need it
+    from rich.text import Text
+
+    table = Table(title=plural(len(rows), "session"), title_justify="left")
+    table.add_column("id", overflow="fold")
+    for column in ("messages", "turns", "compactions"):
+        table.add_column(column, justify="right")
+    table.add_column("created", no_wrap=True)
+    for row in rows:
+        compactions = "?" if row["compactions"] is None else f"{row['compactions']:,}"
+        numbers = (f"{row['messages']:,}", f"{row['turns']:,}", compactions)
+        table.add_row(Text(printable(row["id"])), *numbers, row["created"])
+    _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)
+    return console
+
+
+@store_command
+def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson = False) -> None:
+    """Show size, compactions, requests and pins of a session."""
 
     async def work(session: Session) -> dict[str, Any]:
         return await _account(session, model)
 
-    account = with_session(Place(store, tenant, key_file), id, work)
+    account = store.run_session(id, work)
     if as_json:
-        put(account)
-        return
-    from kompakt.cli.session.tables import show_account  # late: `--help` should not pay for it
-
-    show_account(account)
+        print_json(account)
+    else:
+        _show_account(account)
 
 
 async def _account(session: Session, model: str | None) -> dict[str, Any]:
     import msgspec
 
     reader, shown = await session.reader(), await session.project(model=model)
-    compactions = [msgspec.to_builtins(one) | {"at": moment(one.at)} for one in await session.compactions()]
+    compactions = [msgspec.to_builtins(one) | {"at": timestamp(one.at)} for one in await session.compactions()]
     pending = await session.pending()
     return {
         "id": session.id,
         "format": reader.head.format,
-        "created": moment(reader.head.created),
+        "created": timestamp(reader.head.created),
         "messages": reader.head.messages,
         "turns": reader.head.turn,
         "tokens": shown.tokens,
@@ -188,49 +204,92 @@ async def _account(session: Session, model: str | None) -> dict[str, Any]:
     }
 
 
+def _show_account(account: dict[str, Any]) -> None:
+    from rich.table import Table  # late: `--help` does not need it
+    from rich.text import Text
+
+    console = _console()
+    table = Table(show_header=False, title=Text(printable(account["id"])), title_justify="left")
+    table.add_column("name")
+    table.add_column("value", overflow="fold")
+    table.add_row("format", account["format"])
+    table.add_row("created", account["created"])
+    for name in ("messages", "turns"):
+        table.add_row(name, f"{account[name]:,}")
+    table.add_row("tokens in the model's view", f"{account['tokens']:,}")
+    for marker in account["pending"]:
+        origin = "automatic" if marker["auto"] else "manual"
+        instructions = f": {printable(marker['instructions'])}" if marker["instructions"] else ""
+        table.add_row("compaction requested", Text(f"{origin}{instructions}"))
+    for text in account["pins"]:
+        table.add_row("pinned", Text(printable(text)))
+    for change in account["repairs"]:
+        table.add_row("repaired in requests", Text(printable(change)))
+    console.print(table)
+    if account["compactions"]:
+        console.print(_compaction_table(account["compactions"]))
+
+
+def _compaction_table(compactions: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="compactions", title_justify="left")
+    for column in ("id", "at", "reason"):
+        table.add_column(column, no_wrap=column != "reason")
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for one in compactions:
+        reason = f"{one['reason']}, {one['policy']}"
+        reason += f", {len(one['failures'])} failures" if one["failures"] else ""
+        tokens = (f"{one['tokens_before']:,}", f"{one['tokens_after']:,}")
+        state, style = ("undone", "dim") if one["undone"] else ("", None)
+        table.add_row(one["id"], one["at"], Text(reason), *tokens, state, style=style)
+    return table
+
+
 # --- compact -----------------------------------------------------------------------------------------------------
 
-Force = Annotated[bool, typer.Option("--force", help="Compact even when the budget is not due.")]
+Force = Annotated[bool, typer.Option("--force", help="Compact even if the budget is not due.")]
 Instructions = Annotated[
-    str | None, typer.Option("--instructions", metavar="TEXT", help="What the summary should look after.")
+    str | None, typer.Option("--instructions", metavar="TEXT", help="What the summary should pay attention to.")
 ]
 
 
+@store_command
 def compact(
     id: Id,
+    store: StoreOptions,
     budget: Budget = None,
     model: ModelName = None,
     policy: PolicyName = "default",
     force: Force = False,
     instructions: Instructions = None,
     dry_run: DryRun = False,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compact a session when its budget is due or somebody asked for it. Exit 3 when it cannot fit.
+    """Compact a session if it is due or requested.
 
-    A dry run changes nothing: it shows what would be done to what the model sees now.
+    Exit 3 if it cannot fit. A dry run shows the effect on what the model sees now and writes nothing.
     """
-    chosen = configuration.policy(policy)
+    chosen = config.policy(policy)
     if dry_run:
-        place = Place(store, tenant, key_file)
-        _preview(place, id, budget, model=model, policy=chosen, instructions=instructions, force=force, as_json=as_json)
+        _preview(store, id, budget, model=model, policy=chosen, instructions=instructions, force=force, as_json=as_json)
         return
 
     async def work(session: Session) -> SessionCompaction:
-        wish = Marker(auto=False, instructions=instructions)
-        if force and wish not in (await session.pending()).values():
+        request = Marker(auto=False, instructions=instructions)
+        if force and request not in (await session.pending()).values():
             await session.request_compaction(auto=False, instructions=instructions)
-        said = None if force else instructions
-        return await session.compact(budget, model=model, policy=chosen, instructions=said)
+        given = None if force else instructions
+        return await session.compact(budget, model=model, policy=chosen, instructions=given)
 
     with resumable():
-        done = with_session(Place(store, tenant, key_file), id, work)
+        done = store.run_session(id, work)
     if as_json:
         numbers = {"tokens_before": done.tokens_before, "tokens_after": done.tokens_after}
-        put({"session": read_id(id), "id": done.id, "changed": done.changed, **numbers})
+        print_json({"session": read_id(id), "id": done.id, "changed": done.changed, **numbers})
     elif done.report is None:
         typer.echo(f"nothing to do: {done.tokens_after:,} tokens are within the budget", err=True)
     else:
@@ -239,7 +298,7 @@ def compact(
 
 
 def _preview(
-    place: Place,
+    store: StoreOptions,
     id: str,
     budget: int | None,
     *,
@@ -249,7 +308,7 @@ def _preview(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Compact what the model sees of a session, and write nothing to the store."""
+    """Compact what the model sees of a session without writing to the store."""
 
     async def work(session: Session) -> tuple[api.Compaction, str | None]:
         shown, reader = await session.project(model=model), await session.reader()
@@ -260,10 +319,10 @@ def _preview(
         )
         return done, chosen
 
-    done, chosen = with_session(place, id, work)
+    done, chosen = store.run_session(id, work)
     cost = cost_of(done.report, chosen)
     if as_json:
-        put({"session": read_id(id), "changed": done.changed, "report": done.report, "cost": cost})
+        print_json({"session": read_id(id), "changed": done.changed, "report": done.report, "cost": cost})
         return
     typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
     show_report(done.report, actions=True, cost=cost)
@@ -271,14 +330,15 @@ def _preview(
 
 # --- verify ------------------------------------------------------------------------------------------------------
 
-SomeId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A session; all of them when not given.")]
+SomeId = Annotated[str | None, typer.Argument(metavar="[ID]", help="Session id. Default: all sessions.")]
 
 
-def verify(
-    id: SomeId = None, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None, as_json: AsJson = False
-) -> None:
-    """Derive sessions again from what is kept and list what differs, one a line. Exit 1 when anything does."""
+@store_command
+def verify(store: StoreOptions, id: SomeId = None, as_json: AsJson = False) -> None:
+    """Check stored sessions for damage.
 
+    Prints one problem per line. Exit 1 if there are any.
+    """
     problems: list[tuple[str, str]] = []
 
     async def work(store: Store) -> int:
@@ -289,20 +349,20 @@ def verify(
         await _verify(store, heads, problems)
         return len(heads)
 
-    sessions = within(Place(store, tenant, key_file), work)
+    sessions = store.run(work)
     if as_json:
         found = [{"session": session, "problem": problem} for session, problem in problems]
-        put({"sessions": sessions, "problems": found})
+        print_json({"sessions": sessions, "problems": found})
     else:
         for session, problem in problems:
-            typer.echo(f"{written(session)}: {problem}")
+            typer.echo(f"{printable(session)}: {problem}")
     verdict = f"{len(problems)} problems" if problems else "no problems"
-    typer.echo(f"{sessions} {'session' if sessions == 1 else 'sessions'}, {verdict}", err=True)
+    typer.echo(f"{plural(sessions, 'session')}, {verdict}", err=True)
     raise typer.Exit(1 if problems else 0)
 
 
 async def _verify(store: Store, heads: list[Head], problems: list[tuple[str, str]]) -> None:
-    """Verify sessions one by one; what is wrong is added to ``problems``, with its session."""
+    """Verify sessions and add (session, problem) pairs to ``problems``."""
     seen, total = 0, sum(head.messages for head in heads)
     with progress(total, "verifying") as bar:
         for head in heads:
@@ -322,16 +382,16 @@ for _name, _command in {
     "list": list_all,
     "show": show,
     "compact": compact,
-    "undo": traveling.undo,
-    "revert": traveling.revert,
-    "replay": traveling.replay,
-    "fork": traveling.fork,
-    "export": traveling.export,
-    "edit": traveling.edit,
-    "pin": traveling.pin,
+    "undo": undo_fork_export.undo,
+    "revert": undo_fork_export.revert,
+    "replay": undo_fork_export.replay,
+    "fork": undo_fork_export.fork,
+    "export": undo_fork_export.export,
+    "edit": undo_fork_export.edit,
+    "pin": undo_fork_export.pin,
     "verify": verify,
-    "delete": removing.delete,
-    "purge": removing.purge,
-    "gc": removing.gc,
+    "delete": remove.delete,
+    "purge": remove.purge,
+    "gc": remove.gc,
 }.items():
     app.command(_name)(_command)

@@ -1,4 +1,4 @@
-"""``kompakt session delete|purge|gc``: remove sessions for good."""
+"""``kompakt session delete|purge|gc``: delete sessions permanently."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kompakt.cli.options import AsJson
+from kompakt.cli.input import AsJson
 from kompakt.cli.session.store_options import (
-    URL,
+    DEFAULT_URL,
     Id,
     KeyFile,
-    Place,
-    Tenant,
+    StoreOptions,
     Url,
-    put,
+    plural,
+    print_json,
+    printable,
     read_id,
     resumable,
-    within,
-    written,
+    store_command,
 )
 from kompakt.errors import UsageError
 
@@ -29,21 +29,18 @@ if TYPE_CHECKING:
 
 DAY = 86_400.0
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-def delete(
-    id: Id,
-    yes: Yes = False,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove a session for good: messages, summaries, index. This cannot be undone."""
+@store_command
+def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete a session permanently.
+
+    Deletes its messages, summaries and search index. This cannot be undone.
+    """
     chosen = read_id(id)
 
-    async def there(store: Store) -> None:
+    async def exists(store: Store) -> None:
         await (await store.session(chosen)).head()
 
     async def work(store: Store) -> bool:
@@ -51,42 +48,44 @@ def delete(
         await store.scrub()
         return removed
 
-    place = Place(store, tenant, key_file)
-    within(place, there)
-    _agree(f"remove session {written(chosen)} for good", yes=yes)
+    store.run(exists)
+    _confirm(f"delete session {printable(chosen)} permanently", yes=yes)
     with resumable():
-        removed = within(place, work)
+        removed = store.run(work)
     if as_json:
-        put({"removed": [chosen] if removed else []})
-    typer.echo("1 session removed" if removed else "somebody else has removed it", err=True)
+        print_json({"removed": [chosen] if removed else []})
+    typer.echo("1 session removed" if removed else "the session was already removed by another process", err=True)
 
 
 def purge(
-    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Whose sessions are to go; '' is nobody's.")],
+    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Tenant to purge; '' for sessions without one.")],
     yes: Yes = False,
-    store: Url = URL,
+    store: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all sessions of a tenant for good. This cannot be undone."""
-    _agree(f"remove all sessions of tenant {tenant!r} for good", yes=yes)
+    """Delete all sessions of a tenant permanently.
+
+    This cannot be undone.
+    """
+    _confirm(f"delete all sessions of tenant {tenant!r} permanently", yes=yes)
 
     async def work(store: Store) -> int:
         return await store.purge()
 
     with resumable():
-        removed = within(Place(store, tenant, key_file), work)
+        removed = StoreOptions(store, tenant, key_file).run(work)
     if as_json:
-        put({"sessions": removed})
-    typer.echo(f"{removed} {'session' if removed == 1 else 'sessions'} removed", err=True)
+        print_json({"sessions": removed})
+    typer.echo(f"{plural(removed, 'session')} removed", err=True)
 
 
-def _agree(what: str, *, yes: bool) -> None:
-    """Have a person confirm; where nobody sits, ask for the flag."""
+def _confirm(what: str, *, yes: bool) -> None:
+    """Ask for confirmation; without a terminal, require --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"to {what}, say --yes")
+        raise UsageError(f"pass --yes to {what}")
     if not typer.confirm(f"Do you want to {what}?", err=True):
         typer.echo("nothing was removed", err=True)
         raise typer.Exit(1)
@@ -98,27 +97,22 @@ Days = Annotated[
         "--older-than",
         metavar="DAYS",
         envvar="KOMPAKT_RETENTION_DAYS",
-        help="Remove sessions older than this; also retention_days in kompakt.toml.",
+        help="Delete sessions older than this. Default: retention_days in kompakt.toml.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")]
 
 
-def gc(
-    retention_days: Days = None,
-    dry_run: DryRun = False,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove sessions older than the configured retention, then rewrite the store's files. Print the ids.
+@store_command
+def gc(store: StoreOptions, retention_days: Days = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Delete sessions older than the retention period.
 
-    A session's age counts from when it began, or from the newest compaction, revert, edit or pin. Rewriting the files
-    erases what was deleted before, over HTTP for example; writers wait for it.
+    Prints the deleted ids and compacts the files of the store. The age of a session counts from its creation or from
+    its newest compaction, revert, edit or pin. Compacting the files also erases sessions that were deleted earlier, for
+    example over HTTP; writers wait meanwhile.
     """
     if retention_days is not None and not retention_days > 0:
-        raise UsageError(f"retention_days={retention_days:g}: give days above 0; leave it out to keep everything")
+        raise UsageError(f"retention_days={retention_days:g} is not above 0; omit it to keep every session")
     oldest = -1.0 if retention_days is None else time.time() - retention_days * DAY
 
     async def work(store: Store) -> list[str]:
@@ -130,14 +124,13 @@ def gc(
         return [head.id.decode("utf-8", "surrogatepass") for head in old]
 
     with resumable():
-        gone = within(Place(store, tenant, key_file), work)
+        gone = store.run(work)
     if as_json:
-        put({"sessions": gone, "dry_run": dry_run})
+        print_json({"sessions": gone, "dry_run": dry_run})
     else:
         for id in gone:
-            typer.echo(written(id))
+            typer.echo(printable(id))
     if retention_days is None:
-        typer.echo("no retention is configured (retention_days, --older-than DAYS); nothing was removed", err=True)
+        typer.echo("no retention configured; nothing was removed (set retention_days or --older-than DAYS)", err=True)
         return
-    number = f"{len(gone)} {'session' if len(gone) == 1 else 'sessions'}"
-    typer.echo(f"{number} {'would be removed' if dry_run else 'removed'}", err=True)
+    typer.echo(f"{plural(len(gone), 'session')} {'would be removed' if dry_run else 'removed'}", err=True)

@@ -1,11 +1,13 @@
-"""What the commands on stored sessions share: which store, how ids are read and written, how work is run in it.
+"""What commands on stored sessions share: the options that select a store, session ids, and output.
 
-An id may hold anything. One that is plain text is written as it is; any other as a JSON string, and an argument that is
-a JSON string is read as one. So what one command prints the next one takes.
+An id may contain any characters. A plain id is printed as it is; any other id is printed as a JSON string, and an
+argument that is a JSON string is read as one. So the output of one command can be passed to the next.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import re
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-URL = "sqlite:///kompakt.db"
-"""The store that is meant when none is named: a file in the working directory."""
+DEFAULT_URL = "sqlite:///kompakt.db"
+"""The default store: a file in the working directory."""
 
 Url: TypeAlias = Annotated[
     str,
@@ -34,11 +36,11 @@ Url: TypeAlias = Annotated[
         "--store",
         metavar="URL",
         envvar="KOMPAKT_STORE",
-        help="sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST or memory:",
+        help="Store URL: sqlite:///FILE, postgresql://HOST/DATABASE, redis://HOST or memory:",
     ),
 ]
 Tenant: TypeAlias = Annotated[
-    str, typer.Option("--tenant", metavar="T", envvar="KOMPAKT_TENANT", help="Whose sessions these are.")
+    str, typer.Option("--tenant", metavar="T", envvar="KOMPAKT_TENANT", help="Tenant that owns the sessions.")
 ]
 KeyFile: TypeAlias = Annotated[
     str | None,
@@ -46,68 +48,83 @@ KeyFile: TypeAlias = Annotated[
         "--key-file",
         metavar="FILE",
         envvar="KOMPAKT_KEY_FILE",
-        help="The key that encrypts: 32 bytes or 64 hexadecimal digits; else KOMPAKT_KEY, in hexadecimal.",
+        help="File with the encryption key of the store: 32 bytes or 64 hexadecimal digits. "
+        "Without it, KOMPAKT_KEY is read (hexadecimal).",
     ),
 ]
-Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="A session, as `session list` names it.")]
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Session id, as printed by `session list`.")]
 
 _SCHEME = re.compile(r"memory:|(sqlite|postgres|postgresql|redis|rediss|unix)(\+\w+)?:/", re.IGNORECASE)
 _HEX_KEY = re.compile(rb"[0-9a-fA-F]{64}")
 
 
-class Place(NamedTuple):
-    """Where sessions are."""
+class StoreOptions(NamedTuple):
+    """Where the sessions are stored."""
 
-    url: str = URL
+    url: str = DEFAULT_URL
     tenant: str = ""
     key_file: str | None = None
 
+    def run(self, work: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
+        """Open the store, run ``work`` on it and close it. Without ``create`` the store has to exist."""
+        import asyncio  # late: `--help` does not need these
+
+        from kompakt.session.store import open_store
+
+        path = self.url.removeprefix("sqlite:///")
+        if not create and path != self.url and path and not Path(path).exists():
+            raise UsageError(f"there is no store {self.url}; import a session first, or pass another --store URL")
+        key = read_key(self.key_file)
+
+        async def opened() -> T:
+            async with await open_store(self.url, tenant=self.tenant, key=key) as store:
+                return await work(store)
+
+        return asyncio.run(opened())
+
+    def run_session(self, id: str, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Run ``work`` on a session that has to exist."""
+
+        async def found(store: Store) -> T:
+            session = await store.session(read_id(id))
+            await session.head()
+            return await work(session)
+
+        return self.run(found)
+
+
+def store_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``store: StoreOptions`` of a command by the options --store, --tenant and --key-file."""
+    signature = inspect.signature(command, eval_str=True)
+    options = inspect.signature(_store_options, eval_str=True).parameters
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "store"]
+    parameters = [*own, *options.values()]
+
+    @functools.wraps(command)
+    def wrapper(**arguments: Any) -> None:
+        store = _store_options(**{name: arguments.pop(name) for name in options})
+        command(store=store, **arguments)
+
+    # Typer reads both.
+    setattr(wrapper, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 — functions lack the field
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
+
+
+def _store_options(store: Url = DEFAULT_URL, tenant: Tenant = "", key_file: KeyFile = None) -> StoreOptions:
+    return StoreOptions(store, tenant, key_file)
+
 
 def is_store(text: str) -> bool:
-    """Tell whether a text is the address of a store rather than the name of a file."""
+    """Return whether a text is a store URL and not a file name."""
     return _SCHEME.match(text) is not None
 
 
-def within(place: Place, work: Callable[[Store], Awaitable[T]], *, make: bool = False) -> T:
-    """Do something in a store and close it whatever happens; only who may ``make`` a store makes one."""
-    import asyncio  # late: `--help` should not pay for any of these
-
-    from kompakt.session.store import open_store
-
-    if not make:
-        _be_there(place.url)
-    key = read_key(place.key_file)
-
-    async def whole() -> T:
-        async with await open_store(place.url, tenant=place.tenant, key=key) as store:
-            return await work(store)
-
-    return asyncio.run(whole())
-
-
-def with_session(place: Place, id: str, work: Callable[[Session], Awaitable[T]]) -> T:
-    """Do something with a session that must be there."""
-
-    async def whole(store: Store) -> T:
-        session = await store.session(read_id(id))
-        await session.head()
-        return await work(session)
-
-    return within(place, whole)
-
-
-def _be_there(url: str) -> None:
-    """Refuse a file that is not there: to look into a store should not make one."""
-    path = url.removeprefix("sqlite:///")
-    if path != url and path and not Path(path).exists():
-        raise UsageError(f"there is no store {url}; import a session first, or name another store with --store")
-
-
 def read_key(file: str | None) -> bytes | None:
-    """Read the key from a file, else from the environment; ``None`` when there is none.
+    """Read the encryption key from a file, else from ``KOMPAKT_KEY``; return ``None`` if there is none.
 
     Raises:
-        UsageError: it is no key; what it is instead is not told.
+        UsageError: the value is not a key. The message does not contain the value.
     """
     if file is None:
         where, data = "KOMPAKT_KEY", os.environ.get("KOMPAKT_KEY", "").strip().encode("utf-8", "replace")
@@ -118,7 +135,7 @@ def read_key(file: str | None) -> bytes | None:
         try:
             data = Path(file).read_bytes()
         except (OSError, ValueError) as error:
-            raise UsageError(f"{where}: the key cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            raise UsageError(f"{where}: cannot read the key: {getattr(error, 'strerror', None) or error}") from None
         if len(data) == 32:
             return data
         data = data.strip()
@@ -131,7 +148,7 @@ def read_key(file: str | None) -> bytes | None:
 
 
 def read_id(text: str) -> str:
-    """Read an id as ``written`` wrote it."""
+    """Read an id that was printed with ``printable``."""
     if text.startswith('"'):
         try:
             found = json.loads(text)
@@ -141,8 +158,8 @@ def read_id(text: str) -> str:
     return text
 
 
-def written(text: str) -> str:
-    """Write a text on one line so that a terminal takes no harm and nothing is lost."""
+def printable(text: str) -> str:
+    """Return a text as one line that is safe to print and that ``read_id`` can read back."""
     plain = text.isprintable() and not text.startswith('"') and text == text.strip() and text
     return text if plain else json.dumps(text)
 
@@ -151,7 +168,7 @@ def written(text: str) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """Write JSON for people to read; texts that UTF-8 has no bytes for are written as escapes."""
+    """Return a value as indented JSON; lone surrogates are escaped."""
     try:
         return files.encode(value)
     except UnicodeEncodeError:
@@ -160,8 +177,8 @@ def encode(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
 
 
-def put(value: Any, out: str | None = None) -> None:
-    """Write JSON to standard output, or to a file."""
+def print_json(value: Any, out: str | None = None) -> None:
+    """Write JSON to standard output or to a file."""
     data = encode(value)
     if out is None:
         typer.echo(data, nl=False)
@@ -169,18 +186,23 @@ def put(value: Any, out: str | None = None) -> None:
         files.write(out, data)
 
 
-def moment(seconds: float) -> str:
-    """Write a time, in UTC."""
+def timestamp(seconds: float) -> str:
+    """Return a time in UTC, in ISO 8601."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 session``, ``2 sessions``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 @contextmanager
 def resumable() -> Generator[None]:
-    """Say, when work is interrupted that may be done in pieces, that it can be taken up again."""
+    """Report, on Ctrl-C, that the command can be run again to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("kompakt: interrupted; what was written so far is kept; run it again to go on", err=True)
+        typer.echo("kompakt: interrupted; completed writes are saved; run the command again to continue", err=True)
         raise typer.Exit(130) from None

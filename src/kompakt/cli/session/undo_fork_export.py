@@ -1,4 +1,4 @@
-"""``kompakt session undo|revert|replay|fork|export|edit|pin``: go back and aside in a stored session."""
+"""``kompakt session undo|revert|replay|fork|export|edit|pin``: change and copy stored sessions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt.cli.compact import Out
-from kompakt.cli.options import AsJson
-from kompakt.cli.session.store_options import (
-    URL,
-    Id,
-    KeyFile,
-    Place,
-    Tenant,
-    Url,
-    put,
-    read_id,
-    with_session,
-    written,
-)
+from kompakt.cli.input import AsJson
+from kompakt.cli.session.store_options import Id, StoreOptions, print_json, printable, read_id, store_command
 from kompakt.errors import UsageError
 from kompakt.model.messages import Json
 
@@ -29,166 +18,160 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
 
 
-class View(StrEnum):
-    """What of a session is shown."""
+class ExportView(StrEnum):
+    """Which messages of a session are exported."""
 
     FULL = "full"
     MODEL = "model"
 
 
 CompactionId = Annotated[
-    str | None, typer.Option("--compaction", metavar="C", help="The compaction that is meant; else the newest.")
+    str | None, typer.Option("--compaction", metavar="C", help="Compaction id. Default: the newest compaction.")
 ]
-Turn = Annotated[int, typer.Option("--turn", metavar="N", help="A turn, counted from 1.")]
+Turn = Annotated[int, typer.Option("--turn", metavar="N", help="Number of a turn, starting at 1.")]
 To = Annotated[
     str | None,
     typer.Option(
-        "--format", help="openai-chat, openai-responses, anthropic, gemini or bedrock; else as it was imported."
+        "--format",
+        help="Output format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: as imported.",
     ),
 ]
 
 
-def undo(
-    id: Id,
-    compaction: CompactionId = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take back a compaction, or what was done last: a compaction, a revert or an edit. Print what that was."""
+@store_command
+def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: AsJson = False) -> None:
+    """Undo the latest compaction, revert or edit.
+
+    With --compaction, undo that compaction. Prints what was undone.
+    """
 
     async def work(session: Session) -> str:
         return await session.undo(compaction)
 
-    undone = with_session(Place(store, tenant, key_file), id, work)
+    undone = store.run_session(id, work)
     if as_json:
-        put({"session": read_id(id), "undone": undone})
+        print_json({"session": read_id(id), "undone": undone})
     else:
         typer.echo(undone)
 
 
-def revert(
-    id: Id, turn: Turn, store: Url = URL, tenant: Tenant = "", key_file: KeyFile = None, as_json: AsJson = False
-) -> None:
-    """Return to where a session stood after N turns. Nothing is removed: undo takes it back."""
+@store_command
+def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> None:
+    """Return a session to its state after turn N.
+
+    No message is deleted; `undo` reverses it.
+    """
 
     async def work(session: Session) -> int:
         return await session.revert(turn)
 
-    taken = with_session(Place(store, tenant, key_file), id, work)
+    hidden = store.run_session(id, work)
     if as_json:
-        put({"session": read_id(id), "turn": turn, "messages_taken_back": taken})
-    typer.echo(f"{taken} messages taken back; the session stands at turn {turn}", err=True)
+        print_json({"session": read_id(id), "turn": turn, "messages_taken_back": hidden})
+    typer.echo(f"{hidden} messages reverted; the session is at turn {turn}", err=True)
 
 
-def replay(
-    id: Id,
-    turn: Turn,
-    to: To = None,
-    out: Out = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
-) -> None:
+@store_command
+def replay(id: Id, turn: Turn, store: StoreOptions, to: To = None, out: Out = None) -> None:
     """Write a session from turn N on as a request body."""
 
     async def work(session: Session) -> Json:
         return await session.replay(turn, format=to)
 
-    put(with_session(Place(store, tenant, key_file), id, work), out)
+    print_json(store.run_session(id, work), out)
 
 
+@store_command
 def fork(
     id: Id,
-    turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Take the first N turns only.")] = None,
-    new: Annotated[str | None, typer.Option("--id", metavar="NEW", help="The fork's id; else one is made.")] = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
+    store: StoreOptions,
+    turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Copy the first N turns only.")] = None,
+    new: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id of the fork. Default: generated.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin another session with all of this one, or with its first turns. Print the new id."""
+    """Copy a session, or its first turns; print the new id."""
 
     async def work(session: Session) -> str:
         return (await session.fork(None if new is None else read_id(new), turn=turn)).id
 
-    made = with_session(Place(store, tenant, key_file), id, work)
+    made = store.run_session(id, work)
     if as_json:
-        put({"session": read_id(id), "fork": made})
+        print_json({"session": read_id(id), "fork": made})
     else:
-        typer.echo(written(made))
+        typer.echo(printable(made))
 
 
+@store_command
 def export(
     id: Id,
-    view: Annotated[View, typer.Option("--view", help="All that was said, or what the model sees.")] = View.FULL,
+    store: StoreOptions,
+    view: Annotated[
+        ExportView, typer.Option("--view", help="full: every message. model: what the model sees.")
+    ] = ExportView.FULL,
     to: To = None,
     turns: Annotated[int | None, typer.Option("--turns", metavar="K", min=1, help="The last K turns only.")] = None,
     out: Out = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
 ) -> None:
-    """Write a session as a request body. What the model sees is mended where the format asks for it."""
+    """Write a session as a request body.
+
+    The model's view is repaired if the format requires it.
+    """
 
     async def work(session: Session) -> Json:
         return await session.export(view=view.value, format=to, turns=turns)
 
-    put(with_session(Place(store, tenant, key_file), id, work), out)
+    print_json(store.run_session(id, work), out)
 
 
+@store_command
 def edit(
     id: Id,
-    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="The new words.")] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="F", help="A file that has the new words.")] = None,
+    store: StoreOptions,
+    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="The new summary.")] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="F", help="File with the new summary.")] = None,
     compaction: CompactionId = None,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say the summary of a compaction in other words; undo takes that back."""
+    """Replace the summary of a compaction. `undo` reverses it."""
     if (summary is None) == (file is None):
-        raise UsageError("give the new words with --summary TEXT or with --file F, one of them")
-    text = summary if file is None else _text_of(file)
+        raise UsageError("pass the new summary with either --summary TEXT or --file F")
+    text = summary if file is None else _read_text(file)
 
     async def work(session: Session) -> None:
         await session.edit_summary(text or "", compaction)
 
-    with_session(Place(store, tenant, key_file), id, work)
+    store.run_session(id, work)
     if as_json:
-        put({"session": read_id(id), "summary": text or ""})
-    typer.echo("the summary is changed", err=True)
+        print_json({"session": read_id(id), "summary": text or ""})
+    typer.echo("summary replaced", err=True)
 
 
-def _text_of(file: str) -> str:
+def _read_text(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(f"{file}: cannot read the file: {getattr(error, 'strerror', None) or error}") from None
 
 
+@store_command
 def pin(
     id: Id,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text that must survive every compaction as it is.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Let it go again.")] = False,
-    store: Url = URL,
-    tenant: Tenant = "",
-    key_file: KeyFile = None,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text that every compaction keeps verbatim.")],
+    store: StoreOptions,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pin a text, or let it go again; list what is pinned."""
+    """Pin a text, or remove a pin. Print all pinned texts."""
 
     async def work(session: Session) -> tuple[str, ...]:
         if remove and text not in (await session.reader()).timeline.pins:
-            raise UsageError(f"{written(text)} is not pinned; `kompakt session show` lists what is")
+            raise UsageError(f"{printable(text)} is not pinned; `kompakt session show` lists the pins")
         await session.pin(text, pinned=not remove)
         return (await session.reader()).timeline.pins
 
-    pins = with_session(Place(store, tenant, key_file), id, work)
+    pins = store.run_session(id, work)
     if as_json:
-        put({"session": read_id(id), "pins": pins})
+        print_json({"session": read_id(id), "pins": pins})
         return
     for one in pins:
-        typer.echo(written(one))
+        typer.echo(printable(one))
