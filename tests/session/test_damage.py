@@ -1,4 +1,4 @@
-"""Damaged stores: whatever is in the file, callers get an error of kompakt's, and sound sessions stay readable."""
+"""Damaged stores: whatever the file contains, callers get a ``KompaktError``, and intact sessions stay readable."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import logging
 import shutil
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,9 @@ from typer.testing import CliRunner
 
 from kompakt.cli import app
 from kompakt.errors import KompaktError, StoreDamaged, StoreError
+from kompakt.session import compaction, compaction_record, draft, lock, session
 from kompakt.session.store import Store, open_store
+from kompakt.store.sql import sqlite
 
 COLUMNS = {
     "heads": ("envelope", "rows", "events", "tip"),
@@ -33,10 +38,12 @@ VALUES: tuple[Any, ...] = (
 FLIPS = 60
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a store of two sessions into one file: one compacted, one with a request to compact."""
-    path = tmp_path_factory.mktemp("sound") / "sessions.db"
+def write_store(path: Path) -> None:
+    """Write two sessions into one file: one compacted, one with a request to compact. The bytes are always the same."""
+    numbers = count(1)
+
+    def token_hex(size: int) -> str:
+        return f"{next(numbers):0{2 * size}x}"
 
     async def work() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
@@ -47,7 +54,22 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await (await store.session("two")).request_compaction()
             await store.scrub()
 
-    run(work())
+    stopped = SimpleNamespace(time=lambda: 1.7e9, monotonic=time.monotonic, perf_counter=lambda: 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (compaction, draft, session, sqlite):
+            patch.setattr(module, "time", stopped)
+        for module in (compaction_record, draft):
+            patch.setattr(module, "token_hex", token_hex)
+        # A renewal of the lock is another transaction, which SQLite counts in the file.
+        patch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 600.0)  # type: ignore[attr-defined]
+        run(work())
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write an intact store."""
+    path = tmp_path_factory.mktemp("sound") / "sessions.db"
+    write_store(path)
     return path
 
 
@@ -58,14 +80,14 @@ def copy(sound: Path, tmp_path: Path) -> Path:
 
 
 def change(path: Path, statement: str, *values: Any) -> None:
-    """Change the file behind the store's back."""
+    """Change the file without the store."""
     with sqlite3.connect(path) as connection:
         connection.execute(statement, values)
     connection.close()
 
 
 async def use(path: Path) -> list[KompaktError]:
-    """Read everything in a store and return the errors; one that is not kompakt's is raised."""
+    """Read everything in a store and return the errors; any other exception is raised."""
     errors: list[KompaktError] = []
 
     async def attempt(call: Callable[[], Awaitable[object]]) -> None:
@@ -95,7 +117,12 @@ async def listed(store: Store) -> list[str]:
 
 
 class TestBytes:
-    def test_flipped_bytes_give_only_errors_of_kompakt(self, sound: Path, tmp_path: Path) -> None:
+    def test_the_file_to_damage_is_always_the_same(self, sound: Path, tmp_path: Path) -> None:
+        """The flipped bytes below are chosen by position, so that a failure can be repeated."""
+        write_store(tmp_path / "again.db")
+        assert (tmp_path / "again.db").read_bytes() == sound.read_bytes()
+
+    def test_flipped_bytes_raise_only_kompakt_errors(self, sound: Path, tmp_path: Path) -> None:
         data = sound.read_bytes()
         written = [at for at, byte in enumerate(data) if byte]
         for number in range(FLIPS):
@@ -105,7 +132,7 @@ class TestBytes:
             run(use(path))
 
     @pytest.mark.parametrize("at", [0, 16, 18, 28, 40, 56, 100, 101, 103, 105, 110])
-    def test_a_damaged_file_header_gives_only_errors_of_kompakt(self, at: int, sound: Path, tmp_path: Path) -> None:
+    def test_a_damaged_file_header_raises_only_kompakt_errors(self, at: int, sound: Path, tmp_path: Path) -> None:
         data = bytearray(sound.read_bytes())
         data[at] ^= 0xFF
         path = tmp_path / "sessions.db"
@@ -117,7 +144,7 @@ class TestValues:
     @pytest.mark.parametrize(
         ("table", "column"), [(table, column) for table, columns in COLUMNS.items() for column in columns]
     )
-    def test_any_value_in_any_column_gives_only_errors_of_kompakt(
+    def test_any_value_in_any_column_raises_only_kompakt_errors(
         self, table: str, column: str, sound: Path, tmp_path: Path
     ) -> None:
         for number, value in enumerate(VALUES):
@@ -127,7 +154,7 @@ class TestValues:
             run(use(path))
 
     @pytest.mark.parametrize("format", ["", "nonsense", "anthropic", "gemini", "bedrock", "openai-responses"])
-    def test_a_changed_format_is_damage(self, format: str, copy: Path) -> None:
+    def test_a_changed_format_is_reported_as_damage(self, format: str, copy: Path) -> None:
         change(copy, "UPDATE kompakt_heads SET format = ?", format)
         errors = run(use(copy))
         assert all(isinstance(error, StoreError) for error in errors)
@@ -173,5 +200,34 @@ class TestLists:
                 assert (await (await store.session("two")).project()).payload
                 with pytest.raises(StoreDamaged, match="format"):
                     await (await store.session("one")).project()
+
+        run(work())
+
+
+class TestRecall:
+    @pytest.mark.parametrize("damaged", ["one", "two"])
+    def test_recall_skips_a_damaged_session_and_reports_it(
+        self, damaged: str, copy: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        change(copy, "UPDATE kompakt_heads SET format = 'nonsense' WHERE id = ?", damaged.encode())
+
+        async def work() -> None:
+            async with await open_store(f"sqlite:///{copy}") as store:
+                assert "long" in (await store.recall("long")).text
+                nothing = await store.recall("heron")
+                assert not nothing
+                assert f"skipped: {damaged!r}" in nothing.text
+
+        with caplog.at_level(logging.WARNING, "kompakt.store"):
+            run(work())
+        assert f"session {damaged!r} skipped in recall, it is damaged" in caplog.text
+
+    def test_recall_in_the_damaged_session_itself_raises(self, copy: Path) -> None:
+        change(copy, "UPDATE kompakt_heads SET format = 'nonsense' WHERE id = ?", b"one")
+
+        async def work() -> None:
+            async with await open_store(f"sqlite:///{copy}") as store:
+                with pytest.raises(StoreDamaged):
+                    await (await store.session("one")).recall("long")
 
         run(work())

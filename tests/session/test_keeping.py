@@ -75,7 +75,7 @@ class TestRepair:
         assert list(shown.repairs) in ([*map(str, sent.changes)], [*map(str, resting.changes)])
         assert text(await session.export()) == text(body)
         faults = await session.verify()
-        assert all("answers no call" in fault for fault in faults)
+        assert all("without a call" in fault for fault in faults)
 
 
 class TestOnce:

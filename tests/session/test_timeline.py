@@ -119,12 +119,12 @@ class TestVerify:
 
         async def work() -> None:
             for tamper, said in (
-                (_change_item, "the content is not what was written"),
+                (_change_item, "the content differs from what was written"),
                 (_lose_row, "missing"),
                 (_lose_blob, "is missing"),
-                (_swap_rows, "stands behind|chain|name"),
-                (_miscount, "the head says messages"),
-                (_change_reverted, "which was reverted: the content is not what was written"),
+                (_swap_rows, "out of order|chain|reference"),
+                (_miscount, "messages: the head says"),
+                (_change_reverted, "reverted: the content differs from what was written"),
                 (_lose_shown, "are missing"),
             ):
                 records = MemoryRecords()

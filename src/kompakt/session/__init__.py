@@ -1,1 +1,1 @@
-"""Sessions on a store: appended to, projected, compacted, taken back; never broken."""
+"""Sessions in a store: append, project, compact, undo, recall."""

@@ -1,7 +1,9 @@
-"""Hold a lock of a session for as long as something takes, wherever the others are.
+"""Locks of a session that work across processes and hosts.
 
-The lease is short and renewed while the work goes on, so that a holder who dies is followed within the lease. Whoever
-writes under the lock shows its fence: one who was followed without knowing it is refused.
+A lock has a short lease, which a task renews while the block runs. If the holder dies, the renewals stop, and the lock
+is free after the lease. If the holder is only paused for longer than the lease, another can take the lock without the
+holder noticing. Therefore a commit under a lock passes the lock's fence, a number that grows with each holder, and the
+store refuses the commit of a former holder. The lease limits how long others wait; the fence is what makes it safe.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from kompakt.store.records import Fence, Records
 _log = logging.getLogger("kompakt.session")
 
 LEASE = 15.0
-"""Seconds after which a lock of a dead holder is free."""
+"""Seconds until the lock of a dead holder is free."""
 
 PATIENCE = 120.0
-"""Seconds that somebody waits for a lock, as a rule."""
+"""Seconds that a caller waits for a lock by default."""
 
-_SILENCE = 2.0
-"""Seconds after which somebody who waits says so."""
+_LOG_AFTER = 2.0
+"""Seconds of waiting after which a message is logged."""
 
 _FIRST_WAIT = 0.005
 _LONGEST_WAIT = 0.25
@@ -34,26 +36,27 @@ _LONGEST_WAIT = 0.25
 async def hold(
     records: Records, key: str, name: str, *, lease: float = LEASE, patience: float = PATIENCE
 ) -> AsyncGenerator[Fence]:
-    """Wait for a lock, hold it, give it back.
+    """Wait for a lock, hold it during the block, and release it.
 
     Raises:
-        Busy: somebody else held it for all the time that the caller would wait.
+        Busy: others held it for ``patience`` seconds.
     """
-    fence = await _acquired(records, key, name, lease=lease, patience=patience)
-    over = asyncio.Event()
-    renewing = asyncio.create_task(_renew(records, key, fence, lease=lease, over=over))
+    fence = await _acquire(records, key, name, lease=lease, patience=patience)
+    done = asyncio.Event()
+    renewal = asyncio.create_task(_renew(records, key, fence, lease=lease, done=done))
     try:
         yield fence
     finally:
-        over.set()  # told, not cancelled: a driver may swallow that, or drop a connection that others use
-        await renewing
-        with suppress(StoreError):  # a lock that cannot be given back expires
+        # An event instead of a cancellation: a driver may swallow that, or drop a connection that others use.
+        done.set()
+        await renewal
+        with suppress(StoreError):  # a lock that cannot be released expires
             await records.release(key, fence)
 
 
-async def _acquired(records: Records, key: str, name: str, *, lease: float, patience: float) -> Fence:
+async def _acquire(records: Records, key: str, name: str, *, lease: float, patience: float) -> Fence:
     clock = asyncio.get_running_loop().time
-    began, wait, told = clock(), _FIRST_WAIT, False
+    began, wait, logged = clock(), _FIRST_WAIT, False
     end = began + patience
     while True:
         fence = await records.acquire(key, name, lease=lease)
@@ -61,19 +64,19 @@ async def _acquired(records: Records, key: str, name: str, *, lease: float, pati
             return fence
         if clock() >= end:
             raise Busy(f"the session is in use: its {name} lock was held for {patience:g} seconds; try again later")
-        if not told and clock() - began > _SILENCE:
-            told = True
-            _log.info("waiting for the %s lock of a session; one whose holder has died is free after its lease", name)
+        if not logged and clock() - began > _LOG_AFTER:
+            logged = True
+            _log.info("waiting for the %s lock of a session; if its holder died, it is free after the lease", name)
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(wait * 1.6, _LONGEST_WAIT)
 
 
-async def _renew(records: Records, key: str, fence: Fence, *, lease: float, over: asyncio.Event) -> None:
+async def _renew(records: Records, key: str, fence: Fence, *, lease: float, done: asyncio.Event) -> None:
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(lease / 3):
-                await over.wait()
+                await done.wait()
             return
-        with suppress(StoreError):  # the next try may work; if none does, the fence tells at the end
+        with suppress(StoreError):  # the next attempt may succeed; if none does, the commit fails by its fence
             if not await records.renew(key, fence, lease=lease):
                 return

@@ -1,9 +1,9 @@
-"""Context providers: what is added before a run, and who sees what it produced.
+"""Context providers: they add messages before a run and see its result.
 
 One protocol for everything that is not the conversation itself: retrieved documents, the time, a memory, and the
-history from a store. What a provider adds carries its ``source_id``, which is stored, so strategies can tell it from
-the user's own words. A strategy serves at three points: before each model call, before new messages are stored
-(``before_write``), and on what is stored already (``compact``).
+history in a store. Messages of a provider carry its ``source_id``, which is stored, so strategies can distinguish them
+from the user's own messages. A strategy can run at three points: before each model call, before new messages are stored
+(``before_write``), and on stored messages (``compact``).
 """
 
 from __future__ import annotations
@@ -38,57 +38,57 @@ _log = logging.getLogger("kompakt.session")
 
 
 class Run(msgspec.Struct):
-    """One run of an agent, as providers see it: they add to it before, and read it after."""
+    """One run of an agent, as providers see it: they add messages before it and read the result after it."""
 
     session: str
     """The session's id."""
     inputs: list[Message]
-    """What the user says."""
+    """The user's new messages."""
     format: str = "openai-chat"
     """The wire format of all messages here."""
     history: list[Message] = []
-    """What was said before, as the model sees it. The run of an agent without a store of its own starts from it."""
+    """Earlier messages, as the model sees them. An agent without its own store starts from them."""
     added: list[Message] = []
-    """What providers added, each with its source."""
+    """Messages that providers added, each with its source."""
     responses: list[Message] = []
-    """What the run produced: answers, calls, results."""
+    """Messages that the run produced: answers, calls, results."""
     compacted: list[Message] | None = None
-    """What the model sees after the run, when something was compacted during the run."""
+    """What the model sees after the run, if the run compacted."""
     unrecoverable: list[str] = []
-    """References of what was, by choice, not stored."""
+    """References of messages that were not stored because of ``store_excluded=False``."""
 
     def add(self, source_id: str, messages: Iterable[Message]) -> None:
-        """Add messages of a source."""
+        """Add messages under a source."""
         self.added += [msgspec.structs.replace(message, source_id=source_id) for message in messages]
 
     @property
     def messages(self) -> list[Message]:
-        """What is sent first: history, what was added, what the user says."""
+        """The first request: history, added messages, new messages of the user."""
         return [*self.history, *self.added, *self.inputs]
 
 
 @runtime_checkable
 class ContextProvider(Protocol):
-    """Takes part in every run."""
+    """Takes part in every run of an agent."""
 
     source_id: str
-    """Marks what it adds."""
+    """Marks the messages it adds."""
 
     async def before_run(self, run: Run) -> None:
-        """Add what the model should know; called before the first model call."""
+        """Add messages; called before the first model call."""
         ...
 
     async def after_run(self, run: Run) -> None:
-        """See what was said and done; called once the run is over. An error here is logged and ends nothing."""
+        """Read the result; called after the run. An error is logged and does not fail the run."""
         ...
 
 
 class HistoryProvider:
-    """Loads what was said before from a store, and stores what is said now.
+    """Loads the history of a session from a store before a run, and stores the new messages after it.
 
-    ``compaction`` is a policy, or a strategy, for what is stored; ``before_write`` a strategy that new messages pass
-    before they are stored; ``tokenizer`` counts for both. With ``store_excluded=False`` what ``before_write`` excludes
-    is not stored: only its summary is, and ``Run.unrecoverable`` lists the references.
+    ``compaction`` is a policy or strategy for stored messages, ``before_write`` a strategy for new messages before they
+    are stored, ``tokenizer`` counts for both. With ``store_excluded=False`` messages that ``before_write`` excludes are
+    not stored, only their summary; ``Run.unrecoverable`` lists their references.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class HistoryProvider:
         self._stored = (store_inputs, store_responses, frozenset(store_added))
 
     async def before_run(self, run: Run) -> None:
-        """Put what the model sees of the session before what is new."""
+        """Load what the model sees of the session."""
         session = await self.store.session(run.session)
         if self.loads and await session.exists():
             shown = await session.project()
             run.history = list(_translated(shown.history, run.format))
 
     async def after_run(self, run: Run) -> None:
-        """Store what is new, and compact what is stored when that is due; a compaction that fails is logged."""
+        """Store the new messages, then compact if that is due; a failed compaction is logged."""
         inputs, responses, sources = self._stored
         added = [message for message in run.added if message.source_id in sources]
         new = [*added, *(run.inputs if inputs else ()), *(run.responses if responses else ())]
@@ -141,10 +141,10 @@ class HistoryProvider:
             try:
                 await self.compact(run.session)
             except KompaktError as error:
-                _log.warning("session %r was stored and not compacted: %s", run.session, error)
+                _log.warning("session %r stored but not compacted: %s", run.session, error)
 
     async def append(self, run: Run, messages: Sequence[Message]) -> None:
-        """Store messages, those left that the strategy for new messages leaves."""
+        """Store messages, after ``before_write`` if there is one."""
         if not messages:
             return
         session = await self.store.session(run.session)
@@ -161,11 +161,11 @@ class HistoryProvider:
             shown = set(context.shown_indices())
             lost = [n for n in range(len(history)) if n not in shown or n in context.view.instead]
             run.unrecoverable += [context.reference(index) for index in lost]
-            _log.info("session %r: %d new messages were not stored as they came", run.session, len(lost))
+            _log.info("session %r: %d new messages excluded or changed before storing", run.session, len(lost))
             await session.append(history.with_messages(context.project()))
 
     async def _prepared(self, history: History) -> Context:
-        """Run the strategy for new messages; one that raises is logged and leaves them as they came."""
+        """Run ``before_write`` on new messages; if it raises, the error is logged and they stay unchanged."""
         assert self._before_write is not None
         strategy, steps = self._before_write, list[Step]()
         context = Context(history, counter=counter_of(self._tokenizer, history.model).own())
@@ -175,14 +175,14 @@ class HistoryProvider:
         return context
 
     async def _adopt(self, session: Session, run: Run, compacted: Sequence[Message]) -> None:
-        """Show what the run ended with, so that the next run need not compact the same history again."""
+        """Show what the run ended with, so that the next run does not compact the same history again."""
         sources = {None, *self._stored[2]}
         shown = [message for message in compacted if message.role != "system" and message.source_id in sources]
         history = _translated(_history(shown, run.format), (await session.head()).format)
         await session.replace(history, reason="compacted during the run")
 
     async def replace(self, session_id: str, messages: Sequence[Message]) -> SessionCompaction:
-        """Let the model see these messages from now on; what is stored stays, and undo brings it back."""
+        """Show the model these messages from now on. Stored messages stay, and undo restores the previous view."""
         session = await self.store.session(session_id)
         return await session.replace(messages)
 
@@ -194,10 +194,10 @@ class HistoryProvider:
         budget: int | Budget | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> SessionCompaction:
-        """Compact what is stored, when that is due; what is given here counts before the provider's own settings.
+        """Compact the stored session if that is due. Arguments override the provider's own settings.
 
         Raises:
-            UsageError: there is no such session, or neither a budget nor a strategy with a target of its own.
+            UsageError: there is no such session, or neither a budget nor a strategy with its own target.
             DoesNotFit: what must stay is larger than the budget.
         """
         session = await self.store.session(session_id)
@@ -212,23 +212,23 @@ class HistoryProvider:
 
 
 def _history(messages: Iterable[Message], format: str) -> History:
-    """Put messages into an empty envelope of their format."""
+    """Return messages in an empty envelope of their format."""
     return WIRES[format].parse([], None).with_messages(messages)
 
 
 def _translated(history: History, format: str) -> History:
-    """Say a history in another format; who added a message stays known."""
+    """Translate a history to another format; messages keep their ``source_id``."""
     if history.format == format:
         return history
-    said: list[Message] = []
+    translated: list[Message] = []
     for source_id, some in groupby(history, lambda message: message.source_id):
         made = api.parse(api.render(_history(some, history.format), format), format)
-        said += [msgspec.structs.replace(message, source_id=source_id) for message in made]
-    return _history(said, format)
+        translated += [msgspec.structs.replace(message, source_id=source_id) for message in made]
+    return _history(translated, format)
 
 
 def _like(new: Context) -> Strategy:
-    """Make a strategy that does to the newest messages of a session what was done to a context of them alone."""
+    """Return a strategy that repeats, on the newest messages of a session, what was done to ``new``."""
 
     async def compact_new(context: Context) -> bool:
         offset = len(context.messages) - len(new.messages)
@@ -250,14 +250,14 @@ def _like(new: Context) -> Strategy:
 
 
 def _summarize(context: Context, groups: Sequence[ContextGroup], new: Context) -> None:
-    """Let the summary of new messages stand for their groups, with what an earlier summary of the session says."""
+    """Replace groups by the summary of the new messages, after the text of an earlier summary."""
     made, earlier = new.summary_text, context.summary_text
     assert made is not None
-    told = earlier.text if earlier is not None else ""
-    if made.room:  # the ledger is written anew; what stands before it is the narrative
-        told = told.partition(HEADING)[0].strip()
+    text = earlier.text if earlier is not None else ""
+    if made.room:  # the ledger is written again; the narrative before it is kept
+        text = text.partition(HEADING)[0].strip()
     room = min(made.room + (earlier.tokens if earlier is not None else 0), MAX_LEDGER) if made.room else 0
     load = (earlier.load if earlier is not None else Load()) + made.load
-    text = "\n\n".join(filter(None, [told, made.text]))
+    text = "\n\n".join(filter(None, [text, made.text]))
     context.replace(groups, text, reason="summarized", room=room, load=load)
     settle(context)

@@ -1,7 +1,7 @@
-"""Messages as rows, and rows as messages.
+"""Encode messages as rows and decode them.
 
-A row keeps a message as its provider wrote it, one item each, so what comes back is byte-equal. What no item says (the
-id a transcript carried, who added it, what it cost) stands in the note beside it.
+A row holds one item of a message as its provider wrote it, so a message is restored byte for byte. Metadata that the
+item does not contain (the id in a transcript, the source, the token count) is in the row's note.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from kompakt.store.records import Head, RowKind, StoredRow
 from kompakt.wire.registry import WIRES
 
 Redact = Callable[[str], str]
-"""Takes out of a text what may not be stored; run on every text of a message before anything is written."""
-
-RESUME_SOURCE = "kompakt.resume"
-"""The source of the message that asks the agent to go on."""
+"""Removes what must not be stored from a text; applied to every text of a message before it is written."""
 
 MAX_WORDS = 200_000
-"""Characters of a message that the index knows; the rest is found by reference."""
+"""Characters of a message that are indexed; the rest can be restored by reference but not found by search."""
 
 
 class ResultNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a tool result beside its item."""
+    """Metadata of a tool result that its item does not contain."""
 
     part: int
-    """Which part of its message it is."""
+    """Index of the part in its message."""
     name: str | None = None
     status: str | None = None
     started_at: float | None = None
@@ -47,7 +44,7 @@ _RESULT_FIELDS = ("name", "status", "started_at", "finished_at")
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a message beside its item."""
+    """Metadata of a message that its item does not contain."""
 
     id: str | None = None
     source_id: str | None = None
@@ -58,7 +55,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """A row and the message in it."""
+    """A row and its decoded message."""
 
     row: StoredRow
     message: Message
@@ -66,12 +63,12 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
     @property
     def annotation(self) -> Annotation:
-        """Return what a context need not work out again."""
+        """The stored token count, as an annotation."""
         return Annotation(0, self.note.tokens, self.note.counter, digest(self.message).hex())
 
 
 class RowCodec:
-    """Writes and reads the messages of one session."""
+    """Encodes and decodes the messages of one session."""
 
     def __init__(
         self, format: str, value_codec: ValueCodec, *, redact: Redact | None = None, counter: Counter | None = None
@@ -79,9 +76,7 @@ class RowCodec:
         self.format = format
         wire = WIRES.get(format)
         if wire is None:
-            raise StoreDamaged(
-                f"the session's format is {format!r}, which is none that kompakt writes; restore a backup"
-            )
+            raise StoreDamaged(f"the session has the unknown format {format!r}; restore the store from a backup")
         self.wire = wire
         self.value_codec = value_codec
         self._redact = redact
@@ -90,7 +85,7 @@ class RowCodec:
     # --- write ----------------------------------------------------------------------------------------------------
 
     def items(self, messages: Iterable[Message]) -> Iterator[tuple[Json, Message]]:
-        """Write messages as items and read them back, as they will be read later; redacted, where that is asked for."""
+        """Render messages as redacted items and parse these again, as they will be read later."""
         pairs = [(self.cleaned(item), message) for message in messages for item in self.wire.render(message)]
         parsed = self.wire.parse([item for item, _ in pairs], None)
         for (item, given), message in zip(pairs, parsed, strict=True):
@@ -98,7 +93,7 @@ class RowCodec:
             yield item, with_facts(msgspec.structs.replace(message, **note), given.results)
 
     def cleaned(self, value: Json) -> Json:
-        """Redact every text in a value; names of fields and kinds of blocks are texts too and may be left alone."""
+        """Redact every text in a value, including names of fields and types of blocks."""
         if self._redact is None:
             return value
         if isinstance(value, str):
@@ -112,7 +107,7 @@ class RowCodec:
     def row(
         self, head: Head, item: Json, message: Message, *, kind: RowKind = "message"
     ) -> tuple[StoredRow, dict[str, bytes]]:
-        """Make the row behind a head's; its name is still to be found."""
+        """Make the row after a head; a message gets its reference later."""
         packed = self.value_codec.pack(item)
         note = Note(
             message.id,
@@ -137,7 +132,7 @@ class RowCodec:
         return row, packed.blobs
 
     def words(self, message: Message) -> str:
-        """Return what an index may know of a message: nothing where parts are encrypted."""
+        """Return the text of a message for the index; empty if the store is encrypted."""
         return "" if self.value_codec.is_encrypted else words_of(message)[:MAX_WORDS]
 
     @property
@@ -152,29 +147,33 @@ class RowCodec:
     def stored(
         self, rows: Sequence[StoredRow], blobs: dict[str, bytes], instead: Mapping[int, Json] = MappingProxyType({})
     ) -> list[StoredMessage]:
-        """Read rows, all of them whole groups; ``instead`` has the items that are read in the place of some."""
+        """Decode rows that form whole groups; ``instead`` replaces the items of some."""
         items = [instead[row.seq] if row.seq in instead else self.item(row, blobs) for row in rows]
         notes = [self.note(row) for row in rows]
         wired = [item for row, item in zip(rows, items, strict=True) if _is_wired(row)]
         try:
             messages = self.wire.parse(wired, None).messages
         except InputError as error:
-            raise StoreDamaged(f"a message is not of the format {self.format!r}: {error}") from None
+            raise StoreDamaged(
+                f"a message does not have the format {self.format!r}: {error}; restore a backup"
+            ) from None
         if len(messages) != len(wired):
-            raise StoreDamaged(f"{len(wired)} rows hold {len(messages)} messages of the format {self.format!r}")
+            raise StoreDamaged(
+                f"{len(wired)} rows decode to {len(messages)} messages of the format {self.format!r}; restore a backup"
+            )
         parsed = iter(messages)
         return [
-            StoredMessage(row, _noted(next(parsed), note) if _is_wired(row) else _own(row, item), note)
+            StoredMessage(row, _noted(next(parsed), note) if _is_wired(row) else _kompakt_message(row, item), note)
             for row, item, note in zip(rows, items, notes, strict=True)
         ]
 
     def item(self, row: StoredRow, blobs: dict[str, bytes]) -> Json:
-        """Read the item of a row."""
+        """Return the item of a row."""
         own = {hash: blobs[hash] for hash in row.blobs if hash in blobs} if row.blobs else None
         return self.value_codec.unpack(row.item, own, where=f"message {row.seq} ({row.name})")
 
     def note(self, row: StoredRow) -> Note:
-        """Read what stands beside the item of a row."""
+        """Return the note of a row."""
         where = f"the note of message {row.seq}"
         try:
             return msgspec.convert(self.value_codec.unpack(row.note, where=where), Note)
@@ -183,12 +182,12 @@ class RowCodec:
 
 
 def begins_turn(message: Message, kind: RowKind) -> bool:
-    """Tell whether the user speaks in this row."""
+    """Return whether a row starts a turn: it is a message that the user wrote."""
     return kind == "message" and message.source_id is None and not message.is_summary and is_request(message)
 
 
 def words_of(message: Message) -> str:
-    """Return what a message says, for an index."""
+    """Return the text of a message, its calls and results, for the index."""
     texts: list[str] = []
     for part in message.parts:
         if type(part) is Text:
@@ -205,12 +204,12 @@ def _is_wired(row: StoredRow) -> bool:
 
 
 def _noted(message: Message, note: Note) -> Message:
-    """Give a message back what its item does not say."""
+    """Add the metadata of a note to a message."""
     if note.results:
         known, parts = {one.part: one for one in note.results}, list[Part]()
         for place, part in enumerate(message.parts):
-            told = known.get(place)
-            parts.append(_filled(part, told) if told is not None and type(part) is ToolResult else part)
+            noted = known.get(place)
+            parts.append(_filled(part, noted) if noted is not None and type(part) is ToolResult else part)
         message = msgspec.structs.replace(message, parts=tuple(parts))
     if note.id is None and note.source_id is None and not note.is_summary:
         return message
@@ -218,7 +217,7 @@ def _noted(message: Message, note: Note) -> Message:
 
 
 def with_facts(message: Message, results: Iterable[ToolResult]) -> Message:
-    """Give the results of a message what its wire form does not say of them: name, status, times."""
+    """Copy what the wire format does not contain (name, status, times) from ``results`` to the results of a message."""
     known = {result.call_id: result for result in results}
     if not known:
         return message
@@ -227,32 +226,32 @@ def with_facts(message: Message, results: Iterable[ToolResult]) -> Message:
 
 
 def _filled(part: ToolResult, known: ToolResult | ResultNote | None) -> ToolResult:
-    told = {name: value for name in _RESULT_FIELDS if (value := getattr(known, name, None)) is not None}
-    return msgspec.structs.replace(part, **told) if told else part
+    fields = {name: value for name in _RESULT_FIELDS if (value := getattr(known, name, None)) is not None}
+    return msgspec.structs.replace(part, **fields) if fields else part
 
 
 def _result_notes(message: Message) -> Iterator[ResultNote]:
-    """List what is to be kept of results that have a time; what the wire says is read from there again."""
+    """Return notes for results with times; what the wire format contains is parsed again instead."""
     for place, part in enumerate(message.parts):
         if type(part) is ToolResult and (part.started_at is not None or part.finished_at is not None):
             yield ResultNote(place, part.name, part.status, part.started_at, part.finished_at)
 
 
-def _own(row: StoredRow, item: Any) -> Message:
-    """Read a row that kompakt put into the stream: a marker, a summary, or an early result."""
+def _kompakt_message(row: StoredRow, item: Any) -> Message:
+    """Decode a row in kompakt's own format: a marker, a summary, or an early result."""
     try:
         if row.kind == "marker":
             return Message("user", (Marker(item["auto"], item["instructions"], item.get("reason")),))
         if row.kind == "finished":
-            told = {name: item.get(name) for name in _RESULT_FIELDS}
-            return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"], **told),))
+            fields = {name: item.get(name) for name in _RESULT_FIELDS}
+            return Message("tool", (ToolResult(item["call"], item["output"], is_error=item["is_error"], **fields),))
         return Message("assistant", (Text(item["text"]),), is_summary=True)
     except (KeyError, TypeError, AttributeError):
         raise StoreDamaged(f"row {row.seq} is not a {row.kind}; restore the store from a backup") from None
 
 
 def envelope_of(history: History) -> JsonObject | None:
-    """Take the messages out of a request body."""
+    """Return a request body without its messages."""
     if history.body is None:
         return None
     key = WIRES[history.format].messages_key
@@ -260,5 +259,5 @@ def envelope_of(history: History) -> JsonObject | None:
 
 
 def history_of(messages: Iterable[Message], format: str, envelope: JsonObject | None) -> History:
-    """Put messages into the envelope of their session."""
+    """Return messages in the envelope of their session."""
     return WIRES[format].parse([], envelope).with_messages(messages)

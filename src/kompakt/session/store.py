@@ -1,4 +1,4 @@
-"""A store of sessions, as callers see it: open one by its address, take sessions from it.
+"""Stores as callers use them: open one by its URL and get sessions from it.
 
 store = await open_store("sqlite:///agent.db")
 session = await store.session("id")
@@ -6,23 +6,28 @@ session = await store.session("id")
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
-from kompakt.errors import UsageError
+from kompakt.errors import StoreDamaged, UsageError
 from kompakt.session.row_codec import Redact
 from kompakt.session.session import Session
 from kompakt.store import open_records
 from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Head, Records
 
+_log = logging.getLogger("kompakt.store")
+
 _PAGE = 200
 
 
 class Store:
-    """The sessions of one tenant in one place."""
+    """The sessions of one tenant in one store."""
 
     def __init__(
         self, records: Records, *, tenant: str = "", key: bytes | None = None, redact: Redact | None = None
@@ -34,7 +39,7 @@ class Store:
         self._redact = redact
 
     def of_tenant(self, tenant: str) -> Store:
-        """Return the sessions of another tenant in the same place."""
+        """Return the sessions of another tenant in the same store."""
         return Store(self.records, tenant=tenant, key=self._key, redact=self._redact)
 
     async def __aenter__(self) -> Self:
@@ -46,17 +51,17 @@ class Store:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
         await self.records.close()
 
     async def session(self, id: str) -> Session:
-        """Return a session; it begins to exist when something is appended to it."""
+        """Return a session; it is created when something is appended to it."""
         if not isinstance(id, str) or not id:  # type: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"a session id is a text and not empty, not {id!r}")
+            raise UsageError(f"{id!r} is not a session id; give a text that is not empty")
         return Session(self.records, id, tenant=self.tenant, value_codec=self.value_codec, redact=self._redact)
 
     async def heads(self, *, strict: bool = False) -> AsyncIterator[Head]:
-        """Go through all sessions of the tenant.
+        """Iterate over the heads of all sessions of the tenant.
 
         A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
         """
@@ -67,32 +72,44 @@ class Store:
             after = page[-1].key
 
     async def sessions(self) -> AsyncIterator[Session]:
-        """Go through all sessions of the tenant."""
+        """Iterate over all sessions of the tenant."""
         async for head in self.heads():
             yield await self.session(head.id.decode("utf-8", "surrogatepass"))
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
-        """Find or restore what was said in any session: the first that has it answers."""
-        nothing = Recalled(text="")
+        """Search or restore in all sessions; return the first answer.
+
+        A damaged session is skipped and logged. If nothing is found, the text of the answer names the skipped sessions.
+        """
+        nothing, skipped = Recalled(text=""), list[str]()
         async for session in self.sessions():
-            found = await session.recall(query_or_reference, tokens)
+            try:
+                found = await session.recall(query_or_reference, tokens)
+            except StoreDamaged as error:
+                _log.warning("session %r skipped in recall, it is damaged: %s", session.id, error)
+                skipped.append(session.id)
+                continue
             if found:
                 return found
             nothing = found
-        return nothing
+        if not skipped:
+            return nothing
+        names = ", ".join(map(repr, skipped))
+        text = f"{nothing.text} Damaged sessions were skipped: {names}; check them with `kompakt session verify`."
+        return msgspec.structs.replace(nothing, text=text.strip())
 
     async def delete(self, id: str) -> bool:
-        """Remove a session: messages, blobs, index, ledger, notes; return whether it existed.
+        """Delete a session with its messages, blobs, index, ledger and notes; return whether it existed.
 
-        Freed space in the store's files may still hold its bytes until ``scrub`` is called.
+        Freed space in the store's files may hold its bytes until ``scrub`` is called.
         """
         return await (await self.session(id)).delete()
 
     async def purge(self) -> int:
-        """Remove all sessions and notes of the tenant, scrub the store, and return how many sessions were removed.
+        """Delete all sessions and notes of the tenant and scrub the store; return the number of sessions.
 
         Raises:
-            StoreDamaged: a session cannot be read; nothing was removed.
+            StoreDamaged: a session cannot be read; nothing was deleted.
         """
         keys = [head.key async for head in self.heads(strict=True)]
         removed = await self.records.delete(keys)
@@ -101,24 +118,24 @@ class Store:
         return removed
 
     async def scrub(self) -> None:
-        """Rewrite the store's files so that no byte of a removed session is left in them.
+        """Rewrite the store's files so that they contain no bytes of deleted sessions.
 
-        Maintenance for all tenants (``VACUUM`` in SQLite, ``VACUUM FULL`` in PostgreSQL): it takes time in the size of
-        the store, and writers wait.
+        This affects all tenants (``VACUUM`` in SQLite, ``VACUUM FULL`` in PostgreSQL). It takes time proportional to
+        the size of the store, and blocks writers.
         """
         await self.records.scrub()
 
 
 async def open_store(url: str, *, tenant: str = "", key: bytes | None = None, redact: Redact | None = None) -> Store:
-    """Open a store by its address: ``memory:``, ``sqlite:///agent.db``, ``postgresql://…`` or ``redis://…``.
+    """Open a store by its URL: ``memory:``, ``sqlite:///agent.db``, ``postgresql://…`` or ``redis://…``.
 
-    ``tenant`` keeps the sessions of one party apart from those of others. ``key``, 32 bytes, encrypts what is said.
-    ``redact`` is run on every text before it is stored.
+    ``tenant`` separates the sessions of one party from those of others. ``key``, 32 bytes, encrypts the content.
+    ``redact`` is applied to every text before it is stored.
 
     Raises:
-        UsageError: the address is none of these, or an extra is not installed.
+        UsageError: the URL has another scheme, or an extra is not installed.
         StoreUnavailable: the store cannot be reached.
-        StoreVersion: the store was made by a version of kompakt that keeps things otherwise.
+        StoreVersion: a newer kompakt wrote the store.
     """
-    ValueCodec(key)  # a wrong key is said before anything is opened
+    ValueCodec(key)  # checks the key before anything is opened
     return Store(await open_records(url), tenant=tenant, key=key, redact=redact)

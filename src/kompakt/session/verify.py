@@ -1,7 +1,7 @@
-"""Derive a session again from what is kept, and say where that is not what is written down.
+"""Check a session: recompute every derived value and compare it with the stored one.
 
-Hashes, chains, names, numbers, turns, pairs, blobs, the head, every view that a compaction left. Reading alone: nothing
-is changed.
+Checks hashes, chains, references, sequence numbers, turns, pairs of calls and results, blobs, the head, and the view of
+every compaction. Only reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBER = re.compile("[0-9a-f]+")
 
 
 class _Walk:
-    """What the rows say when they are gone through in order."""
+    """Values derived from the rows so far."""
 
     def __init__(self) -> None:
         self.chain = b""
@@ -33,7 +33,6 @@ class _Walk:
 
 
 async def verify(reader: SessionReader) -> list[str]:
-    """List what is not as it should be."""
     found: list[str] = []
     walk = _Walk()
     try:
@@ -51,22 +50,21 @@ async def verify(reader: SessionReader) -> list[str]:
 
 
 async def _content_faults(page: Sequence[StoredMessage], reader: SessionReader) -> list[str]:
-    """Compare each item with the hash it had when it was written."""
+    """Compare each item with its stored hash."""
     codec, blobs = reader.codec, await reader.blobs([one.row for one in page])
     return [
-        f"message {one.row.seq} ({one.row.name}): the content is not what was written"
+        f"message {one.row.seq} ({one.row.name}): the content differs from what was written"
         for one in page
         if not codec.value_codec.is_whole(codec.item(one.row, blobs), one.row.content)
     ]
 
 
 def _pair_faults(page: Sequence[StoredMessage]) -> list[str]:
-    """Find results that answer no call."""
     found: list[str] = []
     for group in groups([one.message for one in page]):
         if any(message.results for message in group.messages) and not any(m.calls for m in group.messages):
             row = page[group.indices[0]].row
-            found.append(f"message {row.seq} ({row.name}): a result that answers no call; it is left out when sent")
+            found.append(f"message {row.seq} ({row.name}): a result without a call; it is dropped when sent")
     return found
 
 
@@ -74,26 +72,26 @@ def _row_faults(one: StoredMessage, walk: _Walk) -> Iterator[str]:
     row, message = one.row, one.message
     where = f"message {row.seq} ({row.name})"
     if row.seq <= walk.seq:
-        yield f"{where}: stands behind message {walk.seq}"
+        yield f"{where}: out of order, after message {walk.seq}"
     walk.seq = row.seq
     if row.name in walk.names:
-        yield f"{where}: the name is there twice"
+        yield f"{where}: the reference exists twice"
     walk.names.add(row.name)
     if row.kind == "message":
         walk.chain = linked(walk.chain, message)
         walk.messages += 1
         if not _is_name(row):
-            yield f"{where}: the name does not follow from the chain"
+            yield f"{where}: the reference does not match the hash chain"
     walk.turn += begins_turn(message, row.kind)
     if row.chain != walk.chain:
-        yield f"{where}: the chain of hashes breaks here"
+        yield f"{where}: the hash chain breaks here"
         walk.chain = row.chain
     if row.turn != max(1, walk.turn):
-        yield f"{where}: said to be of turn {row.turn}, is of turn {max(1, walk.turn)}"
+        yield f"{where}: stored as turn {row.turn}, but belongs to turn {max(1, walk.turn)}"
 
 
 def _is_name(row: StoredRow) -> bool:
-    """Tell whether a name follows from the chain: it begins it, or is all of it and a number."""
+    """Return whether a reference matches the chain hash: a prefix of it, or all of it followed by a number."""
     whole = f"m{row.chain.hex()}"
     if len(row.name) <= len(whole):
         return len(row.name) > MIN_DIGITS and whole.startswith(row.name)
@@ -102,26 +100,26 @@ def _is_name(row: StoredRow) -> bool:
 
 def _head_faults(walk: _Walk, reader: SessionReader) -> Iterator[str]:
     head = reader.head
-    for what, kept, is_so in (
+    for what, stored, derived in (
         ("messages", head.messages, walk.messages),
         ("turns", head.turn, walk.turn),
         ("the newest message", head.tip, walk.seq),
         ("the chain", head.chain.hex(), walk.chain.hex()),
     ):
-        if kept != is_so:
-            yield f"the head says {what}: {kept}; the rows say {is_so}"
+        if stored != derived:
+            yield f"{what}: the head says {stored}, the rows say {derived}"
 
 
 async def _dead_faults(reader: SessionReader) -> list[str]:
-    """Look at what was reverted too: it is still there, and still what was written."""
+    """Check reverted rows too: they are still stored."""
     found: list[str] = []
     for first, last in reader.timeline.dead:
         rows = await reader.records.rows(reader.head.key, after=first - 1, upto=last, limit=last - first + 1)
         if [row.seq for row in rows] != list(range(first, last + 1)):
-            found.append(f"messages {first} to {last}, which were reverted, are not all there")
+            found.append(f"some of the reverted messages {first} to {last} are missing")
         blobs, codec = await reader.blobs(rows), reader.codec
         found += [
-            f"message {row.seq} ({row.name}), which was reverted: the content is not what was written"
+            f"message {row.seq} ({row.name}), reverted: the content differs from what was written"
             for row in rows
             if not codec.value_codec.is_whole(codec.item(row, blobs), row.content)
         ]
@@ -129,7 +127,7 @@ async def _dead_faults(reader: SessionReader) -> list[str]:
 
 
 async def _view_faults(reader: SessionReader) -> list[str]:
-    """Read every view that a compaction left, and project the session."""
+    """Read the view of every compaction and project the session."""
     found: list[str] = []
     for _, record in reader.timeline.compactions:
         try:

@@ -1,7 +1,7 @@
-"""How values become bytes and come back: compact, long texts once, encrypted when there is a key.
+"""Values as bytes: JSON with long texts moved to blobs, compressed, and encrypted if there is a key.
 
-A text of some length inside a value is taken out and kept as a blob under its hash, so that an output that was read
-twice, or is in a session and its fork, is kept once. What is left is JSON. Both are compressed where that helps.
+A long text inside a value is stored as a blob under its hash. An output that occurs twice, or in a session and its
+fork, is therefore stored once. Both JSON and blobs are compressed where that saves space.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kompakt.model.json import MAX_DEPTH
 from kompakt.model.messages import Json
 
 LONG = 4_096
-"""Characters from which a text is kept as a blob."""
+"""Characters from which a text is stored as a blob."""
 
 DEEPEST = MAX_DEPTH
-"""Lists and objects inside one another that can be read back wherever that is asked for."""
+"""Maximum nesting of lists and objects; deeper values could not be decoded again everywhere."""
 
 _TOO_DEEP = f"the payload is nested more than {DEEPEST} deep and cannot be stored"
 
 _COMPRESS = 512
-"""Bytes from which compression is tried."""
+"""Bytes from which compression is attempted."""
 
 _POINTER = "$kompakt-blob"
 _PLAIN, _DEFLATED, _SEALED = b"p", b"z", b"s"
@@ -38,17 +38,17 @@ _NONCE = 12
 _HASH = 16
 
 
-class Packed(msgspec.Struct, frozen=True):
-    """A value as bytes, with the blobs it points to."""
+class PackedValue(msgspec.Struct, frozen=True):
+    """A value as bytes, with the blobs it refers to."""
 
     data: bytes
     content: bytes
-    """Hash of the value, whatever is packed how."""
+    """Hash of the value, independent of compression and blobs."""
     blobs: dict[str, bytes] = {}
 
 
 class ValueCodec:
-    """Packs values, with a key or without."""
+    """Packs and unpacks values, with or without a key."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or b""
@@ -56,40 +56,40 @@ class ValueCodec:
 
     @property
     def is_encrypted(self) -> bool:
-        """Tell whether there is a key."""
+        """Whether there is a key."""
         return self._cipher is not None
 
-    def pack(self, value: Json) -> Packed:
-        """Make bytes of a value."""
+    def pack(self, value: Json) -> PackedValue:
+        """Pack a value, with long texts as blobs."""
         whole = encode(value)
         if whole.count(b"[") + whole.count(b"{") > DEEPEST and sum(1 for _ in _levels(value)) > DEEPEST:
             raise InputError(_TOO_DEEP)
         if len(whole) < LONG:
-            return Packed(self._wrap(whole), self._hash(whole))
+            return PackedValue(self._wrap(whole), self._hash(whole))
         blobs: dict[str, bytes] = {}
         rest = encode(_without_long(value, lambda text: self._blob(text, blobs)))
-        return Packed(self._wrap(rest if blobs else whole), self._hash(whole), blobs)
+        return PackedValue(self._wrap(rest if blobs else whole), self._hash(whole), blobs)
 
     def pack_whole(self, value: Json) -> bytes:
-        """Make bytes of a value with nothing taken out."""
+        """Pack a value without moving texts to blobs."""
         return self._wrap(encode(value))
 
     def unpack(self, data: bytes, blobs: Mapping[str, bytes] | None = None, *, where: str) -> Json:
-        """Make the value again; ``blobs`` are those it points to, ``where`` is what errors call the place.
+        """Unpack a value. ``blobs`` has the blobs it refers to; ``where`` names the place in errors.
 
         Raises:
-            StoreDamaged: the bytes are not what was written, or the key is another.
-            WrongKey: they are encrypted and there is no key, or they are not and there is one.
+            StoreDamaged: the bytes are damaged, or were encrypted with another key.
+            WrongKey: the value is encrypted and there is no key, or the other way round.
         """
         self._check_sealed(data, where)
         try:
             value = decode(self._unwrap(data))
         except (ValueError, zlib.error, RecursionError):
-            raise StoreDamaged(f"{where}: the bytes kept are damaged, or were written with another key") from None
+            raise StoreDamaged(f"{where}: the stored bytes are damaged, or were written with another key") from None
         return value if blobs is None else self.resolve(value, blobs, where=where)
 
     def resolve(self, value: Json, blobs: Mapping[str, bytes], *, where: str) -> Json:
-        """Read a value that was unpacked without its blobs.
+        """Insert the blobs into a value that was unpacked without them.
 
         Raises:
             StoreDamaged: a blob is missing or damaged.
@@ -99,10 +99,10 @@ class ValueCodec:
         except KeyError as error:
             raise StoreDamaged(f"{where}: blob {error} is missing; restore the store from a backup") from None
         except (ValueError, zlib.error):
-            raise StoreDamaged(f"{where}: the bytes kept are damaged, or were written with another key") from None
+            raise StoreDamaged(f"{where}: the stored bytes are damaged, or were written with another key") from None
 
     def is_whole(self, value: Json, content: bytes) -> bool:
-        """Tell whether a value is the one that was packed."""
+        """Return whether a value has the hash ``content``."""
         return self._hash(encode(value)) == content
 
     def _blob(self, text: str, blobs: dict[str, bytes]) -> str:
@@ -140,7 +140,7 @@ class ValueCodec:
         return zlib.decompress(data[1:]) if data[:1] == _DEFLATED else data[1:]
 
     def _check_sealed(self, data: bytes, where: str) -> None:
-        """Refuse bytes that were written with a key when there is none, and the other way round."""
+        """Raise ``WrongKey`` if the bytes are encrypted and there is no key, or the other way round."""
         if data[:1] == _SEALED and self._cipher is None:
             raise WrongKey(
                 f"{where}: the store is encrypted and no key was given; give it with key=…, "
@@ -150,7 +150,7 @@ class ValueCodec:
             raise WrongKey(f"{where}: the store is not encrypted and a key was given; leave the key out")
 
     def _opened(self, data: bytes) -> bytes:
-        from cryptography.exceptions import InvalidTag  # late: only who encrypts needs it
+        from cryptography.exceptions import InvalidTag  # late import: an optional extra
 
         try:
             return self._cipher.decrypt(data[1 : 1 + _NONCE], data[1 + _NONCE :], None)
@@ -160,19 +160,21 @@ class ValueCodec:
 
 def _cipher(key: bytes) -> Any:
     if len(key) != 32:
-        raise UsageError(f"a key has 32 bytes, not {len(key)}; make one with secrets.token_bytes(32)")
+        raise UsageError(f"the key has {len(key)} bytes; use 32, for example secrets.token_bytes(32)")
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise UsageError("encryption needs the package cryptography; pip install 'kompakt[encryption]'") from None
+        raise UsageError(
+            "encryption needs the package cryptography; install it with pip install 'kompakt[encryption]'"
+        ) from None
     return AESGCM(key)
 
 
 def encode(value: Json) -> bytes:
-    """Write JSON; texts that UTF-8 has no bytes for are written as escapes, numbers that are none as Python does."""
+    """Write JSON. Lone surrogates become escapes, and NaN and infinities are written as Python's ``json`` does."""
     try:
         data = msgspec.json.encode(value)
-        is_same = b"null" not in data or not any(map(_is_odd, chain.from_iterable(_levels(value))))
+        is_same = b"null" not in data or not any(map(_is_not_finite, chain.from_iterable(_levels(value))))
         return data if is_same else json.dumps(value, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode()
@@ -181,7 +183,7 @@ def encode(value: Json) -> bytes:
 
 
 def _levels(value: Json) -> Iterator[list[Json]]:
-    """Go through a value: itself, what is in it, what is in that."""
+    """Yield a value level by level, from the outside in."""
     level = [value]
     while level:
         yield level
@@ -191,8 +193,7 @@ def _levels(value: Json) -> Iterator[list[Json]]:
         level = list(chain.from_iterable(inside))
 
 
-def _is_odd(value: Json) -> bool:
-    """Tell whether a number is none that JSON knows."""
+def _is_not_finite(value: Json) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
@@ -205,13 +206,13 @@ def decode(data: bytes) -> Json:
 
 
 def pointed(value: Json) -> str | None:
-    """Return the hash of the blob that a value points to; ``None`` when it is no pointer."""
+    """Return the hash of the blob that a value points to; ``None`` if it is not a pointer."""
     found = cast("dict[str, Json]", value).get(_POINTER) if isinstance(value, dict) else None
     return found if isinstance(found, str) else None
 
 
 def _without_long(value: Json, put: Callable[[str], str]) -> Json:
-    """Copy a value with pointers in the place of long texts."""
+    """Copy a value with pointers in place of long texts. An object that looks like a pointer is escaped in a list."""
     if isinstance(value, str):
         return {_POINTER: put(value)} if len(value) >= LONG else value
     if isinstance(value, list):
@@ -234,5 +235,5 @@ def _with_long(value: Json, get: Callable[[str], str]) -> Json:
         return get(pointer)
     inner = pointer[0] if isinstance(pointer, list) and pointer else found
     if not isinstance(inner, dict):
-        raise ValueError("an escaped object is none")
+        raise ValueError("not an escaped object")
     return {key: _with_long(item, get) for key, item in cast("dict[str, Json]", inner).items()}

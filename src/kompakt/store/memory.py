@@ -1,8 +1,7 @@
-"""Sessions in this process's memory: the plainest store there is, and what the others are measured by.
+"""Sessions in the memory of this process: the simplest back end, and the reference for the others.
 
-Threads with event loops of their own may share one: every method takes one lock, touches dictionaries, and lets go
-without awaiting anything. Reads cost what they return; only ``heads`` looks at all sessions. Nothing survives the
-process, and there is no index: ``search`` says so.
+Several threads, each with its own event loop, may share one store: every method takes one lock and releases it without
+awaiting anything. Reads cost what they return, except ``heads``, which looks at all sessions. There is no search index.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from kompakt.store.records import Batch, Fence, Head, StoredEvent, StoredRow, ch
 
 
 class _Session:
-    """What is kept of one session."""
-
     __slots__ = ("batches", "blobs", "events", "head", "names", "rows", "turns")
 
     def __init__(self, head: Head) -> None:
@@ -45,26 +42,23 @@ class MemoryRecords:
         self._noted: dict[str, set[tuple[str, str]]] = {}
         self._fences: dict[str, dict[str, int]] = {}
         self._deadlines: dict[tuple[str, str], float] = {}
-        # One counter for all locks: a number is never given again, not even after a session was deleted.
+        # One counter for all locks: a fence number is never reused, not even after its session was deleted.
         self._numbers = count(1)
 
     async def close(self) -> None:
-        """Do nothing: what is kept lives as long as this object."""
+        """Do nothing; the data lives as long as this object."""
 
     async def head(self, key: str) -> Head | None:
-        """Return a session as it is now."""
         with self._guard:
             session = self._sessions.get(key)
             return session.head if session else None
 
     async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
-        """List sessions of a tenant in the order of their keys."""
         with self._guard:
             heads = [session.head for session in self._sessions.values() if session.head.tenant == tenant]
         return sorted((head for head in heads if head.key > after), key=lambda head: head.key)[: max(limit, 0)]
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
-        """Write a batch."""
         key = batch.head.key
         with self._guard:
             session = self._sessions.get(key)
@@ -72,14 +66,14 @@ class MemoryRecords:
                 return False
             found = (session.head.rows, session.head.events) if session else None
             if found != ((seen.rows, seen.events) if seen else None):
-                raise Conflict(f"session {key}: somebody else wrote first; read it again and try again")
+                raise Conflict(f"session {key}: another writer committed first; read it again and retry")
             if fence and self._fences.get(key, {}).get(fence.name) != fence.number:
-                raise Conflict(f"session {key}: its lock {fence.name!r} was taken over; acquire it again and try again")
+                raise Conflict(f"session {key}: its lock {fence.name!r} has a new holder; acquire it again and retry")
             self._write(session or self._sessions.setdefault(key, _Session(batch.head)), batch)
             return True
 
     def _write(self, session: _Session, batch: Batch) -> None:
-        """Put a batch in; nothing here can fail half-way."""
+        """Apply a batch; nothing here can fail half-way."""
         tenant, key = batch.head.tenant, batch.head.key
         for row in batch.rows:
             session.rows[row.seq] = msgspec.structs.replace(row, words="")
@@ -95,7 +89,6 @@ class MemoryRecords:
         session.batches.add(batch.id)
 
     async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
-        """Return rows in order."""
         with self._guard:
             session = self._sessions.get(key)
             if not session:
@@ -105,25 +98,21 @@ class MemoryRecords:
             return [row for row, _ in zip(found, range(limit), strict=False)]
 
     async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
-        """Return the rows of these numbers."""
         with self._guard:
             session = self._sessions.get(key)
             return [session.rows[seq] for seq in sorted(set(seqs)) if seq in session.rows] if session else []
 
     async def turn_seqs(self, key: str, turn: int) -> list[int]:
-        """Return the numbers of a turn's rows."""
         with self._guard:
             session = self._sessions.get(key)
             return list(session.turns.get(turn, ())) if session else []
 
     async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
-        """Return which references are taken."""
         with self._guard:
             session = self._sessions.get(key)
             return {name: session.names[name] for name in names if name in session.names} if session else {}
 
     async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
-        """Return the events behind a number."""
         with self._guard:
             session = self._sessions.get(key)
             last = session.head.events if session else 0
@@ -131,16 +120,14 @@ class MemoryRecords:
             return [session.events[number] for number in numbers if number in session.events] if session else []
 
     async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
-        """Return the blobs of these hashes."""
         with self._guard:
             return {hash: self._blobs[tenant, hash] for hash in hashes if (tenant, hash) in self._blobs}
 
     async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
-        """Say that there is no index."""
+        """Return ``None``: there is no index."""
         return None
 
     async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
-        """Keep values under names that are not taken."""
         check_names(notes)
         with self._guard:
             kept = self._notes.setdefault(tenant, {})
@@ -149,20 +136,17 @@ class MemoryRecords:
             self._noted.setdefault(key, set()).update((tenant, name) for name in new)
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the values of these names."""
         with self._guard:
             kept = self._notes.get(tenant, {})
             return {name: kept[name] for name in names if name in kept}
 
     async def forget(self, tenant: str) -> None:
-        """Remove all notes of a tenant."""
         with self._guard:
             self._notes.pop(tenant, None)
             for noted in self._noted.values():
                 noted -= {pair for pair in noted if pair[0] == tenant}
 
     async def delete(self, keys: Iterable[str]) -> int:
-        """Remove sessions with all that is theirs."""
         gone = 0
         for key in list(keys):
             with self._guard:
@@ -173,11 +157,11 @@ class MemoryRecords:
                 session = self._sessions.pop(key, None)
                 if session:
                     gone += 1
-                    self._let_go(session)
+                    self._drop_blobs(session)
         return gone
 
-    def _let_go(self, session: _Session) -> None:
-        """Drop a session's uses of blobs, and the blobs whose last use it was."""
+    def _drop_blobs(self, session: _Session) -> None:
+        """Remove a session from the users of its blobs, and the blobs without users."""
         tenant = session.head.tenant
         for hash in session.blobs:
             users = self._uses[tenant, hash]
@@ -187,10 +171,9 @@ class MemoryRecords:
                 self._blobs.pop((tenant, hash), None)
 
     async def scrub(self) -> None:
-        """Do nothing: there are no files."""
+        """Do nothing; there are no files."""
 
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        """Try to take a lock."""
         with self._guard:
             if self._holds(key, name):
                 return None
@@ -200,7 +183,6 @@ class MemoryRecords:
             return Fence(name, number)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        """Hold a lock for longer."""
         with self._guard:
             kept = self._holds(key, fence.name) and self._fences[key][fence.name] == fence.number
             if kept:
@@ -208,11 +190,9 @@ class MemoryRecords:
             return kept
 
     async def release(self, key: str, fence: Fence) -> None:
-        """Give a lock back."""
         with self._guard:
             if self._fences.get(key, {}).get(fence.name) == fence.number:
                 self._deadlines.pop((key, fence.name), None)
 
     def _holds(self, key: str, name: str) -> bool:
-        """Tell whether anybody holds a lock now."""
         return self._deadlines.get((key, name), float("-inf")) > time.monotonic()
