@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import kompakt
-from kompakt.engine.compaction.compact import drive, rewrite
+from kompakt.engine.compaction.compact import rewrite, run_sync
 from kompakt.engine.compaction.fit import fit
 from kompakt.engine.compaction.policies import policy_named
 from kompakt.engine.compaction.report import Step
@@ -42,7 +42,7 @@ class Run:
 
     def _compact(self) -> None:
         work = rewrite(self.context, self.policy, self.budget, self.rewritten)
-        drive(work, may_wait=self.policy.awaits)
+        run_sync(work, may_wait=self.policy.awaits)
         limit = self.budget.trigger
         if self.context.projected_tokens > limit and not fit(self.context, limit):
             raise kompakt.DoesNotFit(floor=self.context.projected_tokens, budget=limit, largest=[])

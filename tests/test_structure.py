@@ -191,7 +191,7 @@ BLANKET = {
     "engine/compaction/compact.py": 1,
     "engine/compaction/policies.py": 1,
     "engine/pivot/summarizer.py": 1,
-    "engine/compaction/telemetry.py": 1,
+    "engine/compaction/report.py": 1,
     "agent/agent.py": 1,
     "agent/tools.py": 1,
 }

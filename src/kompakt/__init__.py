@@ -56,9 +56,8 @@ if TYPE_CHECKING:
         turns,
     )
     from kompakt.engine.compaction.policies import Policy, load_policies
-    from kompakt.engine.compaction.report import Report
-    from kompakt.engine.compaction.telemetry import on_compaction
-    from kompakt.engine.context.annotation import Annotation
+    from kompakt.engine.compaction.report import Report, on_compaction
+    from kompakt.engine.context.annotations import Annotation
     from kompakt.engine.context.context import Context
     from kompakt.engine.recall import Recalled
     from kompakt.files import load
@@ -173,7 +172,7 @@ __all__ = [
 
 _LATE = {
     "Agent": "kompakt.agent.agent",
-    "Annotation": "kompakt.engine.context.annotation",
+    "Annotation": "kompakt.engine.context.annotations",
     "AnthropicMessages": "kompakt.agent.clients",
     "Budget": "kompakt.model.budget",
     "Change": "kompakt.wire.problems",
@@ -231,7 +230,7 @@ _LATE = {
     "limits": "kompakt.model.limits",
     "load": "kompakt.files",
     "load_policies": "kompakt.engine.compaction.policies",
-    "on_compaction": "kompakt.engine.compaction.telemetry",
+    "on_compaction": "kompakt.engine.compaction.report",
     "open_store": "kompakt.session.store",
     "overflow": "kompakt.wire.overflow",
     "parse": "kompakt.api",

@@ -13,14 +13,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast,
 
 import msgspec
 
-from kompakt.engine.compaction.compact import Order, Outcome, drive
+from kompakt.engine.compaction.compact import CompactionOrder, Outcome, run_sync
 from kompakt.engine.compaction.compact import compact as compact_history
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
-from kompakt.engine.compaction.report import Report, Step, balanced
-from kompakt.engine.compaction.telemetry import announce
+from kompakt.engine.compaction.report import Report, Step, announce, balanced
 from kompakt.engine.pivot.text import retell
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
-from kompakt.engine.recall import tool as recalling
+from kompakt.engine.recall.result import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import AmbiguousFormat, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
@@ -340,9 +339,7 @@ def recall_tool(format: str) -> JsonObject:
     Raises:
         UnknownFormat: there is no such format.
     """
-    return wire_for(format).define_tool(
-        name=recalling.NAME, description=recalling.DESCRIPTION, schema=copy.deepcopy(recalling.SCHEMA)
-    )
+    return wire_for(format).define_tool(name=TOOL_NAME, description=TOOL_DESCRIPTION, schema=copy.deepcopy(TOOL_SCHEMA))
 
 
 @overload
@@ -411,7 +408,7 @@ def compact(
         tokenizer=tokenizer,
         progress=progress,
     )
-    return drive(work, may_wait=chosen.awaits)
+    return run_sync(work, may_wait=chosen.awaits)
 
 
 @overload
@@ -469,7 +466,7 @@ async def acompact(
     given = _read(payload, format)
     repaired = _repaired(given.history)
     chosen = _chosen(policy, strategy)
-    order = Order(
+    order = CompactionOrder(
         budget=budget_for(budget, model or given.history.model, chosen, request=given.history),
         policy=chosen,
         counter=_counter(given.history, model, tokenizer),
@@ -482,7 +479,9 @@ async def acompact(
     return _account(given, repaired, order, outcome, began)
 
 
-def _account(given: _Given, repaired: _Repaired, order: Order, outcome: Outcome, began: float) -> Compaction[Any]:
+def _account(
+    given: _Given, repaired: _Repaired, order: CompactionOrder, outcome: Outcome, began: float
+) -> Compaction[Any]:
     """Put the outcome into the caller's shape and report what was done."""
     context = outcome.context
     result = repaired.history.with_messages(context.project())

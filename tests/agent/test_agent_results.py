@@ -98,7 +98,7 @@ def test_hidden_outputs_say_since_when(strategy: Any) -> None:
         assert all(result.name == "look" and result.finished_at for result in hidden)
 
         async def nothing_else(context: Any) -> bool:
-            context.view.touch()
+            context.visibility.touch()
             return True
 
         await session.apply(nothing_else)

@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from kompakt.engine.admission import DEFAULT, FIRM, GENTLE, KINDS, Admitted, Seen, Settings, admit
+from kompakt.engine.admission import DEFAULT, FIRM, GENTLE, KINDS, AdmissionSettings, Admitted, Seen, admit
 from kompakt.model.phrases import folded_note, is_admitted
 
 REFERENCE = "m7f3a.1"
@@ -16,7 +16,7 @@ LOW = msgspec.structs.replace(GENTLE, min_tokens=20)
 HARD = msgspec.structs.replace(FIRM, min_tokens=20, max_body_tokens=20, max_range_tokens=20)
 
 
-def admitted(text: str, settings: Settings = LOW, **more: object) -> Admitted:
+def admitted(text: str, settings: AdmissionSettings = LOW, **more: object) -> Admitted:
     """Admit a text that is expected to be compressed."""
     found = admit(text, reference=REFERENCE, settings=settings, **more)  # type: ignore[arg-type]
     assert found is not None
@@ -62,7 +62,7 @@ class TestOutputs:
     def test_a_small_output_is_left_alone(self) -> None:
         """Below the least tokens nothing is looked at."""
         text = "\n".join(["same line"] * 60)
-        assert admit(text, reference=REFERENCE, settings=Settings(min_tokens=10_000)) is None
+        assert admit(text, reference=REFERENCE, settings=AdmissionSettings(min_tokens=10_000)) is None
 
     def test_an_output_that_gains_little_is_left_alone(self) -> None:
         """What is said once, in words, stays as it is."""

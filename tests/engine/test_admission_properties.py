@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kompakt.engine.admission import FIRM, GENTLE, Admitted, Seen, Settings, admit
-from kompakt.engine.admission.failures import failures
+from kompakt.engine.admission import FIRM, GENTLE, AdmissionSettings, Admitted, Seen, admit
+from kompakt.engine.admission.failures import cut, failures
 from kompakt.engine.admission.kinds.json_value import minify
-from kompakt.engine.admission.kinds.long_lines import cut
-from kompakt.engine.admission.page import page_of
+from kompakt.engine.admission.lines import numbered_text
 from kompakt.engine.ledger.extract.numbers import printed_numbers
 from kompakt.model.phrases import cut_note, is_admitted
 
@@ -84,7 +83,7 @@ values = st.recursive(
 )
 
 
-def admit_all(texts: list[str], level: Settings) -> list[Admitted | None]:
+def admit_all(texts: list[str], level: AdmissionSettings) -> list[Admitted | None]:
     """Admit outputs of one history, in order."""
     seen = Seen()
     return [
@@ -96,28 +95,28 @@ def admit_all(texts: list[str], level: Settings) -> list[Admitted | None]:
 @pytest.mark.parametrize("level", LEVELS, ids=["gentle", "firm"])
 class TestEveryOutput:
     @given(texts=st.lists(outputs, min_size=1, max_size=3))
-    def test_failures_stay_word_for_word(self, level: Settings, texts: list[str]) -> None:
+    def test_failures_stay_word_for_word(self, level: AdmissionSettings, texts: list[str]) -> None:
         """Every line that reports one is in the text, whatever came before."""
         for text, found in zip(texts, admit_all(texts, level), strict=True):
             if found is None:
                 continue
-            lines = page_of(text).lines
+            lines = numbered_text(text).lines
             shown = found.text
             for place in failures("\n".join(lines), lines):
                 assert cut(lines[place].strip(), level.max_line) in shown
 
     @given(text=outputs)
-    def test_printed_numbers_stay_with_their_keys(self, level: Settings, text: str) -> None:
+    def test_printed_numbers_stay_with_their_keys(self, level: AdmissionSettings, text: str) -> None:
         """Those that the ledger takes of what a command prints."""
         found = admit(text, reference="m0000.0", settings=level)
-        if found is None or page_of(text).is_numbered:
+        if found is None or numbered_text(text).is_numbered:
             return
         lines = found.text.split("\n")
         for key, number in printed_numbers(text):
             assert any(key in line and number in line for line in lines)
 
     @given(texts=st.lists(st.one_of(outputs, st.text(max_size=400)), min_size=1, max_size=3))
-    def test_it_is_smaller_and_says_where_the_rest_is(self, level: Settings, texts: list[str]) -> None:
+    def test_it_is_smaller_and_says_where_the_rest_is(self, level: AdmissionSettings, texts: list[str]) -> None:
         """By what the settings ask for at least; the last line holds a reference."""
         for place, found in enumerate(admit_all(texts, level)):
             if found is not None:
@@ -127,7 +126,7 @@ class TestEveryOutput:
                 assert f"; recall m{place:04x}.0 " in note or ("The same" in note and "; recall m000" in note)
 
     @given(texts=st.lists(outputs, min_size=1, max_size=3))
-    def test_twice_is_once(self, level: Settings, texts: list[str]) -> None:
+    def test_twice_is_once(self, level: AdmissionSettings, texts: list[str]) -> None:
         """The same history gives the same bytes; an admitted text is left alone; what comes later changes nothing."""
         found = admit_all(texts, level)
         assert admit_all(texts, level) == found
@@ -136,18 +135,18 @@ class TestEveryOutput:
         assert again == [None] * len(again)
 
     @given(text=outputs, names=st.lists(st.integers(0, 0xFFFF), min_size=2, max_size=2))
-    def test_the_name_of_a_message_decides_nothing(self, level: Settings, text: str, names: list[int]) -> None:
+    def test_the_name_of_a_message_decides_nothing(self, level: AdmissionSettings, text: str, names: list[int]) -> None:
         """Under any name an output is compressed or left alone: names change from pass to pass."""
         one, other = (admit(text, reference=f"m{name:04x}.0", settings=level) for name in names)
         assert (one is None) == (other is None)
 
     @given(text=outputs)
-    def test_what_was_shortened_is_left_alone(self, level: Settings, text: str) -> None:
+    def test_what_was_shortened_is_left_alone(self, level: AdmissionSettings, text: str) -> None:
         """Head and tail of an output that a later step cut are not compressed in the next pass."""
         assert admit(f"{text}{cut_note('m1234.0', 500)}{text}", reference="m0000.0", settings=level) is None
 
     @given(text=st.text(max_size=600))
-    def test_anything_may_come(self, level: Settings, text: str) -> None:
+    def test_anything_may_come(self, level: AdmissionSettings, text: str) -> None:
         """No text makes it raise."""
         admit(text, reference="m0000.0", settings=level, call_input=text)
         admit(text * 40, reference="m0000.0", settings=level, call_input={"a": [{"b": text}], "c": 3})
@@ -193,7 +192,7 @@ class TestBounds:
     @pytest.mark.parametrize("name", WIDE)
     @settings(deadline=None)
     @given(level=st.sampled_from(LEVELS))
-    def test_a_megabyte_of_anything_ends(self, name: str, level: Settings) -> None:
+    def test_a_megabyte_of_anything_ends(self, name: str, level: AdmissionSettings) -> None:
         """Quadratic work would take hours here."""
         found = admit(WIDE[name], reference="m0000.0", settings=level, count=len)
         assert found is None or len(found.text) < len(WIDE[name])

@@ -14,7 +14,7 @@ from tests.histories.messages import assistant, call, malformed, result, system,
 from tests.judges import FORMATS
 
 import kompakt
-from kompakt.engine.context.annotation import Annotation
+from kompakt.engine.context.annotations import Annotation
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup
 from kompakt.errors import UsageError

@@ -79,7 +79,7 @@ class TestFiles:
         assert list(found) == ["careful", "empty"] and found["empty"].steps == ()
         assert [type(step).__name__ for step in careful.steps] == ["Shortening", "OutputPruning", "Truncation"]
         assert careful.steps[0].max_tokens == 300 and careful.steps[1].protect_tools == {"read"}
-        result = kompakt.compact(chat(*session(2, 8)), 3000, policy=careful)
+        result = kompakt.compact(chat(*session(2, 8)), kompakt.Budget.of(3000), policy=careful)
         assert result.report.policy == "careful" and result.report.steps[-1].tokens_after <= 1500
 
     @pytest.mark.parametrize(

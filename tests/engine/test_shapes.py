@@ -101,7 +101,7 @@ class TestImitations:
         context = kompakt.Context(history)
         strategy = kompakt.strategies.OutputPruning(keep_tokens=0, min_tokens=0, target=0)
         assert run(strategy, context)
-        assert len(context.view.instead) == 8
+        assert len(context.visibility.replacements) == 8
 
     def test_quoted_outputs_cannot_forge_a_mark_in_the_summary(self) -> None:
         """What a tool printed is quoted in one line of the outline, its marks broken."""

@@ -169,7 +169,7 @@ class TestOutputPruning:
         one = Context(history).counter.part(history[2].parts[0])
         context = Context(history)
         assert run(OutputPruning(keep_tokens=one * 2, min_tokens=0, keep_turns=2, target=0), context)
-        assert [index for index in range(len(history)) if index in context.view.instead] == [2, 4]
+        assert [index for index in range(len(history)) if index in context.visibility.replacements] == [2, 4]
 
     def test_does_nothing_for_too_little(self) -> None:
         """Unless more than the least would go, nothing goes."""
@@ -196,7 +196,7 @@ class TestOutputPruning:
         ]
         context = Context(history)
         assert run(OutputPruning(keep_tokens=0, min_tokens=0, target=0), context)
-        assert sorted(context.view.instead) == [4, 6]
+        assert sorted(context.visibility.replacements) == [4, 6]
 
     def test_takes_the_results_of_one_tool_or_source(self) -> None:
         """Each source has its own numbers: the others are neither hidden nor counted."""
@@ -207,10 +207,10 @@ class TestOutputPruning:
         for choice, hidden in (({"tools": "search"}, [2, 4, 6]), ({"sources": ["crm"]}, [14, 16])):
             context = Context(history)
             assert run(OutputPruning(**numbers, **choice), context)
-            assert sorted(context.view.instead) == hidden
+            assert sorted(context.visibility.replacements) == hidden
             one = Context(history)
             assert run(OutputCollapsing(min_keep_groups=0, target=0, **choice), one)
-            assert sorted(one.view.instead) == hidden
+            assert sorted(one.visibility.replacements) == hidden
             gone = Context(history)
             assert run(ToolCallRemoval(min_keep_groups=0, target=0, **choice), gone)
             assert [index for index in range(len(history)) if gone.group_at(index).excluded] == [
@@ -223,7 +223,7 @@ class TestOutputPruning:
         context = Context(history)
         context.prune(4, 0)
         assert run(OutputPruning(keep_tokens=0, min_tokens=0, keep_turns=2, target=0), context)
-        assert sorted(context.view.instead) == [4, 7, 9]
+        assert sorted(context.visibility.replacements) == [4, 7, 9]
 
 
 class TestOutputCollapsing:

@@ -54,7 +54,7 @@ class Watched:
         assert self.outcome is not None
         context = self.outcome.context
         if auto:
-            context.view.touch()
+            context.visibility.touch()
             context.breaks |= {len(context.messages)}
             context.append(kompakt.Message("user", (kompakt.Text(RESUME_PROMPT),)))
         shown = history.with_messages(context.project())

@@ -213,7 +213,7 @@ class LiveSession:
         async def system_text(context: Context) -> bool:
             at = next((at for at in context.shown_indices() if context.shown(at).role == "system"), None)
             if at is not None:
-                context.view.put(at, wanted)
+                context.visibility.put(at, wanted)
             return at is not None
 
         if (await self.session.apply(system_text)).changed:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import msgspec
 
 from kompakt import api
-from kompakt.engine.compaction import telemetry
-from kompakt.engine.compaction.compact import Order, proceed
+from kompakt.engine.compaction import report as reports
+from kompakt.engine.compaction.compact import CompactionOrder, proceed
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, balanced
 from kompakt.engine.context.context import Context
@@ -157,7 +157,7 @@ async def _request(session: Session, reader: SessionReader, now: ResumedSession,
 
 def announce(prepared: PreparedCompaction) -> SessionCompaction:
     """Log and trace a committed compaction and call its listeners; return the outcome."""
-    telemetry.announce(prepared.report)
+    reports.announce(prepared.report)
     record = prepared.record
     return SessionCompaction(
         id=record.id,
@@ -226,10 +226,10 @@ def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:
 
 def order_of(
     session: ResumedSession, options: CompactionOptions, markers: Mapping[int, Marker], pins: tuple[str, ...]
-) -> Order:
+) -> CompactionOrder:
     """Return what the engine has to do."""
     requested = [marker.instructions for marker in markers.values() if marker.instructions]
-    return Order(
+    return CompactionOrder(
         budget=budget_of(session, options),
         policy=policy_named(options.policy),
         counter=session.context.counter,

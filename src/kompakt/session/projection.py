@@ -105,7 +105,7 @@ def ledger_without(session: ResumedSession, seqs: Collection[int]) -> str:
     snapshot = context.snapshot()
     for group in list(context.live):
         if not any(session.seqs[index] in seqs for index in group.indices):
-            context.view.hide(group, "no longer shown")
+            context.visibility.hide(group, "no longer shown")
     ledger = told_in_full(context, FULL_LEDGER)
     context.rollback(snapshot)  # a conflict may require a second draft from the same context
     return ledger

@@ -159,7 +159,7 @@ class HistoryProvider:
             await session.apply(_like(context), tokenizer=self._tokenizer, reason="compacted before it was stored")
         else:
             shown = set(context.shown_indices())
-            lost = [n for n in range(len(history)) if n not in shown or n in context.view.instead]
+            lost = [n for n in range(len(history)) if n not in shown or n in context.visibility.replacements]
             run.unrecoverable += [context.reference(index) for index in lost]
             _log.info("session %r: %d new messages excluded or changed before storing", run.session, len(lost))
             await session.append(history.with_messages(context.project()))
@@ -237,8 +237,8 @@ def _like(new: Context) -> Strategy:
             group = context.group_at(offset + index)
             if index not in shown and not context.is_protected(group):
                 hidden[group.number] = group
-            elif index in new.view.instead:
-                context.view.put(offset + index, new.shown(index))
+            elif index in new.visibility.replacements:
+                context.visibility.put(offset + index, new.shown(index))
         groups = list(hidden.values())
         if new.summary_text is None:
             context.exclude_all(groups, reason="compacted before it was stored")

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from kompakt.engine.context.annotation import Annotation
+from kompakt.engine.context.annotations import Annotation
 from kompakt.errors import InputError, StoreDamaged
 from kompakt.model.groups import is_request
 from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult

@@ -2,7 +2,7 @@
 
 from kompakt.engine.admission.admit import Admitted, admit
 from kompakt.engine.admission.gate import admit_message
-from kompakt.engine.admission.repeats import Seen
-from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, Settings
+from kompakt.engine.admission.lines import Seen
+from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, AdmissionSettings
 
-__all__ = ["DEFAULT", "FIRM", "GENTLE", "KINDS", "Admitted", "Seen", "Settings", "admit", "admit_message"]
+__all__ = ["DEFAULT", "FIRM", "GENTLE", "KINDS", "AdmissionSettings", "Admitted", "Seen", "admit", "admit_message"]

@@ -14,37 +14,9 @@ import msgspec
 
 from kompakt.engine.admission.calls import arguments, texts_of
 from kompakt.engine.admission.failures import Shrunk, failures
-from kompakt.engine.admission.kinds import (
-    blob as blobs,
-)
-from kompakt.engine.admission.kinds import (
-    diff as diffs,
-)
-from kompakt.engine.admission.kinds import (
-    json_value as json_values,
-)
-from kompakt.engine.admission.kinds import (
-    listing as listings,
-)
-from kompakt.engine.admission.kinds import (
-    log as logs,
-)
-from kompakt.engine.admission.kinds import (
-    search as searches,
-)
-from kompakt.engine.admission.kinds import (
-    source as sources,
-)
-from kompakt.engine.admission.kinds import (
-    test_run as suites,
-)
-from kompakt.engine.admission.kinds import (
-    trace as traces,
-)
-from kompakt.engine.admission.kinds.prose import sentences
-from kompakt.engine.admission.page import Page, page_of
-from kompakt.engine.admission.repeats import Seen
-from kompakt.engine.admission.settings import DEFAULT, Settings
+from kompakt.engine.admission.kinds import blob, diff, json_value, listing, log, search, source, test_run
+from kompakt.engine.admission.lines import NumberedText, Seen, numbered_text
+from kompakt.engine.admission.settings import DEFAULT, AdmissionSettings
 from kompakt.model.messages import Json
 from kompakt.model.phrases import folded_note, is_admitted, is_cut, repeated_note
 from kompakt.model.tokens import counter_for
@@ -72,7 +44,7 @@ def admit(
     text: str,
     *,
     reference: str,
-    settings: Settings = DEFAULT,
+    settings: AdmissionSettings = DEFAULT,
     seen: Seen | None = None,
     call_input: Json = None,
     count: Callable[[str], int] | None = None,
@@ -103,13 +75,13 @@ def admit(
 
 
 def _compressed(
-    text: str, reference: str, settings: Settings, seen: Seen, call_input: Json
+    text: str, reference: str, settings: AdmissionSettings, seen: Seen, call_input: Json
 ) -> tuple[Shrunk, str] | None:
     """Write an output shorter, with the note that says where the original is."""
     earlier = seen.whole(text) if "repeat" in settings.kinds else None
     if earlier is not None:
         return _repeated(text, earlier), "repeat"
-    short, count = blobs.replace(text) if "blob" in settings.kinds else (text, 0)
+    short, count = blob.replace(text) if "blob" in settings.kinds else (text, 0)
     shrunk, kind = _by_kind(short, settings, seen, call_input)
     if shrunk is None and count:
         shrunk, kind = Shrunk(short, count, short.count("\n") + 1), "blob"
@@ -121,48 +93,48 @@ def _compressed(
 
 def _repeated(text: str, reference: str) -> Shrunk:
     """Stand for an output that was there before; failures are said again."""
-    lines, bare = text.split("\n"), page_of(text).lines
+    lines, bare = text.split("\n"), numbered_text(text).lines
     failed = [lines[place] for place in sorted(failures("\n".join(bare), bare))]
     return Shrunk("\n".join([*failed, repeated_note(reference, len(lines))]), len(lines), len(lines), ())
 
 
-def _by_kind(text: str, settings: Settings, seen: Seen, call_input: Json) -> tuple[Shrunk | None, str]:
+def _by_kind(text: str, settings: AdmissionSettings, seen: Seen, call_input: Json) -> tuple[Shrunk | None, str]:
     """Try the kinds that a text looks like, the surest first; what is left over is a log or somebody's words."""
     kinds = settings.kinds
-    value = json_values.decoded(text) if "json" in kinds else None
+    value = json_value.decoded(text) if "json" in kinds else None
     if value is not None:
-        return json_values.shrink(text, settings, value), "json"
-    page = page_of(text)
-    if "diff" in kinds and not page.is_numbered and diffs.is_diff(text):
-        return diffs.shrink(text, settings, seen=seen), "diff"
+        return json_value.shrink(text, settings, value), "json"
+    page = numbered_text(text)
+    if "diff" in kinds and not page.is_numbered and diff.is_diff(text):
+        return diff.shrink(text, settings, seen=seen), "diff"
     words = "\n".join(page.lines) if page.is_numbered else text
-    is_prose = logs.is_prose(words)
+    is_prose = log.is_prose(words)
     if "source" in kinds and page.is_numbered:
         if settings.fold_echoes and _is_echo(page, call_input):
-            return sources.shrink_echo(page, settings), "source"
+            return source.shrink_echo(page, settings), "source"
         is_range = page.first > 1 or _asks_for_part(call_input)
-        outline = sentences if is_prose else sources.signatures
-        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=outline), "source"
+        outline = log.sentences if is_prose else source.signatures
+        return source.shrink(page, settings, seen=seen, is_range=is_range, outline=outline), "source"
     for kind, matches, shrink in _PRINTED:
         if kind in kinds and matches(text):
             shrunk = shrink(text, settings)
             if shrunk is not None:
                 return _without_seen(shrunk, seen), kind
-    if "source" in kinds and not is_prose and sources.is_code(text):
+    if "source" in kinds and not is_prose and source.is_code(text):
         is_range = _asks_for_part(call_input)
-        return sources.shrink(page, settings, seen=seen, is_range=is_range, outline=sources.signatures), "source"
+        return source.shrink(page, settings, seen=seen, is_range=is_range, outline=source.signatures), "source"
     if "log" in kinds and not is_prose:
-        return _without_seen(logs.shrink(text, settings), seen), "log"
+        return _without_seen(log.shrink(text, settings), seen), "log"
     if "repeat" in kinds:
-        return sources.shrink(page, settings, seen=seen, is_range=True, outline=sentences), "repeat"
+        return source.shrink(page, settings, seen=seen, is_range=True, outline=log.sentences), "repeat"
     return None, ""
 
 
-_PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, Settings], Shrunk | None]], ...] = (
-    ("trace", traces.is_trace, logs.shrink),
-    ("test run", suites.is_test_run, suites.shrink),
-    ("listing", listings.is_listing, listings.shrink),
-    ("search", searches.is_search, searches.shrink),
+_PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, AdmissionSettings], Shrunk | None]], ...] = (
+    ("trace", log.is_trace, log.shrink),
+    ("test run", test_run.is_test_run, test_run.shrink),
+    ("listing", listing.is_listing, listing.shrink),
+    ("search", search.is_search, search.shrink),
 )
 """What commands print in a shape of its own: name, how it is known, how it is written."""
 
@@ -170,14 +142,14 @@ _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, Settings], Shru
 def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
     """Point to the lines of a compressed output that an earlier one has word for word: tests run again, mostly."""
     lines = shrunk.text.split("\n")
-    page = Page(lines, [0] * len(lines))  # no line stands where it stood
-    again = sources.shrink(page, Settings(), seen=seen, is_range=True, outline=None)
+    page = NumberedText(lines, [0] * len(lines))  # no line stands where it stood
+    again = source.shrink(page, AdmissionSettings(), seen=seen, is_range=True, outline=None)
     if again is None:
         return Shrunk(shrunk.text, shrunk.folded, shrunk.lines, tuple(page.lines))
     return Shrunk(again.text, min(shrunk.lines, shrunk.folded + again.folded), shrunk.lines, again.shown)
 
 
-def _is_echo(page: Page, call_input: Json) -> bool:
+def _is_echo(page: NumberedText, call_input: Json) -> bool:
     """Tell whether a page shows what the call itself brought along: a line of a text of several lines."""
     lines = set(page.lines)
     for text in texts_of(call_input):

@@ -14,6 +14,7 @@ from itertools import accumulate
 import msgspec
 
 from kompakt.engine.ledger.extract.numbers import printed_numbers
+from kompakt.model.phrases import FOLD
 
 _TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
 """What may stand between a word such as "error" and its colon: a code, the name of a check."""
@@ -153,3 +154,45 @@ class _Index:
 def around(places: Iterable[int], count: int, total: int) -> set[int]:
     """Add so many neighbours on either side."""
     return {near for place in places for near in range(max(0, place - count), min(total, place + count + 1))}
+
+
+MAX_LINE = 1_200
+"""Characters from which a line is no line a person would read."""
+
+_LINE_HEAD, _LINE_TAIL = 0.4, 0.15
+"""Shares of the limit that stay at the beginning and at the end."""
+
+_WORDS = ("rror:", "atal:", "anic:", "xception:", "ailed:", "FAIL")
+
+_MAX_WINDOWS = 8
+"""Failures shown of one such line."""
+
+
+def cut(line: str, limit: int = MAX_LINE) -> str:
+    """Keep beginning and end of a very long line, and the words around each failure in it."""
+    if len(line) <= limit:
+        return line
+    at, end = int(limit * _LINE_HEAD), len(line) - int(limit * _LINE_TAIL)
+    out = [line[:at]]
+    for found in sorted(set(_failure_columns(line, at, end)))[:_MAX_WINDOWS]:
+        if found >= at:
+            start, stop = max(at, found - 40), min(end, found + 120)
+            out += [_gap(start - at), line[start:stop]]
+            at = stop
+    out += [_gap(end - at), line[end:]]
+    return "".join(out)
+
+
+def _failure_columns(line: str, start: int, end: int) -> Iterator[int]:
+    """Find the first failures of each kind."""
+    for word in _WORDS:
+        at = line.find(word, start, end)
+        for _ in range(_MAX_WINDOWS):
+            if at < 0:
+                break
+            yield at
+            at = line.find(word, at + 120, end)
+
+
+def _gap(characters: int) -> str:
+    return f" {FOLD}{characters} characters {FOLD}" if characters else ""

@@ -12,10 +12,9 @@ from functools import partial
 import msgspec
 
 from kompakt.engine.admission.admit import admit
-from kompakt.engine.admission.calls import texts_of
-from kompakt.engine.admission.headings import heading
-from kompakt.engine.admission.repeats import Seen
-from kompakt.engine.admission.settings import DEFAULT, Settings
+from kompakt.engine.admission.calls import heading, texts_of
+from kompakt.engine.admission.lines import Seen
+from kompakt.engine.admission.settings import DEFAULT, AdmissionSettings
 from kompakt.engine.context.context import Context
 from kompakt.engine.strategies.strategy import results_of
 from kompakt.model.messages import ToolCall
@@ -29,7 +28,7 @@ class Gate:
 
     __slots__ = ("_passed", "_seen", "settings")
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AdmissionSettings) -> None:
         self.settings = settings
         self._seen = Seen()
         self._passed = 0
@@ -43,7 +42,7 @@ class Gate:
         return changed
 
 
-def admit_message(context: Context, index: int, seen: Seen, settings: Settings = DEFAULT) -> bool:
+def admit_message(context: Context, index: int, seen: Seen, settings: AdmissionSettings = DEFAULT) -> bool:
     """Let a message in that was just appended; return whether it is shown otherwise than it came.
 
     Call it once for every message, in order, with the same ``seen``. What failed, what is pinned, what comes with a

@@ -14,7 +14,7 @@ KINDS = frozenset(
 """The kinds of output that are known."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What admission may do."""
 
     min_tokens: int = 400
@@ -51,10 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds that are compressed."""
 
 
-GENTLE = Settings()
+GENTLE = AdmissionSettings()
 """For an agent at work."""
 
-FIRM = Settings(
+FIRM = AdmissionSettings(
     min_tokens=120,
     min_saving=0.1,
     max_body_tokens=300,

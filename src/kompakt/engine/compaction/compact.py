@@ -35,7 +35,7 @@ _PROGRESS_EVERY = 256
 Result = TypeVar("Result")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller asks for."""
 
     budget: Budget
@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Why something was rewritten; ``None`` when nothing was."""
 
 
-async def compact(history: History, order: Order) -> Outcome:
+async def compact(history: History, order: CompactionOrder) -> Outcome:
     """Replay a history under a budget and make what is left fit.
 
     Raises:
@@ -92,7 +92,7 @@ async def compact(history: History, order: Order) -> Outcome:
 
 
 async def proceed(
-    context: Context, history: History, order: Order, *, forced: bool = False, replays: bool = False
+    context: Context, history: History, order: CompactionOrder, *, forced: bool = False, replays: bool = False
 ) -> Outcome:
     """Compact a context that lives, or was resumed: once, when the budget or a trigger is due, or when it is forced.
 
@@ -120,7 +120,9 @@ async def proceed(
     return outcome
 
 
-def _fitted(context: Context, history: History, order: Order, steps: list[Step], reason: str | None) -> Outcome:
+def _fitted(
+    context: Context, history: History, order: CompactionOrder, steps: list[Step], reason: str | None
+) -> Outcome:
     """Make what the policy left fit exactly."""
     limit, ceiling = (max(1, size - order.spare) if size else 0 for size in (order.budget.limit, order.budget.ceiling))
     if context.differs:  # an output admitted here may have been sent as it came before
@@ -161,7 +163,7 @@ class _Gate:
 
 
 async def _relieve(
-    context: Context, order: Order, gate: _Gate, steps: list[Step], *, waiting: bool = True
+    context: Context, order: CompactionOrder, gate: _Gate, steps: list[Step], *, waiting: bool = True
 ) -> str | None:
     """Make room when the budget is due, else run what a trigger asks for; return why something was rewritten.
 
@@ -177,12 +179,12 @@ async def _relieve(
 
 async def _perform(context: Context, steps: list[Step]) -> None:
     """Ask the summariser once, for all that the replay left to it; what it cannot do the ledger says alone."""
-    rehearsed, context.rehearsed = context.rehearsed, None
-    if rehearsed is not None:
-        await attempt(context, rehearsed, "Summarization", steps)
+    deferred_summary, context.deferred_summary = context.deferred_summary, None
+    if deferred_summary is not None:
+        await attempt(context, deferred_summary, "Summarization", steps)
 
 
-def _context(history: History, order: Order) -> Context:
+def _context(history: History, order: CompactionOrder) -> Context:
     context = Context(history.with_messages(()), counter=order.counter, references=order.references)
     context.instructions = order.instructions
     context.is_replay = True
@@ -228,9 +230,9 @@ async def rewrite(
         context.note_pins()
 
 
-async def run_due(context: Context, order: Order, due: Due, steps: list[Step]) -> bool:
+async def run_due(context: Context, order: CompactionOrder, due: Due, steps: list[Step]) -> bool:
     """Run the strategies that a trigger asks for while the budget is not due; return whether anything changed."""
-    before = context.view.version
+    before = context.visibility.version
     context.goal = _goal(context, order.policy, order.budget)
     release_notes(context)
     context.in_policy, context.aim = True, due.target
@@ -240,7 +242,7 @@ async def run_due(context: Context, order: Order, due: Due, steps: list[Step]) -
             await attempt(context, strategy, _name(strategy), steps)
     context.in_policy, context.aim = False, None
     context.note_run()
-    if context.view.version == before:
+    if context.visibility.version == before:
         return False
     context.strip_reasoning()
     context.note_pins()
@@ -270,7 +272,7 @@ async def attempt(context: Context, strategy: Strategy, name: str, steps: list[S
         steps.append(Step(name, before, context.tokens, len(context.messages)))
 
 
-def _least(history: History, order: Order, limit: int) -> Context:
+def _least(history: History, order: CompactionOrder, limit: int) -> Context:
     """Start over with only what must stay; say how large that is when it is too large.
 
     Raises:
@@ -300,7 +302,7 @@ def _last_step(context: Context, history: History) -> Step:
     return Step("floor", context.tokens, context.tokens, len(history))
 
 
-def drive(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:
+def run_sync(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:
     """Run work to its end; inside a running loop it may await nothing.
 
     ``may_wait`` is false for work known to await nothing: it needs no loop at all.

@@ -94,13 +94,13 @@ def _told_anew(context: Context, limit: int) -> bool:
         if context.summary_text is None or not context.summary_text.room:
             break
         context.told = None
-        context.view.touch()
+        context.visibility.touch()
         over = context.projected_tokens - limit
         if over <= 0:
             return True
         resize(context, max(1, context.summary_text.room - over - 10))
     context.summary_text, context.told = summary, told
-    context.view.touch()
+    context.visibility.touch()
     return context.projected_tokens <= limit
 
 
@@ -199,7 +199,7 @@ def _lower(
     shown = {index: context.shown(index) for index in _places(context, parts_of)}
     for attempt in range(_ATTEMPTS + 1):
         for index, message in shown.items():
-            context.view.put(index, message)
+            context.visibility.put(index, message)
             cut(context, index, cap)
         context.note_pins()
         if fits() or (cap == 0 and attempt):
@@ -228,7 +228,7 @@ def _shorten_first_request(context: Context, limit: int) -> bool:
     shown = context.shown(index)
     room = limit - (context.projected_tokens - context.message_tokens(index))
     for share in (0.95, 0.75, 0.5, 0.25, 0.0):
-        context.view.put(index, shown)
+        context.visibility.put(index, shown)
         _cut_first_request(context, int(room * share))
         context.note_pins()
         if context.projected_tokens <= limit:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 
 from kompakt.engine import strategies
-from kompakt.engine.admission.settings import FIRM, GENTLE, Settings
+from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
 from kompakt.engine.compaction.triggers import MEASURES, Every, Over, Target, Trigger, aim_of, reason_of
 from kompakt.engine.context.context import Context
 from kompakt.engine.strategies import Strategy
@@ -42,7 +42,7 @@ class Policy(msgspec.Struct, frozen=True):
     steps: tuple[Strategy, ...]
     target_share: float | None = None
     """How far to come down, as a share of the budget; the budget's own target when not given."""
-    admission: Settings | None = None
+    admission: AdmissionSettings | None = None
     """How tool outputs are compressed as they come; not at all when not given."""
     admits_always: bool = False
     """Whether that begins with the first message, and not only when the history first outgrows its budget."""
@@ -231,7 +231,7 @@ _SETTINGS = ("steps", "target_share", "admission", "admits_always", "when")
 _LEVELS = {"gentle": GENTLE, "firm": FIRM}
 
 
-def _admission(given: Any, where: str) -> Settings | None:
+def _admission(given: Any, where: str) -> AdmissionSettings | None:
     """Read how outputs are admitted: the name of a level, or a table of settings."""
     if given is None:
         return None
@@ -240,11 +240,11 @@ def _admission(given: Any, where: str) -> Settings | None:
     if isinstance(given, dict):
         given = {key.replace("-", "_"): value for key, value in cast("dict[str, Any]", given).items()}
         for key in given:
-            if key not in Settings.__struct_fields__:
-                known = nearest(key, Settings.__struct_fields__)
+            if key not in AdmissionSettings.__struct_fields__:
+                known = nearest(key, AdmissionSettings.__struct_fields__)
                 raise UsageError(f"{where}: unknown setting {key!r} of admission; {known}")
     try:
-        return msgspec.convert(given, Settings)
+        return msgspec.convert(given, AdmissionSettings)
     except msgspec.ValidationError as error:
         levels = " or ".join(map(repr, _LEVELS))
         raise UsageError(f"{where}: admission={given!r} is neither {levels} nor a table of settings: {error}") from None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.engine.context.annotation import Annotation
 from kompakt.engine.pivot.text import retell
 from kompakt.model.messages import ToolResult
 from kompakt.model.phrases import unseal
@@ -15,6 +14,39 @@ from kompakt.model.references import digest
 
 if TYPE_CHECKING:
     from kompakt.engine.context.context import Context
+
+
+class Annotation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one message in a context; serialisable as JSON."""
+
+    group: int
+    tokens: int
+    counter: str
+    """The name of the counter that counted."""
+    content: str
+    """A hash of the content that was counted."""
+    excluded: str | None = None
+    """Why the message is not shown to the model."""
+    pruned: tuple[int, ...] = ()
+    """Parts whose output is hidden."""
+    pinned: bool = False
+    summarized_by: str | None = None
+    """The name of the summary that stands for this message."""
+    summary: str | None = None
+    """What that summary says; at the last message it stands for, so that the links can be followed both ways."""
+    source_id: str | None = None
+
+
+class Action(msgspec.Struct, frozen=True):
+    """One thing done to one message or part, for the report."""
+
+    reference: str
+    what: str
+    """excluded, included, pruned, restored, shortened, summarized, stripped, pinned."""
+    why: str
+    tokens: int
+    """Tokens it saved; negative when it brought some back."""
+
 
 FOLDED = "folded into a newer summary"
 """Why the pivot of an earlier pass is not shown."""
@@ -45,7 +77,7 @@ def reinstate(context: Context, annotations: Sequence[Annotation]) -> None:
         _restore_summary(context, known)
     if context.is_rewritten:
         context.stripped_to = len(known)
-        context.view.touch()
+        context.visibility.touch()
 
 
 def _restore_summary(context: Context, annotations: Sequence[Annotation]) -> None:

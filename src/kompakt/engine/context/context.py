@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from kompakt.engine.context.annotation import Action, Annotation
-from kompakt.engine.context.annotations import annotate, reinstate
+from kompakt.engine.context.annotations import Action, Annotation, annotate, reinstate
 from kompakt.engine.context.archive import Archive
-from kompakt.engine.context.projection import Projection
+from kompakt.engine.context.projection import CachedProjection
 from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, words_of
-from kompakt.engine.context.visibility import View
+from kompakt.engine.context.visibility import Visibility
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.pivot.text import frame_tokens, framed, retell
 from kompakt.errors import UsageError
@@ -47,7 +46,7 @@ class Context:
     """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
     is_resumed = False
     """Whether what was inherited tells of things that the pivot's load has counted already."""
-    rehearsed: Callable[[Context], Awaitable[bool]] | None = None
+    deferred_summary: Callable[[Context], Awaitable[bool]] | None = None
     """What is left to do when the replay is over."""
     summary_text: Summary | None = None
     earlier_rounds = 0
@@ -84,7 +83,7 @@ class Context:
         """What the envelope costs: system, tools, the beginning of the answer."""
         self._system = [] if history is None else [message.text for message in history.system]
         self.archive = Archive(references)
-        self.view = View(self.archive, self.counter)
+        self.visibility = Visibility(self.archive, self.counter)
         self._done: list[tuple[int, int | None, str, str, int]] = []
         self.inherited: str | None = None
         """What the summaries of earlier passes said."""
@@ -93,7 +92,7 @@ class Context:
         self.ledger = Ledger()
         self.told: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""
-        self._projection = Projection(self)
+        self._projection = CachedProjection(self)
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
         reinstate(self, annotations)
@@ -111,7 +110,7 @@ class Context:
         """
         if source_id is not None:
             message = msgspec.structs.replace(message, source_id=source_id)
-        back = self.view.add(message, self._count(message))
+        back = self.visibility.add(message, self._count(message))
         if back is not None:
             self._say(back.indices[0], None, "included", "something that belongs to it arrived", -back.tokens)
 
@@ -142,27 +141,27 @@ class Context:
     @property
     def live(self) -> list[ContextGroup]:
         """The groups that are shown, in order; costs time in these only."""
-        return self.view.live
+        return self.visibility.live
 
     @property
     def tokens(self) -> int:
         """Tokens of the request as it is shown, before roles are made to alternate."""
-        return self.view.tokens + self.fixed_tokens + (self.summary_text.tokens if self.summary_text else 0)
+        return self.visibility.tokens + self.fixed_tokens + (self.summary_text.tokens if self.summary_text else 0)
 
     @property
     def bytes(self) -> int:
         """Bytes of text and media shown."""
-        return self.view.bytes
+        return self.visibility.bytes
 
     @property
     def shown_messages(self) -> int:
         """How many messages of the history are shown."""
-        return self.view.messages
+        return self.visibility.messages
 
     @property
     def shown_groups(self) -> int:
         """How many groups of the history are shown."""
-        return self.view.groups
+        return self.visibility.groups
 
     @property
     def rounds(self) -> int:
@@ -197,7 +196,7 @@ class Context:
         sizes: list[int] = []
         size = 0
         for index in range(len(self.messages) - 1, -1, -1):
-            size += self.view.counts[index]
+            size += self.visibility.counts[index]
             if self.messages[index].role == "assistant" and (not index or self.messages[index - 1].role != "assistant"):
                 sizes.append(size)
                 size = 0
@@ -208,18 +207,18 @@ class Context:
     @property
     def hides(self) -> bool:
         """Tell whether any message is not shown."""
-        return self.view.messages < len(self.messages)
+        return self.visibility.messages < len(self.messages)
 
     @property
     def is_rewritten(self) -> bool:
         """Tell whether anything is shown otherwise than it was first sent."""
-        rewritten = len(self.view.instead) > len(self.view.admitted)
+        rewritten = len(self.visibility.replacements) > len(self.visibility.admitted)
         return self.hides or rewritten or self.summary_text is not None or self.stripped_to > 0
 
     @property
     def differs(self) -> bool:
         """Tell whether anything is shown otherwise than it came, admitted outputs included."""
-        return self.is_rewritten or bool(self.view.instead)
+        return self.is_rewritten or bool(self.visibility.replacements)
 
     @property
     def single_message(self) -> bool:
@@ -245,15 +244,15 @@ class Context:
 
     def shown_indices(self) -> list[int]:
         """List the messages that are shown, in order."""
-        return self.view.indices()
+        return self.visibility.indices()
 
     def shown(self, index: int) -> Message:
         """Return a message as it is shown now, reasoning not yet stripped."""
-        return self.view.shown(index)
+        return self.visibility.shown(index)
 
     def message_tokens(self, index: int) -> int:
         """Return what a message costs as it is shown now."""
-        return self.view.counts[index]
+        return self.visibility.counts[index]
 
     def reference(self, index: int, part: int | None = None) -> str:
         """Name a message or one of its parts."""
@@ -262,11 +261,11 @@ class Context:
     def note_pins(self) -> None:
         """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
         pins = self.pinned_texts
-        shown = [words_of(part) for one in self.view.shown_messages() for part in one.parts] if pins else []
+        shown = [words_of(part) for one in self.visibility.shown_messages() for part in one.parts] if pins else []
         missing = [pin for pin in pins if not any(pin in text for text in (*self._system, *shown))]
         if missing != self.missing_pins:
             self.missing_pins = missing
-            self.view.touch()
+            self.visibility.touch()
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Count groups, messages, tool calls and tokens: all, and those shown.
@@ -276,7 +275,11 @@ class Context:
         """
         live = self.live
         tools = sum(group.tokens for group in live if group.kind == "tool")
-        included = {**self.archive.tally(live, self.counter), "tokens": self.view.tokens, "tool_call_tokens": tools}
+        included = {
+            **self.archive.tally(live, self.counter),
+            "tokens": self.visibility.tokens,
+            "tool_call_tokens": tools,
+        }
         text = retell(self) if self.summary_text is not None else ""
         if text:
             pivot = framed(self, text)
@@ -315,7 +318,7 @@ class Context:
             return False
         if self.is_protected(group):
             raise UsageError(f"{group!r} is protected and cannot be excluded; unpin it or choose another")
-        self.view.hide(group, reason)
+        self.visibility.hide(group, reason)
         self._say(group.indices[0], None, "excluded", reason, group.tokens)
         return True
 
@@ -327,14 +330,14 @@ class Context:
         """Show an excluded group again; return whether that changed anything."""
         if group.excluded is None or group.summarized_by is not None:
             return False
-        self.view.unhide(group)
+        self.visibility.unhide(group)
         self._say(group.indices[0], None, "included", "asked for", -group.tokens)
         return True
 
     def pin(self, group: ContextGroup) -> None:
         """Make a group part of what always stays."""
         group.pinned, group.summarized_by = True, None
-        self.view.unhide(group)
+        self.visibility.unhide(group)
 
     def prune(self, index: int, part: int) -> bool:
         """Hide one tool output behind a placeholder; return whether that changed anything."""
@@ -351,9 +354,9 @@ class Context:
 
     def restore(self, index: int) -> bool:
         """Show a message as it is again; return whether that changed anything."""
-        if index not in self.view.instead:
+        if index not in self.visibility.replacements:
             return False
-        self._say(index, None, "restored", "asked for", self.view.put(index, None))
+        self._say(index, None, "restored", "asked for", self.visibility.put(index, None))
         return True
 
     def show(
@@ -363,7 +366,7 @@ class Context:
         message = self.shown(index)
         parts = [instead if place == part else own for place, own in enumerate(message.parts)]
         fresh = what == "admitted" and index == len(self.messages) - 1
-        put = self.view.admit if fresh else self.view.put
+        put = self.visibility.admit if fresh else self.visibility.put
         self._say(index, part, what, why, put(index, message.with_parts(parts)))
 
     def replace(
@@ -387,7 +390,7 @@ class Context:
             number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load()
         )
         self.untold = False
-        self.view.touch()
+        self.visibility.touch()
         return self.summary_text
 
     def covered_groups(self) -> list[ContextGroup]:
@@ -399,7 +402,7 @@ class Context:
         for group in self.covered_groups():
             group.summarized_by = None
         self.summary_text = None
-        self.view.touch()
+        self.visibility.touch()
 
     def reword(self, text: str, *, room: int | None = None) -> None:
         """Say the present summary in other words, perhaps in another room; what it stands for stays."""
@@ -407,7 +410,7 @@ class Context:
             given = self.summary_text.room if room is None else room
             tokens = frame_tokens(self, text, given)
             self.summary_text = msgspec.structs.replace(self.summary_text, text=text, room=given, tokens=tokens)
-            self.view.touch()
+            self.visibility.touch()
 
     def _return_to(self, summary: Summary | None) -> None:
         """Take back summaries made since this one; link it again when it was dropped."""
@@ -424,7 +427,7 @@ class Context:
         """Show everything there is now without signed reasoning; what comes later keeps its own."""
         if self.stripped_to != len(self.messages):
             self.stripped_to = len(self.messages)
-            self.view.touch()
+            self.visibility.touch()
 
     def _say(self, index: int, part: int | None, what: str, why: str, tokens: int) -> None:
         self._done.append((index, part, what, why, tokens))
@@ -442,7 +445,7 @@ class Context:
             messages=len(self.messages),
             live=tuple([group.number for group in live]),
             pinned=frozenset([group.number for group in live if group.pinned]),
-            shown=dict(self.view.instead),
+            shown=dict(self.visibility.replacements),
             summary=self.summary_text,
             inherited=self.inherited,
             untold=self.untold,
@@ -452,22 +455,22 @@ class Context:
 
     def rollback(self, snapshot: Snapshot) -> None:
         """Return to a state; messages appended since then stay, as they were appended."""
-        now, then = self.view.instead, snapshot.shown
+        now, then = self.visibility.replacements, snapshot.shown
         for index in [index for index in {**now, **then} if now.get(index) is not then.get(index)]:
-            self.view.put(index, then.get(index))
+            self.visibility.put(index, then.get(index))
         self._return_to(snapshot.summary)
         known = set(snapshot.live)
         for group in self.live:
             if group.number not in known and group.indices[-1] < snapshot.messages:
-                self.view.hide(group, group.reason)
+                self.visibility.hide(group, group.reason)
                 group.pinned = False
         for number in snapshot.live:
             group = self.archive.group(number)
-            self.view.unhide(group)
+            self.visibility.unhide(group)
             group.pinned = number in snapshot.pinned
         self.inherited, self.untold, self.stripped_to = snapshot.inherited, snapshot.untold, snapshot.stripped_to
         del self._done[snapshot.actions :]
-        self.view.touch()
+        self.visibility.touch()
 
     def annotations(self) -> list[Annotation]:
         """Give what is known of each message, to be stored beside it."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kompakt.engine.context.context import Context
 
 
-class Placed(msgspec.Struct, gc=False):
+class ProjectedMessage(msgspec.Struct, gc=False):
     """A message of the projection and where in the history it stands; -1 for what kompakt itself says."""
 
     message: Message
@@ -39,7 +39,7 @@ class Placed(msgspec.Struct, gc=False):
     tokens: int
 
 
-class Projection:
+class CachedProjection:
     """A cached projection of one context."""
 
     __slots__ = ("_built_to", "_context", "_version", "messages", "tokens")
@@ -55,22 +55,22 @@ class Projection:
     def refresh(self) -> list[Message]:
         """Bring the projection up to date and return it; the list is extended in place while nothing is rewritten."""
         context = self._context
-        if self._version != context.view.version:
+        if self._version != context.visibility.version:
             placed = build(context)
             self.messages = [entry.message for entry in placed]
             self.tokens = context.fixed_tokens + sum(entry.tokens for entry in placed)
-            self._version = context.view.version
+            self._version = context.visibility.version
         else:
-            view, archive = context.view, context.archive
+            visibility, archive = context.visibility, context.archive
             for index in range(self._built_to, len(archive.messages)):
                 if archive.group_at(index).excluded is None:
-                    self.messages.append(view.shown(index))
-                    self.tokens += view.counts[index]
+                    self.messages.append(visibility.shown(index))
+                    self.tokens += visibility.counts[index]
         self._built_to = len(context.messages)
         return self.messages
 
 
-def build(context: Context) -> list[Placed]:
+def build(context: Context) -> list[ProjectedMessage]:
     """Lay out what is shown, from the beginning."""
     entries = _stripped(context, list(_chosen(context)))
     if context.single_message:
@@ -81,7 +81,7 @@ def build(context: Context) -> list[Placed]:
     return _alternating(context, entries)
 
 
-def _chosen(context: Context) -> Iterator[Placed]:
+def _chosen(context: Context) -> Iterator[ProjectedMessage]:
     """Go through the shown messages in order, with pinned texts and the pivot in their places."""
     first, _ = context.archive.requests()
     note = _pinned_note(context)
@@ -91,7 +91,7 @@ def _chosen(context: Context) -> Iterator[Placed]:
         if summary is not None and index >= place:
             yield from _pivot(context)
             summary = None
-        yield Placed(context.shown(index), index, context.message_tokens(index))
+        yield ProjectedMessage(context.shown(index), index, context.message_tokens(index))
         if note is not None and first is not None and index == first.indices[-1]:
             yield note
             note = None
@@ -110,34 +110,34 @@ def _pivot_place(context: Context, covers_to: int) -> int:
     return place
 
 
-def _pivot(context: Context) -> Iterator[Placed]:
+def _pivot(context: Context) -> Iterator[ProjectedMessage]:
     text = retell(context)
     if not text:
         return
     for message, tokens in framed(context, text):
-        yield Placed(message, -1, tokens)
+        yield ProjectedMessage(message, -1, tokens)
 
 
-def _pinned_note(context: Context) -> Placed | None:
+def _pinned_note(context: Context) -> ProjectedMessage | None:
     """Carry the pinned texts that no shown message contains."""
     missing = context.missing_pins if context.is_rewritten else []
     if not missing:
         return None
     message = Message("user", (Text(seal("\n".join([PINNED_NOTE, *missing]))),))
-    return Placed(message, -1, context.counter.message(message))
+    return ProjectedMessage(message, -1, context.counter.message(message))
 
 
-def _stripped(context: Context, entries: list[Placed]) -> list[Placed]:
+def _stripped(context: Context, entries: list[ProjectedMessage]) -> list[ProjectedMessage]:
     """Leave signed reasoning out where the prefix before it changed; a message of nothing else goes with it."""
     contract = context.contract
     if contract is None or contract.prefix_rule != "strip-all" or not context.stripped_to:
         return entries
-    kept: list[Placed] = []
+    kept: list[ProjectedMessage] = []
     for entry in entries:
         parts = entry.message.parts
         if 0 <= entry.index < context.stripped_to and any(type(part) is Reasoning for part in parts):
             message = entry.message.with_parts(part for part in parts if type(part) is not Reasoning)
-            entry = Placed(message, entry.index, context.counter.message(message))
+            entry = ProjectedMessage(message, entry.index, context.counter.message(message))
             if not message.parts:
                 continue
         kept.append(entry)
@@ -147,9 +147,9 @@ def _stripped(context: Context, entries: list[Placed]) -> list[Placed]:
 # --- roles -------------------------------------------------------------------------------------------------------
 
 
-def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
+def _alternating(context: Context, entries: list[ProjectedMessage]) -> list[ProjectedMessage]:
     """Join users and part assistants that stand together only because something between them went."""
-    out: list[Placed] = []
+    out: list[ProjectedMessage] = []
     for entry in _settled_system(context, entries):
         previous = out[-1] if out else None
         if entry.message.role == "assistant":
@@ -165,12 +165,12 @@ def _alternating(context: Context, entries: list[Placed]) -> list[Placed]:
     return out
 
 
-def _settled_system(context: Context, entries: Sequence[Placed]) -> Iterator[Placed]:
+def _settled_system(context: Context, entries: Sequence[ProjectedMessage]) -> Iterator[ProjectedMessage]:
     """Place system messages amid the conversation where providers take them: after a user, before an assistant.
 
     Those that stand together, because what was between them went, become one message.
     """
-    held: list[Placed] = []
+    held: list[ProjectedMessage] = []
     previous = "system"
     for entry in entries:
         role = entry.message.role
@@ -185,37 +185,37 @@ def _settled_system(context: Context, entries: Sequence[Placed]) -> Iterator[Pla
     yield from _instruction(context, held, previous)
 
 
-def _instruction(context: Context, held: Sequence[Placed], previous: str) -> Iterator[Placed]:
+def _instruction(context: Context, held: Sequence[ProjectedMessage], previous: str) -> Iterator[ProjectedMessage]:
     """Make one message of system messages, after a line from the user's side where none is before it."""
     if held and previous not in ("user", "tool"):
         yield _line(context, "user", RUNTIME_LINE)
     if len(held) > 1:
         message = held[-1].message.with_parts(part for one in held for part in one.message.parts)
-        yield Placed(message, held[-1].index, context.counter.message(message))
+        yield ProjectedMessage(message, held[-1].index, context.counter.message(message))
     else:
         yield from held
 
 
-def _follows(context: Context, one: Placed, other: Placed) -> bool:
+def _follows(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
     """Tell whether a message came right behind another."""
     return one.index == other.index - 1 and one.index >= 0 and other.index not in context.breaks
 
 
-def _neighbours(context: Context, one: Placed, other: Placed) -> bool:
+def _neighbours(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
     """Tell whether two messages of the user's side must not stand side by side as they are."""
     if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
         return False
-    return not (_follows(context, one, other) and one.index >= context.view.rewritten_to)
+    return not (_follows(context, one, other) and one.index >= context.visibility.rewritten_to)
 
 
-def _mixes(context: Context, one: Placed) -> bool:
+def _mixes(context: Context, one: ProjectedMessage) -> bool:
     """Tell whether a message may also carry what the user says next."""
     if context.contract is None or context.contract.merges_results:
         return True
     return not any(type(part) is ToolResult for part in one.message.parts)
 
 
-def _both_speak(one: Placed, other: Placed) -> bool:
+def _both_speak(one: ProjectedMessage, other: ProjectedMessage) -> bool:
     """Tell whether two messages hold words of the user's side that kompakt did not write.
 
     Joined, they would be one message for whoever reads the payload next: a former request would stay for ever because
@@ -228,20 +228,20 @@ def _has_words(message: Message) -> bool:
     return any(type(part) is not ToolResult and not is_own_part(part) for part in message.parts)
 
 
-def _joined(context: Context, one: Placed, other: Placed) -> Placed:
+def _joined(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> ProjectedMessage:
     message = Message("user", (*one.message.parts, *other.message.parts))
-    return Placed(message, other.index, context.counter.message(message))
+    return ProjectedMessage(message, other.index, context.counter.message(message))
 
 
-def _line(context: Context, role: Role, text: str) -> Placed:
+def _line(context: Context, role: Role, text: str) -> ProjectedMessage:
     message = Message(role, (Text(text),))
-    return Placed(message, -1, context.counter.message(message))
+    return ProjectedMessage(message, -1, context.counter.message(message))
 
 
 # --- one message -------------------------------------------------------------------------------------------------
 
 
-def _single(context: Context, entries: Sequence[Placed]) -> Placed:
+def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedMessage:
     """Say everything in one user message: the user's own parts, a note of the pivot, a transcript of the rest.
 
     A line of kompakt's separates one request from the next, so that a later pass can tell them apart.
@@ -266,7 +266,7 @@ def _single(context: Context, entries: Sequence[Placed]) -> Placed:
     if transcript:
         parts.append(_transcript(transcript))
     message = Message("user", tuple(parts))
-    return Placed(message, entries[-1].index, context.counter.message(message))
+    return ProjectedMessage(message, entries[-1].index, context.counter.message(message))
 
 
 def _summary_of(message: Message) -> str | None:

@@ -12,7 +12,7 @@ from kompakt.model.messages import Message
 from kompakt.model.tokens import Counter
 
 
-class View:
+class Visibility:
     """Which groups of an archive are shown, and as what."""
 
     __slots__ = (
@@ -24,8 +24,8 @@ class View:
         "counter",
         "counts",
         "groups",
-        "instead",
         "messages",
+        "replacements",
         "rewritten_to",
         "sizes",
         "tokens",
@@ -43,7 +43,7 @@ class View:
         """How many groups are shown."""
         self.counts: list[int] = []
         self.sizes: list[int] = []
-        self.instead: dict[int, Message] = {}
+        self.replacements: dict[int, Message] = {}
         """Messages that are shown otherwise than they are."""
         self.admitted: set[int] = set()
         """Those of them that were never shown as they are."""
@@ -116,12 +116,12 @@ class View:
 
     def shown_messages(self) -> list[Message]:
         """List the messages that are shown as they are shown, in order."""
-        messages, instead = self.archive.messages, self.instead
-        return [instead.get(index, messages[index]) for index in self._listed()[1]]
+        messages, replacements = self.archive.messages, self.replacements
+        return [replacements.get(index, messages[index]) for index in self._listed()[1]]
 
     def shown(self, index: int) -> Message:
         """Return a message as it is shown."""
-        return self.instead.get(index, self.archive.messages[index])
+        return self.replacements.get(index, self.archive.messages[index])
 
     def hide(self, group: ContextGroup, reason: str) -> None:
         """Hide a group that is shown."""
@@ -157,9 +157,9 @@ class View:
 
     def _replace(self, index: int, message: Message | None) -> int:
         if message is None:
-            self.instead.pop(index, None)
+            self.replacements.pop(index, None)
         else:
-            self.instead[index] = message
+            self.replacements[index] = message
         shown = self.shown(index)
         tokens, size = self.counter.message(shown), byte_size(shown)
         saved, shrunk = self.counts[index] - tokens, self.sizes[index] - size

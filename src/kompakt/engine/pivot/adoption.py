@@ -25,7 +25,7 @@ def adopt_pivots(context: Context) -> str | None:
 
 
 def _adopt_one(context: Context) -> bool:
-    found = pivot.earlier(context.view.shown_messages())
+    found = pivot.earlier(context.visibility.shown_messages())
     if found is None:
         return False
     position, text = found
@@ -33,12 +33,12 @@ def _adopt_one(context: Context) -> bool:
     question, answer = indices[position - 1], indices[position]
     text = _verified(context, text, question)
     context.inherited = "\n".join([text, *([context.inherited] if context.inherited else [])])
-    context.view.hide(context.group_at(answer), FOLDED)
+    context.visibility.hide(context.group_at(answer), FOLDED)
     asked = context.shown(question)
     if len(asked.parts) == 1:
-        context.view.hide(context.group_at(question), FOLDED)
+        context.visibility.hide(context.group_at(question), FOLDED)
     else:
-        context.view.put(question, asked.with_parts(asked.parts[:-1]))
+        context.visibility.put(question, asked.with_parts(asked.parts[:-1]))
     return True
 
 
@@ -65,7 +65,7 @@ def release_notes(context: Context) -> None:
     Transcripts of open rounds are folded into the next summary. Requests that had to share a message with the first one
     are history like any other: only the newest of them stays, and only while the user has not made another.
     """
-    for index, message in zip(context.shown_indices(), context.view.shown_messages(), strict=True):
+    for index, message in zip(context.shown_indices(), context.visibility.shown_messages(), strict=True):
         if message.role != "user" or not any(map(_is_boundary, message.parts)):
             continue
         texts = [part.text for part in message.parts if type(part) is Text]
@@ -74,7 +74,7 @@ def release_notes(context: Context) -> None:
         context.inherited = "\n".join(filter(None, [*summaries, context.inherited, *transcripts])) or None
         parts = _released(message, keeps_last=index == context.archive.newest_request)
         if parts != message.parts:
-            context.view.put(index, message.with_parts(parts))
+            context.visibility.put(index, message.with_parts(parts))
             context.untold = True
 
 

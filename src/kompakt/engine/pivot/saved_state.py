@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kompakt.engine.context.annotation import Annotation
+from kompakt.engine.context.annotations import Annotation
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import Load, Summary
 from kompakt.engine.pivot.text import frame_tokens, retell, told_in_full
@@ -108,6 +108,6 @@ def resume(
         load = Load(state.hidden, state.weight)
         tokens = frame_tokens(context, state.summary, 0)
         context.summary_text = Summary(state.number, state.summary, (), state.covers - 1, tokens, load=load)
-    context.view.touch()
-    context.view.rewritten_to = max(0, len(history) - 1)  # what comes next stands behind the last as it comes
+    context.visibility.touch()
+    context.visibility.rewritten_to = max(0, len(history) - 1)  # what comes next stands behind the last as it comes
     return context

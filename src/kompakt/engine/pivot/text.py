@@ -29,7 +29,14 @@ def retell(context: Context) -> str:
     if not summary.room:
         return summary.text
     shown = [index for index in context.shown_indices() if index < summary.upto]
-    state = (summary.number, summary.text, summary.room, tuple(shown), tuple(context.view.instead), context.inherited)
+    state = (
+        summary.number,
+        summary.text,
+        summary.room,
+        tuple(shown),
+        tuple(context.visibility.replacements),
+        context.inherited,
+    )
     if context.told is None or context.told[0] != state:
         context.told = (state, _written(context, shown))
     return context.told[1]
@@ -46,7 +53,7 @@ def _written(context: Context, shown: list[int]) -> str:
 def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
     """Write the ledger of what is hidden of the first messages."""
     counter = context.counter
-    as_they_were = frozenset(index for index in shown if index not in context.view.instead)
+    as_they_were = frozenset(index for index in shown if index not in context.visibility.replacements)
     context.ledger.read(context.messages, upto, speaks)
     narrates = context.summary_text is not None and bool(context.summary_text.text)
     order = Order(
@@ -110,7 +117,7 @@ def resize(context: Context, room: int | None = None) -> None:
         given = summary.room if room is None else room
         tokens, upto = frame_tokens(context, summary.text, given), len(context.messages)
         context.summary_text = msgspec.structs.replace(summary, room=given, tokens=tokens, upto=upto)
-        context.view.touch()
+        context.visibility.touch()
 
 
 def settle(context: Context) -> None:

@@ -7,13 +7,55 @@ cost more than their names. What stands near and did not fit is named at the end
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from kompakt.engine.recall.names import listed, names
 from kompakt.engine.recall.result import Hit, Recalled
 from kompakt.model.tokens import Counter
+
+_TOKEN = re.compile(r"(?:[~@]|(?<![\w.-]))[\w.-]*+(?:/[\w.@+-]+)+|[A-Za-z_]\w*(?:[.-]\w+)*|\d[\w.-]*")
+_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+
+_LINE_NUMBER = re.compile(r"(?<=\w)-\d+\Z")
+"""What a search prints behind a path."""
+
+_SHORTEST = 6
+_LONGEST = 120
+"""Characters of a name: shorter ones say little, longer ones are data."""
+
+
+def names(text: str) -> Iterator[str]:
+    """Yield the names in a text; ordinary words are none."""
+    for found in _TOKEN.findall(text):
+        name = found.rstrip("./-")
+        if "/" in name:
+            name = _LINE_NUMBER.sub("", name)
+        if _SHORTEST <= len(name) <= _LONGEST and _is_name(name):
+            yield name
+
+
+def _is_name(name: str) -> bool:
+    if name.replace("-", "").isalpha():
+        return _INNER_CAPITAL.search(name) is not None
+    return True
+
+
+def listed(found: Iterable[str], *, beside: str, tokens: int, counter: Counter) -> list[str]:
+    """Take as many names as fit that do not stand beside them already."""
+    taken: list[str] = []
+    for name in dict.fromkeys(found):
+        if name in beside:
+            continue
+        cost = counter.scaled(counter.text(f" {name}"))
+        if cost <= tokens:
+            taken.append(name)
+            tokens -= cost
+        if tokens < 3:
+            break
+    return taken
+
 
 _LOOK_AT = 80
 """Passages that are tried, best first, before an answer is taken for full."""
@@ -43,7 +85,7 @@ NEAR_SHARE = 0.6
 """Share of that list which stands near; the other part was used last."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
     """A passage as it may be printed."""
 
     place: int
@@ -65,7 +107,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return self.text if self.named else f"{self.label}:{gap}{self.text}"
 
 
-class Answering:
+class AnswerBuilder:
     """Puts one answer together within a number of tokens."""
 
     __slots__ = ("_counter", "_said", "_tokens", "chosen")
@@ -74,12 +116,12 @@ class Answering:
         self._tokens = tokens
         self._counter = counter
         self._said: set[str] = set()
-        self.chosen: list[Entry] = []
+        self.chosen: list[AnswerPassage] = []
 
     def _size(self, text: str) -> int:
         return self._counter.scaled(self._counter.text(text))
 
-    def fill(self, waiting: Iterable[Entry], tokens: int | None) -> None:
+    def fill(self, waiting: Iterable[AnswerPassage], tokens: int | None) -> None:
         """Choose passages, best first; what the estimate left over is filled in further passes."""
         for _ in range(_PASSES):
             before = len(self.chosen)
@@ -93,9 +135,9 @@ class Answering:
         if not self.chosen and best is not None and self._tokens is not None:
             self.chosen = self._beginning(best, self._tokens)
 
-    def _take(self, waiting: Iterable[Entry], room: int | None) -> list[Entry]:
+    def _take(self, waiting: Iterable[AnswerPassage], room: int | None) -> list[AnswerPassage]:
         """Move what fits from the waiting to the chosen; return what still waits."""
-        left: list[Entry] = []
+        left: list[AnswerPassage] = []
         for one in waiting:
             if room is not None and room < _LEAST:
                 left.append(one)
@@ -112,7 +154,7 @@ class Answering:
             room = None if room is None else room - cost
         return left
 
-    def _beginning(self, one: Entry, tokens: int) -> list[Entry]:
+    def _beginning(self, one: AnswerPassage, tokens: int) -> list[AnswerPassage]:
         """Cut the best passage where not even that fits."""
         low, high = 0, len(one.text)
         while low < high:
@@ -141,7 +183,7 @@ class Answering:
 
 def answer(
     ranked: Sequence[tuple[int, float]],
-    entry: Callable[[int, float], Entry],
+    entry: Callable[[int, float], AnswerPassage],
     used: Iterable[str],
     *,
     shown: frozenset[str],
@@ -154,7 +196,7 @@ def answer(
     if len(near) < _MIN_NAMES:
         near = []
     names_room = int(tokens * NAMES_SHARE) if tokens is not None and near else 0
-    answering = Answering(tokens=tokens, counter=counter)
+    answering = AnswerBuilder(tokens=tokens, counter=counter)
     answering.fill(_entries(best, ranked, entry), None if tokens is None else tokens - names_room)
     chosen = answering.chosen
     if not chosen:
@@ -171,18 +213,18 @@ def answer(
 
 
 def _entries(
-    best: Sequence[Entry], ranked: Sequence[tuple[int, float]], entry: Callable[[int, float], Entry]
-) -> Iterator[Entry]:
+    best: Sequence[AnswerPassage], ranked: Sequence[tuple[int, float]], entry: Callable[[int, float], AnswerPassage]
+) -> Iterator[AnswerPassage]:
     """Go through the candidates; those beyond the best are made only when it comes to them."""
     yield from best
     for place, score in ranked[len(best) : _LOOK_AT]:
         yield entry(place, score)
 
 
-def printed(chosen: Sequence[Entry]) -> str:
+def printed(chosen: Sequence[AnswerPassage]) -> str:
     """Write passages in the order of the history; a whole message right behind another needs no reference."""
     lines: list[str] = []
-    previous: Entry | None = None
+    previous: AnswerPassage | None = None
     for one in sorted(chosen, key=lambda one: one.place):
         follows = previous is not None and previous.whole and one.whole and one.message == previous.message + 1
         lines.append(one.line(follows=follows))

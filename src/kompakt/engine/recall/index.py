@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kompakt.engine.recall.dates import TIME_TERMS, stamp
+from kompakt.engine.recall.answer import names
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.names import names
 from kompakt.engine.recall.passages import Passage, passages_of, spoken
-from kompakt.engine.recall.terms import tally, terms
+from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Text, ToolCall
 
 _SPEAKER = re.compile(r"(?:\[[^\]\n]{1,80}\]\s*)?([A-Z][\w.'’-]*(?: [A-Z][\w.'’-]*){0,2}):\s")

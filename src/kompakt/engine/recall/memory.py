@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from kompakt.engine.recall.answer import Answering, Entry, answer
+from kompakt.engine.recall.answer import AnswerBuilder, AnswerPassage, answer, names
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.names import names
 from kompakt.engine.recall.passages import spoken
 from kompakt.engine.recall.restore import Reference, fetch, read_reference
 from kompakt.engine.recall.result import Recalled, label
@@ -114,7 +113,7 @@ class Memory:
         self._name()
         return self._references.find(read.message)
 
-    def _entry(self, place: int, score: float) -> Entry:
+    def _entry(self, place: int, score: float) -> AnswerPassage:
         passage = self._index.passages[place]
         message = self._messages[passage.message]
         part = message.parts[passage.part]
@@ -124,7 +123,7 @@ class Memory:
         if passage.first_line:
             reference += f":{passage.first_line}-{passage.last_line}"
         tool = self._tools.get(part.call_id) if type(part) is ToolResult else None
-        return Entry(
+        return AnswerPassage(
             place=place,
             score=score,
             message=passage.message,
@@ -143,7 +142,7 @@ class Memory:
         seen = chain(reversed(self._index.used), (name for place in newest for name in names(self._index.text(place))))
         shown = self._names_shown()
         used = sorted((name for name in dict.fromkeys(seen) if name not in shown), key=lambda name: "/" not in name)
-        line = Answering(tokens=tokens, counter=self._counter).names_line((), used, beside=text)
+        line = AnswerBuilder(tokens=tokens, counter=self._counter).names_line((), used, beside=text)
         text = f"{text}\n{line}" if line else text
         size = self._counter.scaled(self._counter.text(text))
         return Recalled(text=text, tokens=size) if tokens is None or size <= tokens else Recalled(text="")

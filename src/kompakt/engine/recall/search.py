@@ -12,9 +12,8 @@ import heapq
 import math
 from collections.abc import Mapping
 
-from kompakt.engine.recall.dates import asked, asks_when
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.terms import LIKES, tally, terms
+from kompakt.engine.recall.terms import LIKES, asked, asks_when, tally, terms
 
 SATURATION = 1.6
 """BM25's k1: how soon more occurrences of a word stop counting."""

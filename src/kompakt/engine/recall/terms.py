@@ -9,7 +9,63 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kompakt.engine.recall.english import IRREGULAR, LIKE, STOP
+_STOP = (
+    "a about above after again all also am an and any are as at be because been before being below between both "
+    "but by can could did do does doing down during each few for from further get got had has have having he her "
+    "here hers him his how i if in into is it its itself just me more most my no nor not now of off on once only "
+    "or other our out over own s same she should so some such t than that the their them then there these they "
+    "this those through to too under until up us very was we were what when where which while who whom why will "
+    "with would you your yours d ll m re ve don didn doesn isn wasn"
+)
+
+STOP = frozenset(_STOP.split(" "))
+"""Words that say nothing about what a text is about."""
+
+_IRREGULAR = (
+    "went:go gone:go bought:buy made:make took:take taken:take ran:run won:win gave:give given:give met:meet "
+    "wrote:write written:write taught:teach began:begin begun:begin felt:feel thought:think children:child "
+    "feet:foot saw:see seen:see came:come became:become knew:know known:know grew:grow grown:grow threw:throw "
+    "thrown:throw flew:fly flown:fly drew:draw drawn:draw drove:drive driven:drive rode:ride ridden:ride "
+    "rose:rise risen:rise chose:choose chosen:choose broke:break broken:break spoke:speak spoken:speak "
+    "stole:steal stolen:steal woke:wake woken:wake wore:wear worn:wear tore:tear torn:tear swore:swear "
+    "sworn:swear sang:sing sung:sing swam:swim swum:swim drank:drink drunk:drink sank:sink sunk:sink rang:ring "
+    "rung:ring kept:keep slept:sleep left:leave lost:lose built:build sent:send spent:spend lent:lend bent:bend "
+    "held:hold told:tell sold:sell found:find bound:bind wound:wind stood:stand understood:understand "
+    "brought:bring caught:catch fought:fight sought:seek paid:pay said:say laid:lay heard:hear led:lead fed:feed "
+    "ate:eat eaten:eat fell:fall fallen:fall forgot:forget forgotten:forget hid:hide hidden:hide bit:bite "
+    "bitten:bite sat:sit hung:hang stuck:stick struck:strike dug:dig shot:shoot lit:light slid:slide meant:mean "
+    "dealt:deal dreamt:dream learnt:learn burnt:burn lain:lie women:woman men:man people:person mice:mouse "
+    "teeth:tooth wives:wife lives:life knives:knife leaves:leaf"
+)
+
+IRREGULAR = {form: word for form, _, word in (pair.partition(":") for pair in _IRREGULAR.split(" "))}
+"""Past forms and plurals, and the word they belong to."""
+
+_LIKE = (
+    "kid child son daughter | movie film | picture photo image pic painting | job work career | trip travel "
+    "vacation journey visit tour | book novel read | begin start launch | finish complete end | buy purchase get "
+    "| big large huge | happy glad excited thrilled joy | sad upset down | sick ill | friend buddy pal | mom "
+    "mother | dad father | grandma grandmother | grandpa grandfather | house home | car vehicle | doctor "
+    "physician | dog puppy pup pet | cat kitten pet | shop store | money financial fund budget | business "
+    "company | fix repair mend | error failure exception bug | delete remove drop | create make build | change "
+    "modify edit update | directory folder | config configuration setting | repo repository | function method | "
+    "auth authentication login | test spec | db database | doc documentation | competition contest tournament "
+    "| prize award trophy | hobby interest activity pastime | exercise workout gym fitness | run race "
+    "marathon | meal food dish dinner lunch | cook bake recipe | paint art draw | song music band concert | "
+    "teach class lesson course | school university college | study education degree learn | beach ocean sea | "
+    "hike trail mountain | forest wood nature | party celebrate celebration | birthday anniversary | marry "
+    "wedding spouse husband wife | divorce breakup | baby newborn infant | help support assist | volunteer "
+    "charity donate | advice suggestion tip recommend | goal dream plan aim | worry fear anxious nervous scare | "
+    "stress relax calm | like enjoy love favorite fond | hate dislike | talk speak chat discuss | meet "
+    "encounter | move relocate | country nation | city town | live reside | gift present | name call title | "
+    "game play | team teammate | author writer | write script screenplay | story tale | speech talk presentation "
+    "| injury hurt injure | health medical | phone call | email message | problem issue challenge difficulty | "
+    "win victory | reason purpose cause | type kind sort genre"
+)
+
+LIKE = tuple(_LIKE.split(" | "))
+"""Rows of words that may be meant by one another."""
+
 
 _WORD = re.compile(r"\w+(?:[-./\\:@]{1,3}\w+)*")
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
@@ -126,3 +182,72 @@ def tally(text: str) -> dict[str, int]:
     for term in terms(text):
         counts[term] = counts.get(term, 0) + 1
     return counts
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    r"(?P<month>Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b\.?"
+)
+_YEAR = r"(?P<year>(?:19|20)\d\d)\b"
+_WRITTEN = (
+    re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH},? ?(?:{_YEAR})?"),
+    re.compile(rf"\b{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? {_YEAR})?"),
+    re.compile(rf"\b{_MONTH},? (?:of )?{_YEAR}"),
+    re.compile(r"\b(?P<year>(?:19|20)\d\d)-(?P<month>\d\d)-(?P<day>\d\d)"),
+)
+_ALONE = (
+    re.compile(rf"\b(?:in|of|since|until|by|during|last|this|early|late|mid) {_MONTH}"),
+    re.compile(rf"\b{_YEAR}"),
+)
+
+_MAX_STAMP = 80
+"""Longest first line that is a stamp and not a sentence with a date in it."""
+
+_WHEN = re.compile(r"\b(?:when|how long|(?:what|which) (?:year|month|date|day|time|week))\b", re.IGNORECASE)
+
+_TIME_TERMS = (
+    "yesterday todai tonight tomorrow ago last next since week weekend month year dai mondai tuesdai wednesdai "
+    "thursdai fridai saturdai sundai januari februari march april june juli august septemb octob novemb decemb "
+    "recent soon night morn"
+)
+
+TIME_TERMS = frozenset(_TIME_TERMS.split(" ")).union(map(str, range(1900, 2100)))
+"""Stems that say when something was."""
+
+
+def stamp(text: str) -> frozenset[str]:
+    """Read the full date in a short first line: year, month and day as terms; empty when there is none."""
+    line = text[: _MAX_STAMP + 1].partition("\n")[0]
+    if len(line) > _MAX_STAMP:
+        return frozenset()
+    for pattern in _WRITTEN:
+        found = pattern.search(line)
+        if found is not None and found["year"]:
+            return _parts(found)
+    return frozenset()
+
+
+def asked(query: str) -> frozenset[str]:
+    """Read the dates that a query names, whole or in part."""
+    found: set[str] = set()
+    for pattern in (*_WRITTEN, *_ALONE):
+        for one in pattern.finditer(query):
+            found |= _parts(one)
+    return frozenset(found)
+
+
+def asks_when(query: str) -> bool:
+    """Tell whether a query asks for a time."""
+    return _WHEN.search(query) is not None
+
+
+def _parts(found: re.Match[str]) -> frozenset[str]:
+    groups = found.groupdict()
+    month, day, year = groups.get("month"), groups.get("day"), groups.get("year")
+    parts: set[str] = {year} if year else set()
+    if month:
+        parts.add(_MONTHS[int(month) - 1] if month.isdigit() and 1 <= int(month) <= 12 else month[:3].lower())
+    if day:
+        parts.add(f"day {int(day)}")
+    return frozenset(parts)

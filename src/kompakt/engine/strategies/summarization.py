@@ -78,7 +78,7 @@ class Summarization:
         if not context.is_replay:
             settle(context)
         if self.summarizer is not None and context.is_replay:
-            context.rehearsed = partial(self._reword, room=room)
+            context.deferred_summary = partial(self._reword, room=room)
         return True
 
     async def _reword(self, context: Context, *, room: int) -> bool:
@@ -97,7 +97,7 @@ class Summarization:
         summary = context.summary_text
         most = min(max(int((goal - context.required_tokens) * self.share), MIN_LEDGER), MAX_LEDGER)
         load = summary.load if summary else Load()
-        others = context.view.instead.keys()
+        others = context.visibility.replacements.keys()
         cut = {group.number: group for group in context.live if not others.isdisjoint(group.indices)}
         shown = sum((_load_of(context, group) for group in cut.values()), Load())
         rest = context.tokens - (summary.tokens if summary else 0)
@@ -113,7 +113,9 @@ class Summarization:
             rest -= group.tokens
             left["messages"] -= len(group)
             left["groups"] -= 1
-            left["bytes"] -= sum(context.view.sizes[index] for index in group.indices) if aim.bytes is not None else 0
+            left["bytes"] -= (
+                sum(context.visibility.sizes[index] for index in group.indices) if aim.bytes is not None else 0
+            )
             if group.number in cut:
                 own = _load_of(context, group)
                 shown -= own
@@ -147,10 +149,10 @@ class Summarization:
 
 def _load_of(context: Context, group: ContextGroup) -> Load:
     """Say how large a group is as it came, and how much there is to say about it."""
-    view, hidden, weight = context.view, 0, 0
+    visibility, hidden, weight = context.visibility, 0, 0
     for index in group.indices:
         message = context.messages[index]
-        hidden += context.counter.message(message) if index in view.instead else view.counts[index]
+        hidden += context.counter.message(message) if index in visibility.replacements else visibility.counts[index]
         weight += context.ledger.weight(index, message)
     return Load(hidden, weight)
 
@@ -171,6 +173,6 @@ def owed(context: Context, goal: int) -> bool:
     if context.untold:
         return True
     upto = context.summary_text.upto if context.summary_text else 0
-    new = [index for index in context.view.instead if index >= upto]
+    new = [index for index in context.visibility.replacements if index >= upto]
     cut = sum(context.counter.message(context.messages[index]) - context.message_tokens(index) for index in new)
     return cut > goal and sum(context.ledger.weight(index, context.messages[index]) for index in new) > FRAME

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from kompakt.engine.compaction.compact import drive, rewrite
+from kompakt.engine.compaction.compact import rewrite, run_sync
 from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.compaction.fit import fit
 from kompakt.engine.compaction.policies import Policy, policy_named
@@ -187,7 +187,7 @@ def replay(
 def _rewrite(context: Context, policy: Policy, budget: Budget, goal: int | None) -> int:
     """Rewrite a context and return the number of leading tokens that did not change."""
     before = list(context.project())
-    drive(rewrite(context, policy, budget, [], at_most=goal), may_wait=policy.awaits)
+    run_sync(rewrite(context, policy, budget, [], at_most=goal), may_wait=policy.awaits)
     if budget.usable and context.projected_tokens > budget.usable:
         fit(context, budget.usable)
     shared = context.fixed_tokens

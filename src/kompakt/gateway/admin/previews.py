@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.compaction import compact as engine
-from kompakt.engine.compaction.compact import Order, drive
+from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.pivot.text import retell
 from kompakt.model.budget import Budget
@@ -39,7 +39,7 @@ def preview(history: History, tokens: int, budget: Budget, policy: Policy) -> Pr
         DoesNotFit: what must stay is larger than the budget.
         UsageError: the policy has to wait for a model.
     """
-    order = Order(
+    order = CompactionOrder(
         budget=budget,
         policy=policy,
         counter=counter_for(history.model).own(),
@@ -48,7 +48,7 @@ def preview(history: History, tokens: int, budget: Budget, policy: Policy) -> Pr
     due = budget.due(tokens)
     if not due:
         return _made(history, tokens, budget, policy, due=False)
-    outcome = drive(engine.compact(history, order), may_wait=False)
+    outcome = run_sync(engine.compact(history, order), may_wait=False)
     context = outcome.context
     return msgspec.structs.replace(
         _made(history, tokens, budget, policy, due=True),

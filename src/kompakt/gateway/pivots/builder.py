@@ -10,7 +10,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.compaction import compact as engine
-from kompakt.engine.compaction.compact import Order, drive
+from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.saved_state import Kept, State, resume, state_of
@@ -71,7 +71,7 @@ def _built(request: PivotRequest) -> Pivot:
     context.extend(tail)
     # Build for the size at which pivots are prepared: later steps are sent after the pivot.
     trigger = request.budget.mark(PREPARE_SHARE, fixed=context.fixed_tokens)
-    order = Order(
+    order = CompactionOrder(
         budget=request.budget.triggered_at(trigger),
         policy=request.policy,
         counter=counter,
@@ -79,7 +79,9 @@ def _built(request: PivotRequest) -> Pivot:
         references=names,
     )
     tokens_before = context.projected_tokens
-    outcome = drive(engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True), may_wait=False)
+    outcome = run_sync(
+        engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True), may_wait=False
+    )
     used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
     return msgspec.structs.replace(_pivot(request, history, outcome.context, tokens_before), strategies=used)
 

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from kompakt.engine.compaction.policies import Policy
-from kompakt.engine.compaction.report import Report, Step
-from kompakt.engine.compaction.telemetry import announce
+from kompakt.engine.compaction.report import Report, Step, announce
 from kompakt.errors import StoreError
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import LearnedLimits

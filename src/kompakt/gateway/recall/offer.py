@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from kompakt.engine.recall import tool
+from kompakt.engine.recall.result import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds, SavedRounds, answer_slots
@@ -100,7 +100,7 @@ def _calling_config(body: RequestBody) -> JsonObject:
 
 def free_name(taken: frozenset[str]) -> str:
     """Choose a name that none of the client's tools has."""
-    names = (tool.NAME, f"kompakt_{tool.NAME}")
+    names = (TOOL_NAME, f"kompakt_{TOOL_NAME}")
     for name in names:
         if name not in taken:
             return name
@@ -140,7 +140,7 @@ def _decoded(raw: bytes) -> Json:
 
 @lru_cache(maxsize=64)
 def _appended(format: str, raw: bytes, name: str) -> bytes:
-    made: JsonObject = WIRES[format].define_tool(name=name, description=tool.DESCRIPTION, schema=tool.SCHEMA)
+    made: JsonObject = WIRES[format].define_tool(name=name, description=TOOL_DESCRIPTION, schema=TOOL_SCHEMA)
     if format != "gemini":
         return b"[" + b",".join([*map(bytes, _ARRAY.decode(raw)), encode(made)]) + b"]"
     entries = as_list(_decoded(raw))

@@ -10,9 +10,8 @@ import re
 
 from kompakt.engine.admission.failures import Shrunk, around, telling
 from kompakt.engine.admission.kinds.source import is_signature, split_runs
-from kompakt.engine.admission.page import plain, written_lines
-from kompakt.engine.admission.repeats import Seen
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.lines import Seen, plain, written_lines
+from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD, seen_mark
 
 _HUNK = re.compile(r"^@@+ -\d", re.MULTILINE)
@@ -35,7 +34,7 @@ def is_diff(text: str) -> bool:
     return hunk is not None and _FILE.search(text, 0, hunk.start()) is not None
 
 
-def shrink(text: str, settings: Settings, *, seen: Seen) -> Shrunk | None:
+def shrink(text: str, settings: AdmissionSettings, *, seen: Seen) -> Shrunk | None:
     """Write a diff shorter."""
     lines = text.split("\n")
     keep, bare = _read(lines, settings.diff_context)

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from kompakt.engine.admission.failures import Shrunk, is_failure
-from kompakt.engine.admission.kinds.long_lines import cut
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.failures import Shrunk, cut, is_failure
+from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import FOLD
@@ -48,7 +47,7 @@ def minify(text: str) -> str:
     return _LAYOUT.sub("", text.strip())
 
 
-def shrink(text: str, settings: Settings, value: Json) -> Shrunk:
+def shrink(text: str, settings: AdmissionSettings, value: Json) -> Shrunk:
     """Write a JSON text shorter."""
     lines = text.count("\n") + 1
     short = minify(text)
@@ -61,7 +60,7 @@ def shrink(text: str, settings: Settings, value: Json) -> Shrunk:
     return Shrunk(sampled, max(1, round(lines * share)), lines, ())
 
 
-def shrink_record(line: str, settings: Settings) -> str | None:
+def shrink_record(line: str, settings: AdmissionSettings) -> str | None:
     """Write a very long line that is a JSON object shorter: its long texts are cut, its other values stay."""
     value = decoded(line)
     if value is None:
@@ -76,7 +75,7 @@ def _encoded(value: Json, like: str) -> str:
     return json.dumps(value, separators=(",", colon), ensure_ascii=False)
 
 
-def _sample(value: Json, settings: Settings, depth: int) -> Json:
+def _sample(value: Json, settings: AdmissionSettings, depth: int) -> Json:
     """Shorten long arrays and strings."""
     if isinstance(value, str):
         return cut(value, settings.max_line)
@@ -89,7 +88,7 @@ def _sample(value: Json, settings: Settings, depth: int) -> Json:
     return value
 
 
-def _sample_items(items: list[Json], settings: Settings, depth: int) -> list[Json]:
+def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) -> list[Json]:
     """Keep the first items, the last one, those that fail and those of another shape; say what the others have."""
     limit = settings.max_items
     if len(items) <= limit + 2:

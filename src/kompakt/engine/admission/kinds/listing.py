@@ -10,7 +10,7 @@ import re
 from collections import Counter
 
 from kompakt.engine.admission.failures import Shrunk, telling
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
 _PATH = re.compile(r"[^\s:;,(){}\"'`=<>|]+$")
@@ -35,7 +35,7 @@ def is_listing(text: str) -> bool:
     return max(paths, sum(_LONG.match(line) is not None for line in lines)) >= len(lines) * _MIN_SHARE
 
 
-def shrink(text: str, settings: Settings) -> Shrunk | None:
+def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
     """Write a listing by directory."""
     lines = text.split("\n")
     must = telling(text, lines)

@@ -5,11 +5,15 @@ Two lines are alike when they differ in digits only. Cost: one look at each line
 
 from __future__ import annotations
 
-from kompakt.engine.admission.failures import Shrunk, around, failures, keyed, summaries, warnings
-from kompakt.engine.admission.kinds import json_value as json_values
-from kompakt.engine.admission.kinds.long_lines import MAX_LINE, cut
-from kompakt.engine.admission.kinds.trace import folded_frames
-from kompakt.engine.admission.settings import Settings
+import re
+from collections.abc import Iterator, Sequence
+
+from kompakt.engine.admission.failures import MAX_LINE, Shrunk, around, cut, failures, keyed, summaries, warnings
+from kompakt.engine.admission.kinds import json_value
+from kompakt.engine.admission.kinds.source import is_signature
+from kompakt.engine.admission.lines import NumberedText
+from kompakt.engine.admission.settings import AdmissionSettings
+from kompakt.engine.ledger.extract.numbers import IDS
 from kompakt.model.phrases import FOLD
 
 _SHOWN_ALIKE = 2
@@ -57,7 +61,7 @@ def _is_sentence(line: str) -> bool:
     return plain >= _MIN_WORDS and plain * 2 > len(words) and not words[0].startswith(_COMMENT)
 
 
-def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()) -> Shrunk:
+def shrink(text: str, settings: AdmissionSettings, *, extra: frozenset[int] = frozenset()) -> Shrunk:
     """Write a log shorter; ``extra`` are lines that stay whatever they say."""
     lines = text.split("\n")
     failed = failures(text, lines)
@@ -73,11 +77,11 @@ def shrink(text: str, settings: Settings, *, extra: frozenset[int] = frozenset()
     return _written(lines, {*rest, *must}, alike, settings)
 
 
-def _shortened(line: str, settings: Settings) -> str:
+def _shortened(line: str, settings: AdmissionSettings) -> str:
     """Cut a line that is too long to be read."""
     if len(line) <= settings.max_line:
         return line
-    return json_values.shrink_record(line, settings) or cut(line, settings.max_line)
+    return json_value.shrink_record(line, settings) or cut(line, settings.max_line)
 
 
 def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
@@ -91,7 +95,7 @@ def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
     }
 
 
-def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], settings: Settings) -> Shrunk:
+def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], settings: AdmissionSettings) -> Shrunk:
     """Write the lines kept, blank ones not twice; what is not shown is counted behind the first like it, or apart."""
     out: list[str] = []
     folded, last = 0, -1
@@ -112,3 +116,87 @@ def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], sett
         more = sum(other not in keep for other in alike.get(place, ()))
         out.append(f"{line} {FOLD}{more} alike" if more else line)
     return Shrunk("\n".join(out), folded, len(lines), ())
+
+
+_HINTS = ('  File "', "\tat ", "    at ", "goroutine ", " +0x", "#0 ")
+
+_FRAME = re.compile(
+    r'\s+File "[^"]+", line \d+'
+    r"|\s+at [\w$.<>\[\]/ ]+[(:]|\s+at (?:async )?(?:/|file:|node:)|\s+\.\.\. \d+ more"
+    r"|\t\S+\.\w+:\d+(?: \+0x[0-9a-f]+)?$|[\w./*()-]+\([\w., {}?]*\)$"
+    r"|\s*#?\d+:? +0x[0-9a-f]+|#\d+ +(?:0x|\S+ \()"
+)
+"""A frame, as Python, Java, JavaScript, Go, Rust and debuggers write it."""
+
+
+def is_trace(text: str) -> bool:
+    """Tell whether a text is mostly frames: judged by its first lines."""
+    if not any(hint in text for hint in _HINTS):
+        return False
+    lines = [line for line in text[:8_000].split("\n", 60)[:60] if line.strip()]
+    return sum(_FRAME.match(line) is not None for line in lines) * 3 > len(lines)
+
+
+def folded_frames(text: str, lines: list[str], limit: int) -> set[int]:
+    """Find the frames in the middle of long traces: those that are not shown."""
+    gone: set[int] = set()
+    if not any(hint in text for hint in _HINTS):
+        return gone
+    run: list[list[int]] = []
+    for place, line in enumerate(lines):
+        if _FRAME.match(line):
+            run.append([place])
+        elif run and line[:4] == "    " and lines[run[-1][0]].lstrip().startswith("File ") and len(run[-1]) < 4:
+            run[-1].append(place)  # the code of a frame
+        else:
+            gone |= _middle(run, limit)
+            run = []
+    return gone | _middle(run, limit)
+
+
+def _middle(run: list[list[int]], limit: int) -> set[int]:
+    """Take the first and last frames off: the last more, since what raised stands there or at the very top."""
+    if len(run) <= limit:
+        return set()
+    head = limit // 2
+    return {place for frame in run[head : len(run) - (limit - head)] for place in frame}
+
+
+_FENCES = ("```", "~~~")
+
+_MIN_BLOCK = 8
+"""Lines of a quotation from which its bodies go."""
+
+_HEAD = 2
+"""Lines of a quotation that stay whatever they say."""
+
+
+def sentences(page: NumberedText, left: Sequence[int]) -> set[int]:
+    """Choose the lines that stay of a text in which code is quoted."""
+    keep = set(left)
+    for start, end in _blocks(page.lines):
+        if end - start >= _MIN_BLOCK and _is_code(page.lines[start:end]):
+            keep.difference_update(place for place in range(start + _HEAD, end) if not _stays(page.lines[place]))
+    return keep
+
+
+def _is_code(lines: Sequence[str]) -> bool:
+    """Tell code from data, which defines nothing: its first and last lines are brackets."""
+    return any(line.strip(" \t{}[]") and is_signature(line) for line in lines)
+
+
+def _stays(line: str) -> bool:
+    """Tell whether a quoted line says something that the words around it refer to: a definition, an id."""
+    return is_signature(line) or IDS.search(line) is not None
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Go through the quotations that are closed: their first line, and the one behind their last."""
+    start, fence = -1, ""
+    for place, line in enumerate(lines):
+        bare = line.strip()
+        if start < 0 and bare.startswith(_FENCES):
+            start, fence = place + 1, bare[:3]
+        elif start >= 0 and bare == fence:
+            yield start, place
+            start = -1

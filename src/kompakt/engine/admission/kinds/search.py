@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from kompakt.engine.admission.failures import Shrunk, failures, keyed
-from kompakt.engine.admission.kinds.long_lines import cut
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.failures import Shrunk, cut, failures, keyed
+from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
 _PATH = r"(?P<path>[^\s:,;(){}\"'`=][^\s:,;(){}\"'`=]*)"
@@ -58,7 +57,7 @@ def _is_path(path: str, line: str | None) -> bool:
     return "/" in path or "\\" in path or (line is not None and ("." in path or path.isidentifier()))
 
 
-def shrink(text: str, settings: Settings) -> Shrunk | None:
+def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
     """Write search results by path."""
     lines = text.split("\n")
     failed = failures(text, lines)

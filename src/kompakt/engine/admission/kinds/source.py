@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from kompakt.engine.admission.failures import Shrunk, failures, telling
-from kompakt.engine.admission.page import Page, write, written_lines
-from kompakt.engine.admission.repeats import Run, Seen
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.lines import NumberedText, Seen, SeenRun, write, written_lines
+from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import seen_mark
 
-Outline: TypeAlias = Callable[[Page, Sequence[int]], set[int]]
+Outline: TypeAlias = Callable[[NumberedText, Sequence[int]], set[int]]
 """Chooses, of the lines of a page that were not shown before, those that stay when it is folded."""
 
 _DECLARES = re.compile(
@@ -65,7 +64,7 @@ def is_code(text: str) -> bool:
     return declared >= 2
 
 
-def shrink_echo(page: Page, settings: Settings) -> Shrunk:
+def shrink_echo(page: NumberedText, settings: AdmissionSettings) -> Shrunk:
     """Write what an editing tool shows of a change it just made: only what it says about it."""
     must = failures("\n".join(page.lines), page.lines)
     keep = sorted(_around(page) | must)
@@ -73,12 +72,14 @@ def shrink_echo(page: Page, settings: Settings) -> Shrunk:
     return Shrunk(written, folded, len(page.lines), written_lines(page, keep))
 
 
-def _around(page: Page) -> set[int]:
+def _around(page: NumberedText) -> set[int]:
     """Find the lines that stand around a numbered page."""
     return {place for place, number in enumerate(page.numbers) if not number}
 
 
-def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, outline: Outline | None) -> Shrunk | None:
+def shrink(
+    page: NumberedText, settings: AdmissionSettings, *, seen: Seen, is_range: bool, outline: Outline | None
+) -> Shrunk | None:
     """Write a page shorter; ``outline`` says what stays of a large one. ``None`` when there is nothing to do."""
     must = (failures if page.is_numbered else telling)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
@@ -98,27 +99,27 @@ def shrink(page: Page, settings: Settings, *, seen: Seen, is_range: bool, outlin
     return Shrunk(written, folded, len(page.lines), written_lines(page, keep))
 
 
-def _mark(page: Page, run: Run) -> str:
+def _mark(page: NumberedText, run: SeenRun) -> str:
     first, last = page.numbers[run.start], page.numbers[run.end - 1]
     return seen_mark(run.reference, f"{first}-{last}" if first and last else f"{run.end - run.start} lines")
 
 
-def split_runs(runs: list[Run], must: set[int]) -> list[Run]:
+def split_runs(runs: list[SeenRun], must: set[int]) -> list[SeenRun]:
     """Take the lines out of runs that are shown whatever was shown before."""
     places = sorted(must)
-    found: list[Run] = []
+    found: list[SeenRun] = []
     for run in runs:
         start = run.start
         for place in places[bisect_left(places, run.start) : bisect_left(places, run.end)]:
             if place > start:
-                found.append(Run(start, place, run.reference))
+                found.append(SeenRun(start, place, run.reference))
             start = place + 1
         if start < run.end:
-            found.append(Run(start, run.end, run.reference))
+            found.append(SeenRun(start, run.end, run.reference))
     return found
 
 
-def signatures(page: Page, left: Sequence[int]) -> set[int]:
+def signatures(page: NumberedText, left: Sequence[int]) -> set[int]:
     """Choose the lines of signatures; of imports, the first of a run."""
     keep: set[int] = set()
     after_import = False

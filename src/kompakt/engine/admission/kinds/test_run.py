@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from kompakt.engine.admission.failures import Shrunk, telling
-from kompakt.engine.admission.kinds import log as logs
-from kompakt.engine.admission.settings import Settings
+from kompakt.engine.admission.kinds import log
+from kompakt.engine.admission.settings import AdmissionSettings
 
 _PASSED = re.compile(
     r"\s*(?P<go>--- (?:PASS|SKIP):) (?P<go_name>\S+)"
@@ -40,7 +40,7 @@ def is_test_run(text: str) -> bool:
     return told >= 4 and told >= len(lines) * _MIN_SHARE
 
 
-def shrink(text: str, settings: Settings) -> Shrunk:
+def shrink(text: str, settings: AdmissionSettings) -> Shrunk:
     """Write a test run shorter."""
     lines = text.split("\n")
     out: list[str] = []
@@ -63,7 +63,7 @@ def shrink(text: str, settings: Settings) -> Shrunk:
                 label = result[0]
             names.append(result[1])
     gone -= _flush(out, places, label, names)
-    inner = logs.shrink("\n".join(out), settings, extra=frozenset(places))
+    inner = log.shrink("\n".join(out), settings, extra=frozenset(places))
     return Shrunk(inner.text, inner.folded + max(0, gone), len(lines), ())
 
 

@@ -7,11 +7,12 @@ and the lines without them are exactly those of the file, which is what an edit 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import eq
 
 import msgspec
 
+from kompakt.model.messages import ToolCall
 from kompakt.model.phrases import FOLD
 
 _NUMBER = re.compile(r" *(\d{1,7})(?:→|\t|:(?!\d) ?|\| ?)")
@@ -30,7 +31,7 @@ _SAMPLE = 40
 """Lines looked at before all are."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class NumberedText(msgspec.Struct, frozen=True):
     """Lines without their numbers."""
 
     lines: list[str]
@@ -55,18 +56,18 @@ class Page(msgspec.Struct, frozen=True):
         return match[0] if match is not None else ""
 
 
-def page_of(text: str) -> Page:
+def numbered_text(text: str) -> NumberedText:
     """Read a text as a page."""
     lines = text.split("\n")
     return _numbered(lines) or plain(lines)
 
 
-def plain(lines: list[str]) -> Page:
+def plain(lines: list[str]) -> NumberedText:
     """Take lines as they are."""
-    return Page(lines, list(range(1, len(lines) + 1)))
+    return NumberedText(lines, list(range(1, len(lines) + 1)))
 
 
-def _numbered(lines: list[str]) -> Page | None:
+def _numbered(lines: list[str]) -> NumberedText | None:
     """Take the numbers off, when there is one before nearly every line and each follows from the one before."""
     sample = lines[:_SAMPLE]
     if len(lines) < _MIN_LINES or sum(_NUMBER.match(line) is not None for line in sample) * 3 < len(sample):
@@ -78,11 +79,16 @@ def _numbered(lines: list[str]) -> Page | None:
     if count < max(_MIN_LINES, len(lines) * _MIN_SHARE) or follows < (count - 1) * _MIN_FOLLOWS:
         return None
     bare = [line[match.end() :] if match else line for line, match in zip(lines, found, strict=True)]
-    return Page(bare, numbers, found)
+    return NumberedText(bare, numbers, found)
 
 
 def write(
-    page: Page, keep: Collection[int], marks: Mapping[int, tuple[int, str]], *, every: int, exact: Collection[int] = ()
+    page: NumberedText,
+    keep: Collection[int],
+    marks: Mapping[int, tuple[int, str]],
+    *,
+    every: int,
+    exact: Collection[int] = (),
 ) -> tuple[str, int]:
     """Write the lines kept; return the text and how many lines are not in it.
 
@@ -112,7 +118,7 @@ def write(
     return "\n".join(out), folded
 
 
-def _fold(page: Page, out: list[str], start: int, end: int) -> bool:
+def _fold(page: NumberedText, out: list[str], start: int, end: int) -> bool:
     """Stand for the lines from ``start`` up to ``end``; short runs are written out instead."""
     lines = page.lines[start:end]
     if end - start <= 2 and sum(map(len, lines)) <= len(FOLD) + 4:
@@ -126,7 +132,7 @@ def _fold(page: Page, out: list[str], start: int, end: int) -> bool:
     return True
 
 
-def written_lines(page: Page, keep: Sequence[int]) -> tuple[str, ...]:
+def written_lines(page: NumberedText, keep: Sequence[int]) -> tuple[str, ...]:
     """List the lines that are shown, with a break where something between them is not."""
     shown: list[str] = []
     last = -1
@@ -136,3 +142,94 @@ def written_lines(page: Page, keep: Sequence[int]) -> tuple[str, ...]:
         shown.append(page.lines[place])
         last = place
     return tuple(shown)
+
+
+_MIN_ANCHOR = 16
+"""Characters of a line that is looked up; shorter ones, such as a closing brace, stand everywhere."""
+
+_MIN_RUN = 200
+"""Characters of a run that is worth pointing to."""
+
+_BREAK = "\n"
+"""Stands in a list of lines where something is missing; no line equals it."""
+
+
+class SeenRun(msgspec.Struct, frozen=True):
+    """Lines that were shown before: from ``start`` up to ``end``, and the name of where they stand."""
+
+    start: int
+    end: int
+    reference: str
+
+
+class Seen:
+    """The lines that one history has shown."""
+
+    __slots__ = ("_folded", "_places", "_texts", "_wholes", "calls")
+
+    def __init__(self) -> None:
+        self.calls: dict[str, ToolCall] = {}
+        """The calls that wait for their results, by their ids."""
+        self._texts: list[tuple[str, Sequence[str]]] = []
+        self._places: dict[str, tuple[int, int]] = {}
+        self._wholes: dict[str, str] = {}
+        self._folded: set[str] = set()
+
+    def add_text(self, reference: str, text: str) -> None:
+        """Note an output that is shown as it came."""
+        self.add_whole(reference, text)
+        self.add(reference, numbered_text(text).lines)
+
+    def add(self, reference: str, lines: Sequence[str]) -> None:
+        """Note lines that are shown from now on."""
+        number = len(self._texts)
+        self._texts.append((reference, lines))
+        self._places.update(
+            {line: (number, place) for place, line in enumerate(lines) if len(line) >= _MIN_ANCHOR},
+        )
+
+    def add_whole(self, reference: str, text: str) -> None:
+        """Note a whole output; the first of its kind is the one pointed to."""
+        self._wholes.setdefault(text, reference)
+
+    def whole(self, text: str) -> str | None:
+        """Return the name of an equal output."""
+        return self._wholes.get(text)
+
+    def add_folded(self, lines: Iterable[str]) -> None:
+        """Note lines that were there and are not shown."""
+        self._folded.update(line for line in lines if len(line) >= _MIN_ANCHOR)
+
+    def was_folded(self, lines: Iterable[str]) -> bool:
+        """Tell whether most of these lines were folded away before, so that somebody asks for them again."""
+        anchors = [line for line in lines if len(line) >= _MIN_ANCHOR]
+        return bool(anchors) and sum(line in self._folded for line in anchors) * 2 > len(anchors)
+
+    def runs(self, lines: Sequence[str]) -> list[SeenRun]:
+        """Find the runs of lines that were shown before, in order and without overlap."""
+        found: list[SeenRun] = []
+        if not self._places:
+            return found
+        place = floor = 0
+        while place < len(lines):
+            spot = self._places.get(lines[place])
+            if spot is None:
+                place += 1
+                continue
+            start, end = self._extent(lines, place, floor, spot)
+            if sum(map(len, lines[start:end])) + end - start >= _MIN_RUN:
+                found.append(SeenRun(start, end, self._texts[spot[0]][0]))
+                floor = end
+            place = end
+        return found
+
+    def _extent(self, lines: Sequence[str], place: int, floor: int, spot: tuple[int, int]) -> tuple[int, int]:
+        """Extend a match of one line to both sides."""
+        theirs = self._texts[spot[0]][1]
+        start, at = place, spot[1]
+        while start > floor and at > 0 and lines[start - 1] == theirs[at - 1] != _BREAK:
+            start, at = start - 1, at - 1
+        end, at = place + 1, spot[1] + 1
+        while end < len(lines) and at < len(theirs) and lines[end] == theirs[at] != _BREAK:
+            end, at = end + 1, at + 1
+        return start, end

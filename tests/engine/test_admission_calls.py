@@ -10,7 +10,7 @@ from tests.engine.sessions import outputs
 from tests.engine.test_admission_gate import let_in
 from tests.histories.messages import assistant, result, tool, user
 
-from kompakt.engine.admission.headings import heading
+from kompakt.engine.admission.calls import heading
 from kompakt.engine.context.context import Context
 from kompakt.model.messages import ToolCall
 

@@ -10,7 +10,7 @@ from tests.judges import FORMATS
 
 import kompakt
 from kompakt import render
-from kompakt.engine.compaction.compact import Order, compact, drive
+from kompakt.engine.compaction.compact import CompactionOrder, compact, run_sync
 from kompakt.engine.compaction.fit import largest_cap
 from kompakt.engine.compaction.policies import policy_named
 from kompakt.engine.ledger.format import HEADING
@@ -154,10 +154,10 @@ def test_something_always_says_that_steps_were_left_out(format: str, policy: str
 def test_tokens_that_are_spared_stay_free() -> None:
     """What a caller appends to the outcome has its room, and the floor that an error names includes it."""
     talk = History([user("Make it work."), *steps(30), user("Go on.")], format="openai-chat")
-    order = Order(budget=kompakt.Budget.of(2_000), policy=policy_named("default"), counter=counter_for(None))
+    order = CompactionOrder(budget=kompakt.Budget.of(2_000), policy=policy_named("default"), counter=counter_for(None))
     for spare in (0, 200, 1_000, 1_800):
-        done = drive(compact(talk, msgspec.structs.replace(order, spare=spare)), may_wait=False)
+        done = run_sync(compact(talk, msgspec.structs.replace(order, spare=spare)), may_wait=False)
         assert done.context.projected_tokens <= 2_000 - spare
     with pytest.raises(kompakt.DoesNotFit) as caught:
-        drive(compact(talk, msgspec.structs.replace(order, spare=2_000)), may_wait=False)
+        run_sync(compact(talk, msgspec.structs.replace(order, spare=2_000)), may_wait=False)
     assert caught.value.budget >= 2_000 and caught.value.floor > 2_000

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from kompakt.engine.recall import Memory
 from kompakt.engine.recall import embeddings as meaning
-from kompakt.engine.recall.dates import asked, asks_when, stamp
-from kompakt.engine.recall.english import IRREGULAR, LIKE, STOP
-from kompakt.engine.recall.names import listed, names
-from kompakt.engine.recall.terms import LIKES, stem, tally, terms
+from kompakt.engine.recall.answer import listed, names
+from kompakt.engine.recall.terms import IRREGULAR, LIKE, LIKES, STOP, asked, asks_when, stamp, stem, tally, terms
 from kompakt.model.messages import Message, Text
 from kompakt.model.tokens import Counter
 
