@@ -48,7 +48,7 @@ class TestUnknownModels:
             for rounds in (2, 3):
                 assert post(gate, "openai-chat", rounds, model="model-of-nobody").status_code == 200
             assert post(gate, "openai-chat", 2, model="gpt-5").status_code == 200
-        said = [one.getMessage() for one in caplog.records if "is not known" in one.getMessage()]
+        said = [one.getMessage() for one in caplog.records if "is unknown" in one.getMessage()]
         assert len(said) == 1
         assert "'model-of-nobody'" in said[0] and "32000 tokens" in said[0]
         assert "--context-window N" in said[0] and "--window MODEL=N" in said[0]
@@ -65,4 +65,4 @@ class TestUnknownModels:
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", **settings) as gate,
         ):
             assert post(gate, "openai-chat", 2, model="model-of-nobody").status_code == 200
-        assert [one for one in caplog.records if "is not known" in one.getMessage()] == []
+        assert [one for one in caplog.records if "is unknown" in one.getMessage()] == []

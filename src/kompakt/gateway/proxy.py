@@ -1,6 +1,6 @@
-"""One request through the gateway: read, found, compacted when due, sent, passed back.
+"""Serve one provider request: read it, match it with stored pivots, compact it if due, send it, return the answer.
 
-Whatever is not a history, or needs nothing done, goes on as the bytes it came as.
+A request that holds no history, or needs no change, is sent with the bytes that the client sent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from starlette.responses import Response
 
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import InputError, UsageError
-from kompakt.gateway import upstream as forwarding
+from kompakt.gateway import upstream as providers
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import request_log
 from kompakt.gateway.http.encodings import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
-from kompakt.gateway.pivots import budget as planning
+from kompakt.gateway.pivots import budget as budgets
 from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
 from kompakt.gateway.pivots.lookup import TRIES
 from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
@@ -45,16 +45,15 @@ from kompakt.wire.overflow import Overflow, failure_in, overflow
 _log = logging.getLogger("kompakt.gateway")
 
 VERSION = "1"
-"""Changes when pivots of earlier versions cannot be gone on from: those are then left alone."""
+"""Part of every hash chain. A new version ignores the pivots of earlier ones."""
 
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 
+MAX_LOGGED = 1_000
+"""Models and sessions remembered as logged; clients can invent any number of names."""
 
-MAX_MODELS = 1_000
-"""Models remembered as unknown; clients can invent any number."""
-
-_FAILURES = (b"error", b"fail", b"base_resp", b"detail")
-"""Words without which the start of an answer with a good status reports no failure."""
+_FAILURE_WORDS = (b"error", b"fail", b"base_resp", b"detail")
+"""The start of a successful answer reports a failure only if it contains one of these words."""
 
 
 class Job(NamedTuple):
@@ -63,134 +62,135 @@ class Job(NamedTuple):
     request: Request
     route: Route
     owner: Owner
-    trail: HashChain
+    chain: HashChain
     policy: Policy
     hidden: HiddenRounds | None = None
     """The recall tool and its rounds, if it is offered."""
 
 
 class RequestPlan(msgspec.Struct):
-    """What is sent for a request."""
+    """What is sent to the provider for a request."""
 
     body: bytes
     size: RequestSize
     budget: Budget
-    standing: Match
+    match: Match
     compaction: str | None = None
-    """The pivot that was first needed for this request."""
+    """The pivot that this request needed first."""
     oversized: bool = False
     """Whether a compaction was due and could not be made."""
 
     def outcome(self, route: Route) -> Disposition:
-        """Say what was done."""
         if route.name == "count_tokens":
             return "counted"
         if self.oversized:
             return "oversized"
         if self.compaction is not None:
             return "compacted"
-        return "fits" if self.standing.found is None else "substituted"
+        return "fits" if self.match.found is None else "substituted"
+
+    def next_attempt(self, chain: HashChain) -> int:
+        """Return the number of the next attempt to cover the whole request with a pivot."""
+        found = self.match.found
+        return found.pivot.attempt + 1 if found is not None and found.at == chain.length else 0
 
 
 class Proxy:
-    """Serves requests that are for a provider."""
+    """Serves provider requests."""
 
     def __init__(
-        self, settings: GatewayConfig, keeping: GatewayStorage, client: httpx.AsyncClient, metrics: Metrics
+        self, settings: GatewayConfig, storage: GatewayStorage, client: httpx.AsyncClient, metrics: Metrics
     ) -> None:
         self._settings = settings
-        self._keeping = keeping
+        self._storage = storage
         self._client = client
         self._metrics = metrics
-        self._trails = HashChains(max_messages=settings.max_messages)
-        self._models = set[str]()
-        """Models whose window is assumed, and that were logged."""
-        self._crowded = set[tuple[str, str]]()
-        """Conversations whose system prompt and tools leave room for few steps, and that were logged."""
+        self._chains = HashChains(max_messages=settings.max_messages)
+        self._logged_models = set[str]()
+        """Models whose window is unknown."""
+        self._logged_sessions = set[tuple[str, str]]()
+        """Sessions whose system prompt and tools leave room for few steps."""
         self._sizes = RequestSizes()
-        self._compacting = PivotMaker(keeping, metrics)
-        self._recall = RecallOffers(keeping, metrics)
-        self._labels = Labels(keeping)
+        self._pivots = PivotMaker(storage, metrics)
+        self._recall = RecallOffers(storage, metrics)
+        self._labels = Labels(storage)
 
     async def __call__(self, request: Request, tenant: Tenant, route: Route) -> Response:
-        """Serve a request."""
         if not route.compacts or request.method != "POST":
-            return await self._untouched(request, route, None, "not-a-conversation")
+            return await self._pass_through(request, route, None, "not-a-conversation")
         body = await read_body(request, self._settings.max_body)
-        job = await self._job(uncompressed(request), tenant, route, body)
+        job = await self._read(uncompressed(request), tenant, route, body)
         if not isinstance(job, Job):
             self._metrics.passes.inc()
-            return await self._untouched(request, route, await request.body(), job)
-        await self._keeping.wait_for_room()
-        standing = await self._stand(job)
-        job = await self._joined(job, standing)
-        plan = await self._within_media(job, await self._plan(job, standing))
-        upstream, plan = await self._sent(job, plan)
+            return await self._pass_through(request, route, await request.body(), job)
+        await self._storage.wait_for_room()
+        match = await self._match(job)
+        job = await self._with_recall(job, match)
+        plan = await self._limit_media(job, await self._plan(job, match))
+        upstream, plan = await self._send(job, plan)
         self._account(job, plan)
-        return await self._answer(job, plan, upstream)
+        return await self._respond(job, plan, upstream)
 
-    async def _ask(self, request: Request, route: Route, body: bytes | None) -> UpstreamResponse:
-        return await forwarding.send(self._client, request, route, self._settings, body)
-
-    async def _untouched(self, request: Request, route: Route, body: bytes | None, reason: Untouched) -> Response:
-        """Pass a request on as it came, and say why."""
-        told = request_log(request)
-        told.outcome, told.untouched = "untouched", reason
+    async def _pass_through(self, request: Request, route: Route, body: bytes | None, reason: Untouched) -> Response:
+        """Send a request unchanged and report the reason."""
+        log = request_log(request)
+        log.outcome, log.untouched = "untouched", reason
         headers = [(OUTCOME_HEADER, "untouched"), (UNTOUCHED_HEADER, reason)]
-        return forwarding.client_response(await forwarding.peek(await self._ask(request, route, body)), headers)
+        upstream = await providers.send(self._client, request, route, self._settings, body)
+        return providers.client_response(await providers.peek(upstream), headers)
 
-    async def _job(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
+    async def _read(self, request: Request, tenant: Tenant, route: Route, body: bytes) -> Job | Untouched:
         """Read a request; return the reason when it holds no history that the gateway can compact."""
         assert route.format is not None
         policy = self._policy(request)
         root = root_of(f"{tenant.source} {tenant.id}", route.format, f"{VERSION} {policy.name}")
         try:
-            trail = await self._trails.read_off_loop(body, route.format, root, named=route.model)
+            chain = await self._chains.read_off_loop(body, route.format, root, named=route.model)
         except InvalidJson as error:
             raise GatewayError(400, str(error), code="invalid_json") from None
         except TooManyMessages as error:
-            message = f"{error}; the gateway's --max-messages allows no more"
+            message = f"{error}; raise the gateway's --max-messages to allow more"
             raise GatewayError(413, message, code="too_many_messages") from None
         except InputError:
-            return "unreadable-message"  # the provider says best what is wrong with it
-        if trail is None:
+            return "unreadable-message"  # the provider describes the error better
+        if chain is None:
             return "no-messages"
-        told = request_log(request)
-        told.model, told.purpose = trail.request.model, purpose_of(trail.request, request.headers)
-        self._note_window(trail.request.model or "")
-        held = trail.request.provider_history
+        log = request_log(request)
+        log.model, log.purpose = chain.request.model, purpose_of(chain.request, request.headers)
+        self._warn_of_unknown_window(chain.request.model or "")
+        held = chain.request.provider_history
         if held is not None:
             return held
-        if self._provider_compacts(trail):
+        if self._provider_compacts(chain):
             return "provider-compaction"
-        if trail.length <= trail.lead:
+        if chain.length <= chain.lead:
             return "no-messages"
-        return Job(request, route, Owner.of(tenant), trail, policy)
+        return Job(request, route, Owner.of(tenant), chain, policy)
 
-    def _note_window(self, model: str) -> None:
-        """Log once that the window of a model is assumed, and how to state it."""
+    def _warn_of_unknown_window(self, model: str) -> None:
+        """Log once per model that its context window is assumed."""
         settings = self._settings
-        if model in self._models or model in settings.windows or settings.context_window is not None:
+        if model in self._logged_models or model in settings.windows or settings.context_window is not None:
             return
-        window = planning.window_for(model, settings)
+        window = budgets.window_for(model, settings)
         if not window.known:
-            if len(self._models) >= MAX_MODELS:
-                self._models.clear()
-            self._models.add(model)
+            if len(self._logged_models) >= MAX_LOGGED:
+                self._logged_models.clear()
+            self._logged_models.add(model)
             _log.warning(
-                "the context window of model %r is not known; %d tokens are assumed. State it with "
-                "--window MODEL=N, or with --context-window N for all models that are not known",
+                "the context window of model %r is unknown; assuming %d tokens. Set it with --window MODEL=N, "
+                "or with --context-window N for all unknown models",
                 model,
                 window.context,
                 extra={"kompakt": {"model": model, "window": window.context}},
             )
 
-    def _provider_compacts(self, trail: HashChain) -> bool:
-        """Tell whether the client asked the provider to compact, at a size that the model can still hold."""
-        at = trail.request.provider_compacts_at
+    def _provider_compacts(self, chain: HashChain) -> bool:
+        """Tell whether the client asked the provider to compact, at a size within the model's window."""
+        at = chain.request.provider_compacts_at
         if at is None:
             return False
-        window = planning.window_for(trail.request.model or "", self._settings).context
+        window = budgets.window_for(chain.request.model or "", self._settings).context
         return not window or at <= window
 
     def _policy(self, request: Request) -> Policy:
@@ -200,79 +200,77 @@ class Proxy:
         except UsageError as error:
             raise GatewayError(400, str(error), code="unknown_policy") from None
 
-    # --- before ---------------------------------------------------------------------------------------------------
+    # --- plan -----------------------------------------------------------------------------------------------------
 
-    async def _stand(self, job: Job) -> Match:
-        """Find what a request stands on."""
+    async def _match(self, job: Job) -> Match:
+        """Find the session and the pivot of a request."""
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
-            raise GatewayError(400, "x-kompakt-session is not the name of a session", code="invalid_session")
-        standing = await self._keeping.match(job.owner, job.trail, named=named or None)
-        return await self._keeping.without_undone(job.owner, job.trail, standing)
+            raise GatewayError(400, "x-kompakt-session is not a valid session name", code="invalid_session")
+        match = await self._storage.match(job.owner, job.chain, named=named or None)
+        return await self._storage.without_undone(job.owner, job.chain, match)
 
-    async def _joined(self, job: Job, standing: Match) -> Job:
-        """Put beside a request what no client sees; an answer that is read is asked for uncompressed."""
+    async def _with_recall(self, job: Job, match: Match) -> Job:
+        """Add the hidden recall rounds. An answer that the gateway reads is requested without compression."""
         settings, counts = self._settings, job.route.name == "count_tokens"
-        pieces = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
-        if settings.recall and not pieces:
-            job = job._replace(hidden=await self._recall.hidden_rounds(job.owner, job.trail, standing, counts=counts))
-        return (
-            job._replace(request=without_compression(job.request)) if job.hidden or settings.report_client_size else job
-        )
+        is_json_stream = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
+        if settings.recall and not is_json_stream:
+            job = job._replace(hidden=await self._recall.hidden_rounds(job.owner, job.chain, match, counts=counts))
+        if job.hidden or settings.report_client_size:
+            job = job._replace(request=without_compression(job.request))
+        return job
 
-    async def _plan(self, job: Job, standing: Match) -> RequestPlan:
-        """Decide what is sent."""
-        plan = self._planned(job, standing)
-        if job.route.name == "count_tokens" or not planning.is_due(plan.budget, plan.size):
+    async def _plan(self, job: Job, match: Match) -> RequestPlan:
+        """Decide what to send; compact if due."""
+        plan = self._plan_with(job, match)
+        if job.route.name == "count_tokens" or not budgets.is_due(plan.budget, plan.size):
             return plan
-        if plan.standing.undone and plan.size.sent <= plan.budget.usable:
-            return plan  # somebody undid the compaction: what fits the window is sent without it
+        if plan.match.undone and plan.size.sent <= plan.budget.usable:
+            return plan  # the user undid the compaction, and the request fits the window without it
         if self._provider_clears(job, plan):
             return plan
-        plan = self._planned(job, await self._keeping.match_uncached(job.owner, job.trail, plan.standing))
-        while planning.is_due(plan.budget, plan.size):
-            at = self._end(job, plan)
-            made = await self._compacted(job, plan, self._terms(job, plan), at)
-            if made is plan or at == job.trail.length:
+        plan = self._plan_with(job, await self._storage.match_uncached(job.owner, job.chain, plan.match))
+        while budgets.is_due(plan.budget, plan.size):
+            at = self._pivot_end(job, plan)
+            made = await self._compact(job, plan, self._terms(job, plan), at)
+            if made is plan or at == job.chain.length:
                 return made
             plan = made
         return plan
 
     def _provider_clears(self, job: Job, plan: RequestPlan) -> bool:
-        """Tell whether the client asked the provider to clear outputs of tools, and what that leaves is not due."""
-        clearing = tool_clearing(job.trail.request)
+        """Tell whether the client asked the provider to clear tool results, and the rest is not due."""
+        clearing = tool_clearing(job.chain.request)
         if clearing is None:
             return False
-        found = plan.standing.found
-        start = found.at if found is not None else job.trail.lead
-        cleared = cleared_tokens(job.trail, start, plan.size.sent, clearing)
-        return not planning.is_due(plan.budget, plan.size._replace(sent=plan.size.sent - cleared))
+        found = plan.match.found
+        start = found.at if found is not None else job.chain.lead
+        cleared = cleared_tokens(job.chain, start, plan.size.sent, clearing)
+        return not budgets.is_due(plan.budget, plan.size._replace(sent=plan.size.sent - cleared))
 
-    async def _within_media(self, job: Job, plan: RequestPlan) -> RequestPlan:
-        """Compact further while the request holds more bytes of media than the settings allow.
+    async def _limit_media(self, job: Job, plan: RequestPlan) -> RequestPlan:
+        """Compact further while the request holds more bytes of media than ``max_media``.
 
         Raises:
-            GatewayError: there is nothing more to leave out.
+            GatewayError: nothing more can be removed.
         """
         most = self._settings.max_media
         if most is None or len(plan.body) <= most:
             return plan
-        while (found := await asyncio.to_thread(media_bytes, plan.body, job.trail.request.format)) > most:
+        while (found := await asyncio.to_thread(media_bytes, plan.body, job.chain.request.format)) > most:
             made = await self._with_less_media(job, plan, most / found)
             if made is None:
                 message = (
                     f"the request holds {found:,} bytes of images, audio and documents; the gateway's --max-media "
-                    f"allows {most:,}; send fewer or smaller ones, or send them by address"
+                    f"allows {most:,}; send fewer or smaller ones, or send them by URL"
                 )
                 raise GatewayError(413, message, code="media_too_large")
             plan = made
         return plan
 
     async def _with_less_media(self, job: Job, plan: RequestPlan, share: float) -> RequestPlan | None:
-        """Plan with a share of the tokens, as media counts in bytes and leaves with its message."""
-        found = plan.standing.found
-        before = found.pivot if found is not None else None
-        attempt = before.attempt + 1 if before is not None and found is not None and found.at == job.trail.length else 0
+        """Compact to a share of the tokens: media leaves together with its message."""
+        attempt = plan.next_attempt(job.chain)
         if attempt >= TRIES:
             return None
         goal = max(2, int(plan.size.sent * share))
@@ -282,82 +280,81 @@ class Proxy:
             reason="more bytes of media than --max-media allows",
             attempt=attempt,
         )
-        made = await self._compacted(job, plan, terms, job.trail.length)
+        made = await self._compact(job, plan, terms, job.chain.length)
         return None if made is plan or len(made.body) >= len(plan.body) else made
 
-    def _end(self, job: Job, plan: RequestPlan) -> int:
-        """Say how many items the next pivot covers: as few as may be enough."""
-        found = plan.standing.found
-        start = found.at if found is not None else job.trail.lead
-        ends = {planning.pivot_end(job.trail, found, plan.size, plan.budget)}
+    def _pivot_end(self, job: Job, plan: RequestPlan) -> int:
+        """Return how many items the next pivot covers: as few as may be enough."""
+        found = plan.match.found
+        start = found.at if found is not None else job.chain.lead
+        ends = {budgets.pivot_end(job.chain, found, plan.size, plan.budget)}
         if job.hidden is not None:
             ends.add(job.hidden.pivot_end(start))
-        return min((end for end in ends if end > start), default=job.trail.length)
+        return min((end for end in ends if end > start), default=job.chain.length)
 
     def _terms(self, job: Job, plan: RequestPlan) -> PivotTerms:
-        found = plan.standing.found
         return PivotTerms(
             budget=plan.budget,
             policy=job.policy,
             reason=f"over {plan.budget.trigger} tokens",
-            learned=planning.learned_limits(found),
-            due=job.trail.length - job.trail.lead,
+            learned=budgets.learned_limits(plan.match.found),
+            due=job.chain.length - job.chain.lead,
         )
 
-    def _planned(self, job: Job, standing: Match) -> RequestPlan:
-        trail, found, hidden = job.trail, standing.found, job.hidden
-        size = self._sizes.of(trail, found)
-        body = trail.request.body
+    def _plan_with(self, job: Job, match: Match) -> RequestPlan:
+        """Build the plan for a match: its pivot, then the items after it with the hidden rounds."""
+        chain, found, hidden = job.chain, match.found, job.hidden
+        size = self._sizes.of(chain, found)
+        body = chain.request.body
         if found is not None or hidden is not None:
-            start = found.at if found is not None else trail.lead
-            sent = move_cache_mark(trail, found.at, found.rendered.sent) if found is not None else ()
-            lead = [trail.request.item(index) for index in range(trail.lead)]
-            behind = trail.request.items(start) if hidden is None else hidden.items(start)
-            body = (trail.request if hidden is None else hidden.body).with_items([*lead, *sent, *behind])
+            start = found.at if found is not None else chain.lead
+            pivot = move_cache_mark(chain, found.at, found.rendered.sent) if found is not None else ()
+            lead = [chain.request.item(index) for index in range(chain.lead)]
+            after = chain.request.items(start) if hidden is None else hidden.items(start)
+            body = (chain.request if hidden is None else hidden.body).with_items([*lead, *pivot, *after])
             size = size if hidden is None else size._replace(sent=size.sent + hidden.extra_tokens(start))
-        plan = RequestPlan(body, size, planning.budget_for(trail, self._settings, found, fixed=size.fixed), standing)
-        if found is not None and found.pivot.due == trail.length - trail.lead:
+        plan = RequestPlan(body, size, budgets.budget_for(chain, self._settings, found, fixed=size.fixed), match)
+        if found is not None and found.pivot.due == chain.length - chain.lead:
             plan.compaction = found.pivot.id
         return plan
 
-    async def _compacted(self, job: Job, plan: RequestPlan, terms: PivotTerms, at: int) -> RequestPlan:
-        """Plan with a new pivot over so many items; where none can be made the request goes as it stands."""
+    async def _compact(self, job: Job, plan: RequestPlan, terms: PivotTerms, at: int) -> RequestPlan:
+        """Plan with a new pivot over the first ``at`` items; return the same plan if none can be made."""
         try:
-            trail = job.trail if at == job.trail.length else job.trail.cut(at)
-            terms = msgspec.structs.replace(terms, tail_tokens=job.trail.cost(at, job.trail.length))
-            standing = await self._compacting.compact(job.owner, trail, plan.standing, terms)
+            chain = job.chain if at == job.chain.length else job.chain.cut(at)
+            terms = msgspec.structs.replace(terms, tail_tokens=job.chain.cost(at, job.chain.length))
+            match = await self._pivots.compact(job.owner, chain, plan.match, terms)
         except InputError as error:
-            _log.warning("sent as it is: %s", error)
+            _log.warning("oversized: no compaction possible, passing the request through: %s", error)
             plan.oversized = True
             return plan
-        self._keeping.cache_match(job.trail, standing)
-        made = self._planned(job, standing)
+        self._storage.cache_match(job.chain, match)
+        made = self._plan_with(job, match)
         made.oversized = 0 < made.budget.window < made.size.sent
-        self._note_room(job, made)
+        self._warn_of_little_room(job, made)
         return made
 
-    def _note_room(self, job: Job, plan: RequestPlan) -> None:
-        """Log once for each conversation that system prompt and tools leave room for few steps."""
-        session = (job.owner.tenant, plan.standing.branch.session)
-        if session in self._crowded:
+    def _warn_of_little_room(self, job: Job, plan: RequestPlan) -> None:
+        """Log once per session that system prompt and tools leave room for few steps."""
+        session = (job.owner.tenant, plan.match.branch.session)
+        if session in self._logged_sessions:
             return
-        warning = planning.room_warning(job.trail, plan.budget, plan.size)
+        warning = budgets.room_warning(job.chain, plan.budget, plan.size)
         if warning is not None:
-            if len(self._crowded) >= MAX_MODELS:
-                self._crowded.clear()
-            self._crowded.add(session)
+            if len(self._logged_sessions) >= MAX_LOGGED:
+                self._logged_sessions.clear()
+            self._logged_sessions.add(session)
             _log.warning("session %s: %s", session[1], warning, extra={"kompakt": {"session": session[1]}})
 
-    # --- to the provider ------------------------------------------------------------------------------------------
+    # --- send -----------------------------------------------------------------------------------------------------
 
-    async def _sent(self, job: Job, plan: RequestPlan) -> tuple[UpstreamResponse, RequestPlan]:
-        """Send; after an overflow send less, as long as there is less to send."""
+    async def _send(self, job: Job, plan: RequestPlan) -> tuple[UpstreamResponse, RequestPlan]:
+        """Send the request. After an overflow, compact further and send it again, up to ``TRIES`` times."""
         tries = 0
         while True:
             tries += 1
-            upstream = await forwarding.peek(
-                await self._ask(job.request, job.route, plan.body), announced=job.route.name == "responses"
-            )
+            upstream = await providers.send(self._client, job.request, job.route, self._settings, plan.body)
+            upstream = await providers.peek(upstream, announced=job.route.name == "responses")
             found = self._overflow(job, upstream)
             smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
             if smaller is None:
@@ -368,60 +365,56 @@ class Proxy:
             plan = smaller
 
     def _overflow(self, job: Job, upstream: UpstreamResponse) -> Overflow | None:
-        """Tell whether the provider says that the request was too long; what the model says is never read for it."""
+        """Return the overflow that the provider reports. Text of the model is never taken for one."""
         if job.route.name == "count_tokens":
             return None
         if upstream.status >= 400:
-            return overflow(upstream.words(), status=upstream.status)
+            return overflow(upstream.text(), status=upstream.status)
         encoded = "content-encoding" in upstream.response.headers
-        if not encoded and not any(word in upstream.read for word in _FAILURES):
+        if not encoded and not any(word in upstream.read for word in _FAILURE_WORDS):
             return None
-        failure = failure_in(upstream.words())
+        failure = failure_in(upstream.text())
         return None if failure is None else overflow(failure)
 
     async def _smaller(self, job: Job, plan: RequestPlan, found: Overflow) -> RequestPlan | None:
-        """Plan with less; ``None`` when there is nothing more to leave out."""
-        standing = plan.standing
-        before = standing.found.pivot if standing.found is not None else None
-        covers_all = standing.found is not None and standing.found.at == job.trail.length
-        attempt = before.attempt + 1 if before is not None and covers_all else 0
+        """Compact after an overflow; return ``None`` when nothing more can be removed."""
+        attempt = plan.next_attempt(job.chain)
         if attempt >= TRIES:
             return None
-        known = planning.learned_limits(standing.found)
-        budget, learned = planning.budget_after_overflow(plan.budget, found, plan.size.sent, known)
-        terms = PivotTerms(
+        known = budgets.learned_limits(plan.match.found)
+        budget, learned = budgets.budget_after_overflow(plan.budget, found, plan.size.sent, known)
+        terms = msgspec.structs.replace(
+            self._terms(job, plan),
             budget=budget,
-            policy=job.policy,
-            reason="the provider found it too long",
+            reason="the provider reported an overflow",
             learned=learned,
             attempt=attempt,
-            due=job.trail.length - job.trail.lead,
         )
-        made = await self._compacted(job, plan, terms, job.trail.length)
+        made = await self._compact(job, plan, terms, job.chain.length)
         return None if made is plan or made.size.sent >= plan.size.sent else made
 
-    # --- back to the client ---------------------------------------------------------------------------------------
+    # --- respond --------------------------------------------------------------------------------------------------
 
-    async def _answer(self, job: Job, plan: RequestPlan, upstream: UpstreamResponse) -> Response:
-        """Pass an answer on; where the model may recall, or the size is told otherwise, read it first."""
+    async def _respond(self, job: Job, plan: RequestPlan, upstream: UpstreamResponse) -> Response:
+        """Pass an answer on. Read it first if the model may call recall, or if its reported usage changes."""
         extra_input = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
         if upstream.status >= 400 or (job.hidden is None and not extra_input):
-            return forwarding.client_response(upstream, self._headers(job, plan))
+            return providers.client_response(upstream, self._headers(job, plan))
         assert job.route.format is not None
 
         async def send_again() -> UpstreamResponse:
             nonlocal plan
-            again, plan = await self._sent(job, self._planned(job, plan.standing))
+            again, plan = await self._send(job, self._plan_with(job, plan.match))
             return again
 
         def room() -> int:
-            now = self._planned(job, plan.standing)
+            now = self._plan_with(job, plan.match)
             return now.budget.usable - now.size.sent if now.budget.window else MAX_ROOM
 
         exchange = Exchange(
             owner=job.owner,
-            chain=job.trail,
-            branch=plan.standing.branch,
+            chain=job.chain,
+            branch=plan.match.branch,
             protocol=PROTOCOLS[job.route.format],
             hidden=job.hidden,
             send_again=send_again,
@@ -432,38 +425,34 @@ class Proxy:
         )
         return await self._recall.rounds.respond(exchange, upstream)
 
-    # --- afterwards -----------------------------------------------------------------------------------------------
-
     def _account(self, job: Job, plan: RequestPlan) -> None:
-        """Count, and record what was said behind the answer."""
+        """Update the metrics, record the request in the background, and prepare a pivot that is nearly due."""
         self._metrics.tokens_before.inc(plan.size.given)
         self._metrics.tokens_after.inc(plan.size.sent)
-        if plan.standing.found is None:
+        found = plan.match.found
+        if found is None:
             self._metrics.passes.inc()
-        if plan.standing.degraded is not None:
+        if plan.match.degraded is not None:
             self._metrics.degraded.inc()
             return
-        self._keeping.record_later(job.owner, job.trail, plan.standing.branch)
-        self._labels.put(job.owner, plan.standing.branch, job.trail, job.request.headers)
-        if (
-            planning.is_nearly_due(plan.budget, plan.size)
-            and plan.compaction is None
-            and job.route.name != "count_tokens"
-        ):
-            found = plan.standing.found
-            if planning.pivot_end(job.trail, found, plan.size, plan.budget) == job.trail.length:
-                self._compacting.prepare(job.owner, job.trail, plan.standing, self._terms(job, plan))
+        self._storage.record_later(job.owner, job.chain, plan.match.branch)
+        self._labels.put(job.owner, plan.match.branch, job.chain, job.request.headers)
+        if plan.compaction is not None or job.route.name == "count_tokens":
+            return
+        is_nearly_due = budgets.is_nearly_due(plan.budget, plan.size)
+        if is_nearly_due and budgets.pivot_end(job.chain, found, plan.size, plan.budget) == job.chain.length:
+            self._pivots.prepare(job.owner, job.chain, plan.match, self._terms(job, plan))
 
     def _headers(self, job: Job, plan: RequestPlan) -> list[tuple[str, str]]:
         outcome = request_log(job.request).outcome = plan.outcome(job.route)
         headers = [
             (OUTCOME_HEADER, outcome),
-            ("x-kompakt-session", plan.standing.branch.session),
+            ("x-kompakt-session", plan.match.branch.session),
             ("x-kompakt-tokens-before", str(plan.size.given)),
             ("x-kompakt-tokens-after", str(plan.size.sent)),
         ]
         if plan.compaction is not None:
             headers.append(("x-kompakt-compaction", plan.compaction))
-        if plan.standing.degraded is not None:
-            headers.append(("x-kompakt-degraded", plan.standing.degraded))
+        if plan.match.degraded is not None:
+            headers.append(("x-kompakt-degraded", plan.match.degraded))
         return headers

@@ -61,7 +61,7 @@ class UpstreamResponse(NamedTuple):
         """The provider's status."""
         return self.response.status_code
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the text of what was read, decompressed up to a limit; empty when it cannot be read."""
         applied = encodings.listed(self.response.headers.get("content-encoding", ""))
         decoded = encodings.decode_prefix(self.read, applied, MAX_ERROR)
