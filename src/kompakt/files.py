@@ -1,7 +1,7 @@
-"""Read a history from a file, whatever kind of file it is, and write one without ever leaving half of it.
+"""Read a history from a file of any known kind, and write files atomically.
 
-JSON request bodies and message lists, one message a line, and the recordings that ``wire.transcripts`` knows. What
-cannot be read is refused in one line that names the file and the position.
+Known kinds: JSON request bodies and message lists, one message per line, and the recordings of ``wire.transcripts``. An
+unreadable file raises one error that names the file and the position.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kompakt.wire.transcripts.transcript import decode_value
 SQLITE = b"SQLite format 3\0"
 
 MAX_HEAD = 200
-"""Lines looked at to tell what kind of file this is."""
+"""Lines checked to recognise the kind of a file."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What a file held."""
+    """The content of a file."""
 
     name: str
     payload: Json
@@ -40,16 +40,16 @@ class Loaded(msgspec.Struct, frozen=True):
     format: str | None = None
     transcript: Transcript | None = None
     sessions: tuple[str, ...] = ()
-    """Names of all sessions in the file, when it holds more than one; ``FILE#NAME`` selects one."""
+    """Names of all sessions if the file has more than one; ``FILE#NAME`` selects one."""
     data: bytes = b""
     """The bytes of a transcript that can be written back."""
 
 
 def load(source: str | Path) -> Loaded:
-    """Read a file, or standard input for ``-``; ``FILE#NAME`` is one session of a file that holds several.
+    """Read a file, or standard input for ``-``; ``FILE#NAME`` selects one session of several.
 
     Raises:
-        UnreadableFile: it holds no history; the text names file and position.
+        UnreadableFile: the file contains no history; the message names file and position.
     """
     name, session = _split(source)
     shown = "standard input" if name == "-" else name
@@ -59,10 +59,10 @@ def load(source: str | Path) -> Loaded:
 
 
 def load_all(source: str | Path) -> list[Transcript]:
-    """Read every session of a recording; the list is empty when the file is no recording but a request body.
+    """Read every session of a recording; the list is empty when the file is a request body.
 
     Raises:
-        UnreadableFile: it cannot be read; the text names file and position.
+        UnreadableFile: the file cannot be read; the message names file and position.
     """
     name, _ = _split(source)
     if _begins(name, SQLITE):
@@ -72,17 +72,17 @@ def load_all(source: str | Path) -> list[Transcript]:
 
 
 def decode(data: bytes, name: str, *, session: str | None = None) -> Loaded:
-    """Read what a file holds; ``name`` is what errors call it, ``session`` selects one of several.
+    """Decode the content of a file; errors call it ``name``, and ``session`` selects one of several.
 
     Raises:
-        UnreadableFile: it holds no history; the text names file and position.
+        UnreadableFile: the data contains no history; the message names file and position.
     """
     document = _document(data, name)
     if kind_of(document) is not None:
         loaded = _chosen(name, read(document), session)
         return msgspec.structs.replace(loaded, data=data)
     if session is not None:
-        raise UnreadableFile(f"{name}: holds one history and no sessions; leave #{session} out")
+        raise UnreadableFile(f"{name}: contains one history and no sessions; remove #{session}")
     if not document.is_lines:
         return Loaded(name, document.value)
     messages: list[Json] = []
@@ -93,15 +93,15 @@ def decode(data: bytes, name: str, *, session: str | None = None) -> Loaded:
 
 
 def is_writable(loaded: Loaded) -> bool:
-    """Tell whether a file is a transcript that can be written back."""
+    """Return whether a file is a transcript that can be written back."""
     return loaded.transcript is not None and loaded.transcript.kind in WRITERS
 
 
 def rewrite(loaded: Loaded, repaired: Json) -> bytes:
-    """Write a transcript again so that it says what its repaired body says.
+    """Return the bytes of a transcript that match its repaired body.
 
     Raises:
-        UnreadableFile: it is no transcript, or one of a kind that is only read.
+        UnreadableFile: the file is not a transcript, or one of a kind that is only read.
     """
     transcript = loaded.transcript
     if transcript is None or transcript.kind not in WRITERS:
@@ -113,7 +113,7 @@ def rewrite(loaded: Loaded, repaired: Json) -> bytes:
 
 
 def _split(source: str | Path) -> tuple[str, str | None]:
-    """Take the name of a session off a path; a file that is really called that comes first."""
+    """Split the session name off a path; an existing file with ``#`` in its name takes precedence."""
     name, separator, session = str(source).rpartition("#")
     if not separator or not session or not name or Path(str(source)).exists():
         return str(source), None
@@ -121,7 +121,7 @@ def _split(source: str | Path) -> tuple[str, str | None]:
 
 
 def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
-    """Select a session by name or number; the first one when none is named."""
+    """Select a session by name or number; by default the first one."""
     names = [one.name for one in found]
     if session is None:
         index = 0
@@ -131,7 +131,7 @@ def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
         index = int(session) - 1
     else:
         some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        raise UnreadableFile(f"{name}: there is no session {session!r}; there are {len(names)}: {some}")
+        raise UnreadableFile(f"{name}: no session {session!r}; the file has {len(names)}: {some}")
     chosen = found[index]
     return Loaded(name, history(chosen), chosen.format, chosen, tuple(names) if len(names) > 1 else ())
 
@@ -143,7 +143,7 @@ def _document(data: bytes, name: str) -> Document:
         raise UnreadableFile(f"{name}: the file is empty")
     if b"\0" in data[:4096].partition(b"\n")[0] or data[:4] in (b"\x89PNG", b"%PDF"):
         at = max(data.find(b"\0"), 0)
-        raise UnreadableFile(f"{name}: byte {at}: a binary file (or not UTF-8), no JSON")
+        raise UnreadableFile(f"{name}: byte {at}: a binary file or not UTF-8; expected JSON")
     if _is_lines(data):
         if kind_of(decode_lines(_head(data, MAX_HEAD))) is not None:
             return decode_lines(data.splitlines())
@@ -162,12 +162,12 @@ def _begins(name: str, magic: bytes) -> bool:
     try:
         with Path(name).open("rb") as file:
             return file.read(len(magic)) == magic
-    except (OSError, ValueError):  # what is wrong with the file is said when it is read
+    except (OSError, ValueError):  # reading the file reports the error
         return False
 
 
 def _opencode_sessions(name: str) -> Json:
-    """Read the sessions of an opencode database as ``opencode export`` writes them, the newest first."""
+    """Read the sessions of an opencode database in the shape of ``opencode export``, newest first."""
     import sqlite3  # late: only this kind of file needs it
 
     try:
@@ -178,7 +178,7 @@ def _opencode_sessions(name: str) -> Json:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"session", "message", "part"} <= tables:
             raise UnreadableFile(
-                f"{name}: a SQLite database that opencode did not write; a store of kompakt is named sqlite:///{name}"
+                f"{name}: a SQLite database, but not of opencode; open a store of kompakt as sqlite:///{name}"
             )
         parts: dict[str, list[Json]] = {}
         for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
@@ -199,7 +199,7 @@ def _opencode_sessions(name: str) -> Json:
 
 
 def _loose(data: object) -> Json:
-    """Decode a column; one that is no JSON holds nothing."""
+    """Decode a column; ``None`` when it is not JSON."""
     try:
         return decode_value(data.encode() if isinstance(data, str) else bytes(cast("Any", data)))[0]
     except (ValueError, TypeError, RecursionError):
@@ -215,17 +215,17 @@ def _bytes(source: str, name: str) -> bytes:
         raise UnreadableFile(f"{name}: is a directory; name a file in it") from None
     except OSError as error:
         raise UnreadableFile(f"{name}: {error.strerror or error}") from None
-    except ValueError as error:  # a path that no file can have, such as one with a NUL in it
+    except ValueError as error:  # an invalid path, such as one with a NUL byte
         raise UnreadableFile(f"{name!r}: {error}") from None
 
 
 def _decode(data: bytes, name: str) -> tuple[Json, bool]:
-    """Decode one JSON value and tell whether every character is as it was written; only recordings may have others."""
+    """Decode one JSON value and return whether all characters were valid; only recordings may have others."""
     try:
         value, exact = decode_value(data)
         if exact or kind_of(Document(value=value)) is not None:
             return value, exact
-    except (ValueError, RecursionError):  # said below, with its position
+    except (ValueError, RecursionError):  # reported below with its position
         pass
     try:
         return _decoded(data), True
@@ -236,11 +236,11 @@ def _decode(data: bytes, name: str) -> tuple[Json, bool]:
 
 
 def _decoded(data: bytes) -> Json:
-    """Decode JSON; half of a surrogate pair stays, for a check to report.
+    """Decode JSON; lone surrogates stay, so that ``check`` reports them.
 
     Raises:
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
+        ValueError: the data is not JSON.
+        RecursionError: the data is nested too deeply.
     """
     try:
         return msgspec.json.decode(data)
@@ -252,7 +252,7 @@ def _decoded(data: bytes) -> Json:
 
 
 def _position(data: bytes, reason: str) -> str:
-    """Say where JSON goes wrong, in lines and columns."""
+    """Return the line and column where JSON is invalid."""
     found = re.search(r"\(byte (\d+)\)", reason)
     if found:
         return f"{_line_and_column(data, int(found[1]))}: {reason}"
@@ -273,11 +273,11 @@ def _line_and_column(data: bytes, at: int) -> str:
     return f"line {number} column {at - line_start + 1}"
 
 
-# --- one record a line -------------------------------------------------------------------------------------------
+# --- one record per line -------------------------------------------------------------------------------------------
 
 
 def _is_lines(data: bytes) -> bool:
-    """Tell whether the first line is a whole JSON object and another follows."""
+    """Return whether the first line is a complete JSON object and another follows."""
     first, _, rest = data.lstrip().partition(b"\n")
     if not rest.strip() or not first.startswith(b"{"):
         return False
@@ -287,7 +287,7 @@ def _is_lines(data: bytes) -> bool:
 
 
 def _whole(data: bytes) -> bool:
-    """Tell whether this is one JSON value; characters that no text can hold may be in it."""
+    """Return whether the data is one JSON value; invalid characters are allowed."""
     try:
         decode_value(data)
     except (ValueError, RecursionError):
@@ -317,20 +317,20 @@ def _decode_line(line: bytes, number: int, name: str) -> Json:
 
 
 def encode(value: Json) -> bytes:
-    """Write JSON for people to read, with a line end."""
+    """Return indented JSON with a line end."""
     try:
         return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    except UnicodeEncodeError:  # half of a surrogate pair can only be written as an escape
+    except UnicodeEncodeError:  # a lone surrogate can only be written as an escape
         return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
 
 
 def write(path: str | Path, data: bytes) -> None:
-    """Put data into a file: all of it or none, whatever interrupts; ``-`` is standard output.
+    """Write a file atomically; ``-`` is standard output.
 
-    A link is followed, an existing file keeps its mode, and what is no file (a pipe, a device) is written to as it is.
+    Links are followed, an existing file keeps its mode, and pipes or devices are written directly.
 
     Raises:
-        UnreadableFile: the place cannot be written to.
+        UnreadableFile: the path cannot be written.
     """
     if str(path) == "-":
         sys.stdout.buffer.write(data)
@@ -361,10 +361,10 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def history(transcript: Transcript) -> History:
-    """Parse a transcript's request body; messages keep the ids and flags that no request carries.
+    """Parse the request body of a transcript; messages keep ids and flags that a request does not have.
 
     Raises:
-        InputError: it is nested too deeply.
+        InputError: the body is nested too deeply.
     """
     wire = WIRES[transcript.format]
     body = plain(transcript.body, "transcript").value

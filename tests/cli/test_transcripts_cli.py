@@ -72,7 +72,7 @@ class TestSessions:
         assert "2 sessions; reading i1; select another with output.jsonl#i2" in kom("check", name).err
         done = kom("count", f"{name}#i2")
         assert (done.code, done.err) == (0, "")
-        refused(kom("check", f"{name}#i9"), "there is no session 'i9'")
+        refused(kom("check", f"{name}#i9"), "no session 'i9'")
 
 
 class TestCheck:

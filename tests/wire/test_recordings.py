@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sqlite3
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +114,14 @@ def spoil(value: Any, data: st.DataObject) -> None:
 class TestSeveralSessions:
     def test_the_first_is_read_and_others_are_named(self) -> None:
         """By the name that the file gives them, or by number."""
-        name, content = SAMPLES["tau-bench"]
+        name, content = deepcopy(SAMPLES["tau-bench"])
         content[1]["traj"][1] = {"role": "user", "content": "something else"}
         found = files.decode(encode(name, content), name)
         assert found.sessions == ("task-0.trial-0", "task-1.trial-0")
         assert found.transcript is not None and found.transcript.name == "task-0.trial-0"
         assert "something else" in words(loaded(content, name, "task-1.trial-0"))
         assert "something else" in words(loaded(content, name, "2"))
-        with pytest.raises(UnreadableFile, match="there is no session 'task-9'; there are 2: task-0"):
+        with pytest.raises(UnreadableFile, match="no session 'task-9'; the file has 2: task-0"):
             loaded(content, name, "task-9")
 
     def test_a_session_is_part_of_a_path(self, tmp_path: Path) -> None:
@@ -259,7 +260,7 @@ class TestOpencode:
         with sqlite3.connect(tmp_path / "a.db") as db:
             db.execute("CREATE TABLE x (y)")
         db.close()
-        with pytest.raises(UnreadableFile, match="opencode did not write; a store of kompakt is named sqlite:///"):
+        with pytest.raises(UnreadableFile, match="but not of opencode; open a store of kompakt as sqlite:///"):
             files.load(tmp_path / "a.db")
 
     def test_states_of_calls_and_summaries(self) -> None:

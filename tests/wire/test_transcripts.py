@@ -145,7 +145,7 @@ class TestClaudeCode:
         changed = {**records[0], "message": {"role": "user", "content": "other"}}
         transcript = read(lines(*records, *records, changed))
         assert [m["content"] for m in messages(transcript)] == ["go", "other"]
-        assert transcript.skipped == (Skipped(2, "the same record once more, uuid u0", "TF-3"),)
+        assert transcript.skipped == (Skipped(2, "a repeated record, uuid u0", "TF-3"),)
 
     def test_broken_lines_are_skipped_and_reported(self) -> None:
         """A torn line, a bare value and a record without a message cost only themselves."""

@@ -1,7 +1,7 @@
 """Problems, changes and repairs: the results of checking and repairing a history.
 
-A problem always has the code of the contract rule it breaks; a change always says what was done where, so that a
-repair can be read, doubted and undone.
+A problem has the code of the rule it breaks. A change states its action and its place, so that a repair can be
+reviewed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:  # type checkers know a default, so that ``Repair`` alone is a type; Python does from 3.13 on
+if TYPE_CHECKING:  # a default makes ``Repair`` alone a type; Python supports defaults from 3.13 on
     from typing_extensions import TypeVar
 
     Shape = TypeVar("Shape", bound=Sequence[Any] | Mapping[str, Any], default=Any)
@@ -37,12 +37,12 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that a repair did."""
+    """One change that a repair made."""
 
     code: str
     action: Action
     path: str
-    """Where it stood in the payload that was given."""
+    """The path in the given payload."""
     message: str
 
     def __str__(self) -> str:
@@ -50,14 +50,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Repair(msgspec.Struct, Generic[Shape], frozen=True):
-    """A repaired payload and what was done to it; the payload given is untouched."""
+    """A repaired payload and its changes; the given payload is not modified."""
 
     payload: Shape
     changes: tuple[Change, ...]
     remaining: tuple[Problem, ...] = ()
-    """Problems that no repair can solve without guessing."""
+    """Problems that cannot be repaired without guessing."""
 
     @property
     def changed(self) -> bool:
-        """Tell whether anything was done."""
+        """Return whether the repair changed anything."""
         return bool(self.changes)

@@ -1,11 +1,10 @@
-"""Lone surrogates: halves of a character that no request may carry.
+"""Lone surrogates: halves of a UTF-16 pair, which no request may contain (TX-1).
 
-Writers that cut text by UTF-16 units leave half of a pair behind. It can be written as a JSON escape, but no provider
-reads it back: the whole request is refused. So the rule holds for every format and for every text of a request, the
-names of fields included.
+Programs that cut text by UTF-16 units leave them behind. JSON can write them as an escape, but providers reject the
+whole request. So the rule applies to every format and every text of a request, including field names.
 
-Known from: Anthropic answers 400 "The request body is not valid JSON: no low surrogate in string", DeepSeek "lone
-leading surrogate in hex escape"; Python cannot even encode such a request as UTF-8.
+Sources: Anthropic answers 400 "The request body is not valid JSON: no low surrogate in string", DeepSeek "lone leading
+surrogate in hex escape". Python cannot encode such a request as UTF-8.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.problems import Change, Problem
 
 _SIGNATURES = ("signature", "thoughtSignature", "thought_signature")
-"""What proves the text beside it or inside it; it no longer holds once that text changes."""
+"""Signatures of the text beside or inside them; a changed text makes them invalid."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
 def problems(items: Sequence[Json], body: JsonObject | None, key: str) -> list[Problem]:
-    """List the texts of a request that hold half of a surrogate pair; ``key`` names the field of the messages."""
-    message = "half of a surrogate pair is no character; every provider refuses the request"
+    """List the texts of a request that contain a lone surrogate; ``key`` is the field of the messages."""
+    message = "a lone surrogate is not a character; every provider rejects the request"
     return [Problem("TX-1", path, message) for path in _paths(items, body, key)]
 
 
 def repair(
     items: Sequence[Json], body: JsonObject | None, key: str
 ) -> tuple[Sequence[Json], JsonObject | None, list[Change]]:
-    """Join halves that stand side by side and replace the others by U+FFFD; a changed text loses its signature."""
+    """Join adjacent halves and replace the others with U+FFFD; a changed text loses its signature."""
     changes = [
-        Change("TX-1", "replaced", path, "half of a surrogate pair is now a replacement character")
+        Change("TX-1", "replaced", path, "a lone surrogate is now a replacement character")
         for path in _paths(items, body, key)
     ]
     if not changes:
         return items, body, changes
-    mended = [_mended(item) if _is_broken(item) else item for item in items]
+    repaired = [_repaired(item) if _is_broken(item) else item for item in items]
     if body is None:
-        return mended, None, changes
-    beside = {_whole(name): value if name == key else _mended(value) for name, value in body.items()}
-    if isinstance(beside.get(key), str):  # the whole input may be one text
-        beside[key] = mended[0]
-    return mended, beside, changes
+        return repaired, None, changes
+    beside = {_joined(name): value if name == key else _repaired(value) for name, value in body.items()}
+    if isinstance(beside.get(key), str):  # the whole input may be one string
+        beside[key] = repaired[0]
+    return repaired, beside, changes
 
 
 def _paths(items: Sequence[Json], body: JsonObject | None, key: str) -> Iterator[str]:
@@ -69,36 +68,36 @@ def _is_broken(value: Json) -> bool:
 
 def _places(value: Json, path: str) -> Iterator[str]:
     if isinstance(value, str):
-        if _whole(value) != value:
+        if _joined(value) != value:
             yield path
     elif isinstance(value, dict):
         for name, inner in cast("dict[str, Any]", value).items():
-            if _whole(name) != name:
-                yield f"{path}.{_whole(name)}"
-            yield from _places(inner, f"{path}.{_whole(name)}")
+            if _joined(name) != name:
+                yield f"{path}.{_joined(name)}"
+            yield from _places(inner, f"{path}.{_joined(name)}")
     elif isinstance(value, list):
         for i, inner in enumerate(cast("list[Any]", value)):
             yield from _places(inner, f"{path}[{i}]")
 
 
-def _mended(value: Json) -> Json:
-    """Copy what has to change of a value; what has not stays the same object."""
+def _repaired(value: Json) -> Json:
+    """Return a value without lone surrogates; unchanged parts stay the same objects."""
     if isinstance(value, str):
-        return value if value.isascii() else _whole(value)
+        return value if value.isascii() else _joined(value)
     if isinstance(value, list):
         entries = cast("list[Any]", value)
-        listed = [_mended(inner) for inner in entries]
+        listed = [_repaired(inner) for inner in entries]
         return value if all(one is other for one, other in zip(listed, entries, strict=True)) else listed
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
-    made = {_whole(name): _mended(inner) for name, inner in fields.items()}
+    made = {_joined(name): _repaired(inner) for name, inner in fields.items()}
     if made.keys() == fields.keys() and all(made[name] is inner for name, inner in fields.items()):
         return value
     return {name: inner for name, inner in made.items() if name not in _SIGNATURES}
 
 
-def _whole(text: str) -> str:
+def _joined(text: str) -> str:
     """Return a text without lone surrogates; the same object when it has none."""
     try:
         text.encode()

@@ -1,7 +1,7 @@
-"""Anthropic Messages: blocks, results inside user messages, signed thinking.
+"""Parse and render Anthropic messages.
 
-Invariant: parts and content blocks stand one to one, so a part's index is its block's. Thinking is kept byte-equal
-or removed whole; nothing here ever edits it. Rules AN-1 to AN-27 are in ``anthropic_rules``.
+Invariant: parts and content blocks correspond one to one, so the index of a part is that of its block. Thinking stays
+byte-equal or is removed as a whole; nothing here edits it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONTRACT = Contract(
     starts_with_user=True,
     ends_with_assistant=False,
     prefix_rule="strip-all",
-    # AN-7 gives the characters; no length is documented, 64 is what Bedrock takes of the same ids.
+    # AN-7 documents the characters but no length; Bedrock accepts 64 for the same ids.
     ids=IdRule(pattern=r"[a-zA-Z0-9_-]+", max_length=64, scope="request"),
     max_cache_breakpoints=MAX_BREAKPOINTS,
     empty_text=False,
@@ -59,7 +59,7 @@ HOSTED_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 
 def parse(items: Sequence[Json], body: JsonObject | None) -> History:
-    """Read a list of messages, with the request body they came in.
+    """Parse a list of messages and the request body around it.
 
     Raises:
         MalformedPayload: a value has a type that no message can have there.
@@ -96,14 +96,14 @@ def _parse_message(raw: Json, index: int) -> Message:
 
 
 def parse_block(block: JsonObject, path: str) -> Part:
-    """Read one content block."""
+    """Parse one content block."""
     kind = text_at(block, "type", path)
     if kind == "text":
         return Text(text_at(block, "text", path), block)
     if kind == "tool_use" or kind in HOSTED_CALLS:
         call_id, name = text_at(block, "id", path), text_at(block, "name", path)
         caller = block.get("caller")
-        fixed = type(caller) is dict and caller.get("type") != "direct"  # called by code that Anthropic runs
+        fixed = type(caller) is dict and caller.get("type") != "direct"  # called by code that runs on the server
         return ToolCall(call_id, name, block.get("input"), kind != "tool_use", raw=block, fixed=fixed)
     if kind.endswith("tool_result"):
         return _parse_result(block, path)
@@ -157,7 +157,7 @@ def _parse_media(block: JsonObject) -> Media:
 
 
 def render(message: Message) -> list[Json]:
-    """Write one message; what nobody edited comes out as it came in."""
+    """Render one message; an unedited one is returned as it was parsed."""
     if message.raw is not None and not message.edited:
         return [message.raw]
     shell: JsonObject = message.raw if type(message.raw) is dict else {}
@@ -168,7 +168,7 @@ def render(message: Message) -> list[Json]:
 
 
 def build_block(part: Part) -> JsonObject | None:
-    """Write one content block; ``None`` for reasoning that this provider did not sign."""
+    """Render one content block; ``None`` for reasoning that this provider did not sign."""
     match part:
         case Text(text, raw, edited):
             kept: JsonObject = raw if type(raw) is dict else {}

@@ -1,7 +1,7 @@
-"""AWS Bedrock Converse: messages of blocks, each block an object with the one key that names its kind.
+"""Parse and render Bedrock Converse messages; the only key of each block names its kind.
 
-Invariant: a message nobody edited renders as the very object it was parsed from; signed and redacted reasoning is
-passed on whole or not at all. Blobs are base64 text in JSON and bytes in boto3; both are read. Rules BR-1 to BR-8.
+Invariant: an unedited message renders as the object it was parsed from. Signed and redacted reasoning stays whole or
+is dropped. Binary data is base64 text in JSON and bytes in boto3; both are accepted.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from kompakt.wire.fields import an_object, as_object, blocks_at, model_of, text_
 FORMAT = "bedrock"
 
 MAX_ID = 64
-"""Longest toolUseId, and longest name of a tool (BR-7)."""
+"""Characters of a toolUseId and of a tool name (BR-7)."""
 
 MAX_CACHE_POINTS = 4
-"""What Claude and Nova take in one request; Converse itself sets no limit."""
+"""Cache points per request that Claude and Nova accept; Converse itself sets no limit."""
 
 CONTRACT = Contract(
     format=FORMAT,
@@ -59,18 +59,18 @@ CONTRACT = Contract(
 _APART = msgspec.structs.replace(CONTRACT, merges_results=False)
 
 _MIXES = re.compile(r"anthropic|claude|amazon\.nova")
-"""Models that take words beside tool results; which others do is not documented (BR-5)."""
+"""Models that accept other content beside tool results; which others do is not documented (BR-5)."""
 
 
 def mixes(model: str | None) -> bool:
-    """Tell whether a model takes words beside tool results."""
+    """Return whether a model accepts other content beside tool results."""
     return model is None or bool(_MIXES.search(model))
 
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 HOSTED = "server_tool_use"
-"""The type of a toolUse that Bedrock runs itself; its result stands in the same message."""
+"""The type of a toolUse that Bedrock runs itself; its result is in the same message."""
 
 _MIMES = {
     "pdf": "application/pdf",
@@ -92,7 +92,7 @@ _MEDIA: dict[str, _MediaKind] = {"image": "image", "audio": "audio", "video": "v
 
 
 def parse(items: Sequence[Json], body: JsonObject | None) -> History:
-    """Read a list of messages, with the request body they came in.
+    """Parse a list of messages and the request body around it.
 
     Raises:
         MalformedPayload: a value has a type that no message can have there.
@@ -127,7 +127,7 @@ def _parse_message(raw: Json, index: int) -> Message:
 
 
 def kind_of(block: JsonObject) -> str:
-    """Name the kind of a block; empty when it has none. boto3 writes unused kinds as null in some versions."""
+    """Return the kind of a block, empty when it has none; some versions of boto3 write unused kinds as null."""
     for key, value in block.items():
         if value is not None:
             return key
@@ -135,7 +135,7 @@ def kind_of(block: JsonObject) -> str:
 
 
 def _parse_block(block: JsonObject, path: str, hosted: set[str] | None) -> Part:
-    """Read one block; ``hosted`` are the tool uses of this assistant message that Bedrock runs itself."""
+    """Parse one block; ``hosted`` collects the tool uses of this message that Bedrock runs itself."""
     kind = kind_of(block)
     value: Any = block.get(kind)
     if kind == "text":
@@ -178,7 +178,7 @@ def _parse_result(block: JsonObject, result: JsonObject, path: str, hosted: set[
 
 
 def output_of(content: Sequence[JsonObject]) -> str:
-    """Read what a tool answered: its texts, and its values as JSON text."""
+    """Return the output of a tool: its texts, and its values as JSON."""
     return "\n".join(text for text in map(_output_text, content) if text)
 
 
@@ -228,9 +228,9 @@ def _parse_media(block: JsonObject, kind: str, value: JsonObject) -> Media:
 
 
 def render(message: Message) -> list[Json]:
-    """Write one message; what nobody edited comes out as it came in.
+    """Render one message; an unedited one is returned as it was parsed.
 
-    A message of which nothing can be said here (another provider's reasoning alone) gives no message at all.
+    A message that Converse cannot express (only reasoning of another provider) gives no message.
     """
     if message.raw is not None and not message.edited:
         return [message.raw]
@@ -245,7 +245,7 @@ def render(message: Message) -> list[Json]:
 
 
 def build_part(part: Part) -> JsonObject | None:
-    """Write one part; ``None`` when Converse has no words for it."""
+    """Render one part; ``None`` when Converse cannot express it."""
     match part:
         case Text(text, raw, edited):
             return raw if raw is not None and not edited else {**(raw or {}), "text": text}
@@ -289,10 +289,10 @@ def _build_result(result: ToolResult) -> JsonObject | None:
 
 
 def _build_content(result: ToolResult) -> list[JsonObject]:
-    """Write an output with its media; an error must say something (BR-6)."""
-    said = [{"text": result.output}] if result.output.strip() else []
-    shown = [part.raw if part.raw is not None else _build_media(part) for part in result.media]
-    return [*said, *shown] or ([{"text": NO_OUTPUT}] if result.is_error else [])
+    """Build the content of a result with its media; an error needs content (BR-6)."""
+    texts = [{"text": result.output}] if result.output.strip() else []
+    media = [part.raw if part.raw is not None else _build_media(part) for part in result.media]
+    return [*texts, *media] or ([{"text": NO_OUTPUT}] if result.is_error else [])
 
 
 def _build_media(part: Media) -> JsonObject:

@@ -1,10 +1,8 @@
-"""Google Gemini generateContent: contents of parts, each part one kind of data.
+"""Parse and render Gemini contents; each part has one kind of data.
 
-Invariant: a content nobody edited renders as the very object it was parsed from, and a signed part is never changed:
-it stays byte-equal, or loses its signature together with the words that were signed. Keys are read in both spellings
-(``functionCall``, ``function_call``) and written in the one found. Rules GE-1 to GE-9.
-
-Calls may come without an id; then the function's name pairs them, in order of occurrence.
+Invariant: an unedited content renders as the object it was parsed from. A signed part is never changed: it stays
+byte-equal, or loses its signature together with the signed text. Keys are read in both spellings (``functionCall``,
+``function_call``) and written in the one found. Calls may have no id; then they pair by function name, in order.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
 }
-"""Whose voice a role is; Gemini itself takes user and model only (GE-7), older SDKs wrote more."""
+"""Known role names. Gemini itself accepts only user and model (GE-7); older SDKs wrote others."""
 
 SIGNATURES = ("thoughtSignature", "thought_signature")
 
@@ -82,16 +80,16 @@ _KINDS = {
 }
 
 KEYS = frozenset(_KINDS)
-"""The keys of a part that hold data."""
+"""The keys of a part that contain data."""
 
 CODE = "executableCode"
-"""What pairs code with its result: the two alternate, their ids are optional."""
+"""The pairing key of code and its result: they alternate, and their ids are optional."""
 
 _OUTPUT_KEYS = ("output", "result", "error", "content")
 
 
 def kind_of(part: JsonObject) -> tuple[str, str]:
-    """Name the kind of data that a part holds and the key it holds it under; both empty when unknown."""
+    """Return the kind of data in a part and its key; both are empty when unknown."""
     for key, value in part.items():
         if value is not None and key in _KINDS:
             return _KINDS[key], key
@@ -99,12 +97,12 @@ def kind_of(part: JsonObject) -> tuple[str, str]:
 
 
 def signature_of(part: JsonObject) -> Json:
-    """Return the signature of a part, in whichever spelling; falsy when there is none."""
+    """Return the signature of a part in either spelling; falsy when there is none."""
     return part.get(SIGNATURES[0]) or part.get(SIGNATURES[1])
 
 
 def hosted_key(kind: str, value: JsonObject) -> str:
-    """Return what pairs a call that Gemini runs itself with its result."""
+    """Return the key that pairs a call that Gemini runs itself with its result."""
     if kind in (CODE, "codeExecutionResult"):
         return CODE
     return str(value.get("id") or value.get("toolType") or value.get("tool_type") or "")
@@ -114,7 +112,7 @@ def hosted_key(kind: str, value: JsonObject) -> str:
 
 
 def parse(items: Sequence[Json], body: JsonObject | None) -> History:
-    """Read a list of contents, with the request body they came in.
+    """Parse a list of contents and the request body around it.
 
     Raises:
         MalformedPayload: a value has a type that no content can have there.
@@ -146,16 +144,16 @@ def _parse_system(body: JsonObject | None) -> list[Message]:
 
 
 class _Open(NamedTuple):
-    """A call that no response has answered yet."""
+    """A call without a response so far."""
 
     run: int
     id: str
     named: bool
-    """Whether the wire gave the id; otherwise it is the function's name."""
+    """Whether the id comes from the wire; otherwise it is the function name."""
 
 
 class _Calls:
-    """Finds the call that a response answers: by id where both have one, else by name, the newest run first."""
+    """Finds the call that a response answers: by id where both have one, else by name in the newest answer first."""
 
     __slots__ = ("_names", "_open", "_run")
 
@@ -165,11 +163,11 @@ class _Calls:
         self._run = 0
 
     def begin_run(self) -> None:
-        """Note that the model starts another answer."""
+        """Start another answer of the model."""
         self._run += 1
 
     def expect(self, name: str, call_id: str) -> str:
-        """Note a call and return the id that pairs it."""
+        """Register a call and return its pairing id."""
         self._names[call_id] = name
         self._open.setdefault(name, []).append(_Open(self._run, call_id or name, bool(call_id)))
         return call_id or name
@@ -177,8 +175,8 @@ class _Calls:
     def answer(self, name: str, call_id: str) -> str:
         """Return the id of the call that a response answers.
 
-        A response that no call waits for has the empty id when it cannot answer any: names repeat, so the name alone
-        would take it for a second answer to an older call.
+        A response without an open call gets the empty id when its name was used before: the name alone would make it a
+        second answer to an older call.
         """
         if call_id and call_id in self._names:
             called = self._names[call_id]
@@ -248,7 +246,7 @@ def _parse_response(part: JsonObject, value: JsonObject, path: str, calls: _Call
 
 
 def output_of(response: Json) -> str:
-    """Read what a function answered: its one text, else the whole as JSON text."""
+    """Return the output of a function: its only text, else the whole response as JSON."""
     if type(response) is dict and len(response) == 1:
         ((key, value),) = response.items()
         if key in _OUTPUT_KEYS and type(value) is str:
@@ -293,7 +291,7 @@ def _media_kind(mime: str) -> Literal["image", "audio", "video", "document", "fi
 
 
 def _parse_hosted(part: JsonObject, kind: str, value: JsonObject) -> Part:
-    """Read a call that Gemini ran itself, or its result; both stand in the model's own content."""
+    """Parse a call that Gemini ran itself, or its result; both are in a content of the model."""
     pairs_by = hosted_key(kind, value)
     name = "code_execution" if pairs_by == CODE else str(value.get("toolType") or value.get("tool_type") or "")
     if kind in (CODE, "toolCall"):
@@ -308,9 +306,9 @@ def _parse_hosted(part: JsonObject, kind: str, value: JsonObject) -> Part:
 
 
 def render(message: Message) -> list[Json]:
-    """Write one message; what nobody edited comes out as it came in.
+    """Render one message; an unedited one is returned as it was parsed.
 
-    A message of which nothing can be said here (another provider's reasoning alone) gives no content at all.
+    A message that Gemini cannot express (only reasoning of another provider) gives no content.
     """
     if message.raw is not None and not message.edited:
         return [message.raw]
@@ -323,7 +321,7 @@ def render(message: Message) -> list[Json]:
 
 
 def build_part(part: Part) -> JsonObject | None:
-    """Write one part; ``None`` when Gemini has no words for it."""
+    """Render one part; ``None`` when Gemini cannot express it."""
     match part:
         case Text(text, raw, edited):
             return raw if raw is not None and not edited else {**_unsigned(raw or {}), "text": text}
@@ -342,7 +340,7 @@ def build_part(part: Part) -> JsonObject | None:
 
 
 def _unsigned(raw: JsonObject) -> JsonObject:
-    """Copy a part that is about to change without its signature, which would no longer hold."""
+    """Copy a part without its signature, which an edit makes invalid."""
     return {key: value for key, value in raw.items() if key not in SIGNATURES}
 
 
@@ -387,7 +385,7 @@ def _build_result(result: ToolResult) -> JsonObject | None:
 
 
 def _build_response(result: ToolResult, was: Json) -> JsonObject:
-    """Put an output under the key that the response had it under, if there was one."""
+    """Build a response with the output under its previous key, if there was one."""
     key = "error" if result.is_error else "output"
     if type(was) is dict and len(was) == 1 and next(iter(was)) in _OUTPUT_KEYS:
         key = next(iter(was))

@@ -1,7 +1,6 @@
-"""OpenAI Chat Completions: the format most servers speak.
+"""Parse and render OpenAI Chat Completions messages.
 
-Invariant: a message nobody edited renders as the very object it was parsed from. Rules OC-1 to OC-9; under
-``strict`` also the portable ones of compatible servers (Mistral MI-1 to MI-7, DeepSeek DS-1, a user message VL-2).
+Invariant: an unedited message renders as the object it was parsed from.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kompakt.wire.fields import an_array, an_object, blocks_at, compact_json, da
 FORMAT = "openai-chat"
 
 MAX_ID = 40
-"""Longest id of a call (OC-4); some relays take 64, the API itself 40."""
+"""Characters of a call id (OC-4). Some relays accept 64, the API itself 40."""
 
 CONTRACT = Contract(
     format=FORMAT,
@@ -58,7 +57,7 @@ _ROLES: dict[str, Role] = {
 
 
 def parse(items: Sequence[Json], body: JsonObject | None) -> History:
-    """Read a list of messages, with the request body they came in.
+    """Parse a list of messages and the request body around it.
 
     Raises:
         MalformedPayload: a value has a type that no message can have there.
@@ -92,7 +91,7 @@ def _parse_message(raw: Json, index: int) -> Message:
 
 
 def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], path: str) -> tuple[Part, ...]:
-    """Add what only an assistant message has: reasoning, a refusal, calls."""
+    """Add the parts that only an assistant message has: reasoning, a refusal, calls."""
     reasoning = raw.get("reasoning_content", raw.get("reasoning"))
     if type(reasoning) is str:
         parts = (Reasoning(reasoning), *parts)
@@ -115,7 +114,7 @@ def _parse_call(call: JsonObject, path: str) -> ToolCall:
         call_id = text_at(call, "id", path)
     name = text_at(function, "name", f"{path}.{kind}")
     given = function.get("arguments", function.get("input"))
-    return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # Gemini signs its calls there
+    return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # the signature of a Gemini call
 
 
 def _parse_result(raw: JsonObject, content: Json, index: int) -> ToolResult:
@@ -153,9 +152,9 @@ def _parse_block(block: JsonObject) -> Part:
 
 
 def render(message: Message) -> list[Json]:
-    """Write one message; what nobody edited comes out as it came in.
+    """Render one message; an unedited one is returned as it was parsed.
 
-    Several results in one message become several messages: this format carries one each.
+    Several results in one message become several messages, because a tool message has exactly one.
     """
     if message.raw is not None and not message.edited:
         return [message.raw]
@@ -163,7 +162,7 @@ def render(message: Message) -> list[Json]:
     if message.role != "assistant" and results:
         rest = tuple(part for part in message.parts if type(part) is not ToolResult)
         shell = message.raw if message.role == "tool" else None
-        if shell is None:  # a tool message takes words only, so pictures follow as the user's
+        if shell is None:  # a tool message takes only text, so media follow in a user message
             rest = (*[item for result in results for item in result.media], *rest)
         spoken = [_build(Message("user", rest))] if rest else []
         return [*[_build_result(result, shell) for result in results], *spoken]
@@ -201,12 +200,12 @@ def _build(message: Message) -> JsonObject:
 
 
 def _is_field(part: Text, raw: JsonObject) -> bool:
-    """Tell whether a text is the message's refusal field, which stays where it is."""
+    """Return whether a text is the refusal field of the message, which stays in place."""
     return type(part.raw) is dict and part.raw.get("type") == "refusal" and raw.get("refusal") == part.text
 
 
 def _joined(content: list[Json], message: Message) -> Json:
-    """Choose between a string and blocks, as the message had it."""
+    """Return the content as a string or as blocks, like the message had it."""
     if not content:
         return None if any(type(part) is ToolCall for part in message.parts) else ""
     was_blocks = type(message.raw) is dict and type(message.raw.get("content")) is list
@@ -227,7 +226,7 @@ def _build_call(call: ToolCall) -> JsonObject:
 
 
 def is_custom(call: JsonObject) -> bool:
-    """Tell whether a call is for a custom tool, which takes any text and not JSON."""
+    """Return whether a call is for a custom tool, which takes any text instead of JSON."""
     return call.get("custom") is not None and call.get("function") is None
 
 

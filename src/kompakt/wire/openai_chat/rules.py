@@ -1,7 +1,7 @@
-"""What OpenAI Chat Completions refuses, and how such a history is repaired.
+"""Rules of OpenAI Chat Completions (OC-1 to OC-9) and the repair of histories that break them.
 
-One pass over the wire form finds every problem; repairs go through the parsed messages, so what is right is not
-touched. The portable rules of compatible servers are in ``portable``.
+Problems are found in one pass over the wire form. Repair works on the parsed messages, so valid messages are not
+touched. ``compatible`` has the additional rules of other servers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Part, Text, ToolCall, ToolResult
 from kompakt.model.pairs import PartPlace
 from kompakt.wire.fields import compact_json
-from kompakt.wire.openai_chat import compatible as portable
+from kompakt.wire.openai_chat import compatible as compatible
 from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, is_custom
 from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.problems import Change, Problem
 
 _NO_SYSTEM = ("o1-mini", "o1-preview")
-"""Reasoning models from before the developer role; they refuse system messages (OC-9, from memory, unverified)."""
+"""Reasoning models from before the developer role, which reject system messages (OC-9, not verified)."""
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = False) -> list[Problem]:
-    """List every place where OpenAI would refuse these messages, in order."""
+    """List every place where OpenAI would reject these messages, in order."""
     found: list[Problem] = []
     if not items:
         found.append(Problem("OC-6", "messages", "there is no message; a request needs at least one", False))
@@ -44,39 +44,43 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
         caller = -1
         if type(raw.get("content")) is not str or role not in _ROLES:
             _check_content(raw, i, report)
-        if role == "function" and not (i and _asks(items[i - 1], raw)):
-            report(Problem("OC-2", f"messages[{i}]", "a function message must answer the call right before it"))
+        if role == "function" and not (i and _is_answered_by(items[i - 1], raw)):
+            report(Problem("OC-2", f"messages[{i}]", "a function message must directly follow its function_call"))
         if "tool_calls" in raw and role in _ROLES:
             calls = calls_of(raw)
             if calls:
                 caller = i
                 _check_calls(calls, i, known, report)
             elif raw["tool_calls"] is not None:
-                message = "a list of calls needs at least one" if role == "assistant" else "only the assistant calls"
+                message = (
+                    "tool_calls must not be empty"
+                    if role == "assistant"
+                    else "only an assistant message has tool_calls"
+                )
                 report(Problem("OC-6", f"messages[{i}].tool_calls", message))
     if known:
         _check_answered(known, caller, report)
     _check_model(items, body, report)
     if strict:
-        found.extend(portable.problems(items, body))
+        found.extend(compatible.problems(items, body))
     return found
 
 
 def calls_of(raw: JsonObject) -> list[JsonObject]:
-    """List the calls of a message: only the assistant makes any."""
+    """Return the calls of an assistant message; other messages have none."""
     return raw.get("tool_calls") or [] if raw["role"] == "assistant" else []
 
 
 def _check_result(raw: JsonObject, i: int, caller: int, known: dict[str, bool], report: Any) -> None:
     call_id = raw.get("tool_call_id") or ""
     if caller < 0:
-        message = "a tool message must answer a call of the assistant message right before it"
+        message = "a tool message must follow an assistant message with its call"
         report(Problem("OC-2", f"messages[{i}]", message))
     elif call_id not in known:
         message = f"tool_call_id {call_id!r} is not among the calls of messages[{caller}]"
         report(Problem("OC-3", f"messages[{i}].tool_call_id", message))
     elif known[call_id]:
-        report(Problem("OC-3", f"messages[{i}].tool_call_id", f"call {call_id!r} is answered a second time"))
+        report(Problem("OC-3", f"messages[{i}].tool_call_id", f"call {call_id!r} has a second result"))
     else:
         known[call_id] = True
     if type(raw.get("content")) is not str:
@@ -86,7 +90,7 @@ def _check_result(raw: JsonObject, i: int, caller: int, known: dict[str, bool], 
 def _check_answered(known: dict[str, bool], caller: int, report: Any) -> None:
     for call_id, answered in known.items():
         if not answered:
-            message = f"no tool message answers call {call_id!r} directly behind it"
+            message = f"no tool message answers call {call_id!r} directly after it"
             report(Problem("OC-1", f"messages[{caller}].tool_calls", message))
 
 
@@ -97,17 +101,17 @@ def _check_calls(calls: list[Any], i: int, known: dict[str, bool], report: Any) 
             size = f"has {len(call_id)} characters, the limit is {MAX_ID}" if call_id else "is missing"
             report(Problem("OC-4", f"messages[{i}].tool_calls[{j}].id", f"the id of this call {size}"))
         if call_id in known:
-            message = f"id {call_id!r} names two calls of one message"
+            message = f"two calls of one message have the id {call_id!r}"
             report(Problem("OC-3", f"messages[{i}].tool_calls[{j}].id", message))
         known[call_id] = False
         path = f"messages[{i}].tool_calls[{j}]"
         if call.get("type", "function") != _type_of(call):
-            report(Problem("OC-8", f"{path}.type", f"the type of this call is {_type_of(call)!r}"))
+            report(Problem("OC-8", f"{path}.type", f"the type of this call must be {_type_of(call)!r}"))
         if _type_of(call) == "custom":
             if type(call["custom"].get("input")) is not str:
                 report(Problem("OC-8", f"{path}.custom.input", "the input of a custom tool must be a string"))
         elif type((call.get("function") or {}).get("arguments")) is not str:
-            report(Problem("OC-8", f"{path}.function.arguments", "arguments must be a string that holds JSON"))
+            report(Problem("OC-8", f"{path}.function.arguments", "arguments must be a string of JSON"))
 
 
 def _type_of(call: JsonObject) -> str:
@@ -117,19 +121,19 @@ def _type_of(call: JsonObject) -> str:
 def _check_content(raw: JsonObject, i: int, report: Any) -> None:
     role = raw["role"]
     if role not in _ROLES:
-        report(Problem("OC-7", f"messages[{i}].role", f"there is no role {role!r}", False))
+        report(Problem("OC-7", f"messages[{i}].role", f"unknown role {role!r}", False))
         return
     content = raw.get("content")
     if content is None:
-        if not _speaks(raw):
+        if not _is_complete(raw):
             message = "content may be null only on an assistant message with calls"
             report(Problem("OC-5", f"messages[{i}].content", message))
     elif content == []:
-        report(Problem("OC-6", f"messages[{i}].content", "a list of content parts needs at least one"))
+        report(Problem("OC-6", f"messages[{i}].content", "a list of content parts must not be empty"))
 
 
-def _speaks(raw: JsonObject) -> bool:
-    """Tell whether a message says something without content: the assistant's calls and its voice."""
+def _is_complete(raw: JsonObject) -> bool:
+    """Return whether a message is complete without content: it has calls or audio."""
     return raw["role"] == "assistant" and any(raw.get(key) for key in ("tool_calls", "function_call", "audio"))
 
 
@@ -138,26 +142,26 @@ def _check_model(items: Sequence[Json], body: JsonObject | None, report: Any) ->
     if type(model) is str and model.startswith(_NO_SYSTEM):
         for i, raw in enumerate(items):
             if raw["role"] in ("system", "developer"):
-                report(Problem("OC-9", f"messages[{i}].role", f"{model} takes no {raw['role']} message"))
+                report(Problem("OC-9", f"messages[{i}].role", f"{model} accepts no {raw['role']} message"))
 
 
 # --- repair ------------------------------------------------------------------------------------------------------
 
 
 def repair(history: History, *, strict: bool = False) -> tuple[list[Message], list[Change]]:
-    """Repair a history so that OpenAI accepts it; say what was done."""
+    """Repair the messages of a history and list the changes."""
     changes: list[Change] = []
     model = history.model or ""
     messages = [_repair_message(message, i, model, changes) for i, message in enumerate(history)]
     messages = list(_repair_functions(messages, changes))
     masked = [_masked(message) for message in messages]
     originals = {id(seen): message for seen, message in zip(masked, messages, strict=True)}
-    paired, more = repair_pairs(masked, portable.pair_rules(PAIR_RULES) if strict else PAIR_RULES, _path)
+    paired, more = repair_pairs(masked, compatible.pair_rules(PAIR_RULES) if strict else PAIR_RULES, _path)
     changes += more
     messages = [originals.get(id(message)) or _unmasked(message) for message in paired]
     if strict:
-        messages, ported = portable.repair(messages, history.model)
-        changes += ported
+        messages, more_changes = compatible.repair(messages, history.model)
+        changes += more_changes
     return messages, changes
 
 
@@ -167,15 +171,17 @@ def _repair_message(message: Message, i: int, model: str, changes: list[Change])
     if raw["role"] not in _ROLES:
         return message
     if raw["role"] in ("system", "developer") and model.startswith(_NO_SYSTEM):
-        changes.append(Change("OC-9", "replaced", f"{path}.role", f"{model} takes it as a user message"))
+        changes.append(
+            Change("OC-9", "replaced", f"{path}.role", f"now a user message, because {model} accepts no other")
+        )
         raw = {**raw, "role": "user"}
         message = msgspec.structs.replace(message, role="user", raw=raw)
     if raw.get("tool_calls") is not None and not calls_of(raw):
-        changes.append(Change("OC-6", "stripped", f"{path}.tool_calls", "there is no call in it"))
+        changes.append(Change("OC-6", "stripped", f"{path}.tool_calls", "it contains no call"))
         raw = {key: value for key, value in raw.items() if key != "tool_calls"}
         message = msgspec.structs.replace(message, raw=raw)
     content = raw.get("content")
-    if content == [] or (content is None and not _speaks(raw)):
+    if content == [] or (content is None and not _is_complete(raw)):
         code = "OC-6" if content == [] else "OC-5"
         changes.append(Change(code, "replaced", f"{path}.content", "now an empty string"))
         message = msgspec.structs.replace(message, raw={**raw, "content": ""})
@@ -185,12 +191,12 @@ def _repair_message(message: Message, i: int, model: str, changes: list[Change])
 
 
 def _is_legacy(part: Part, raw: JsonObject) -> bool:
-    """Tell the single function_call of the older API, which has no id and is answered by a function message."""
+    """Return whether a call is the ``function_call`` of the older API: no id, answered by a function message."""
     return type(part) is ToolCall and part.raw is raw.get("function_call")
 
 
 def _is_misshapen(call: ToolCall, raw: JsonObject) -> bool:
-    """Tell whether a call has the wrong type, or an input that is no text."""
+    """Return whether a call has the wrong type or an input that is not a string."""
     if _is_legacy(call, raw):
         return False
     return type(call.input) is not str or call.raw.get("type", "function") != _type_of(call.raw)
@@ -199,45 +205,49 @@ def _is_misshapen(call: ToolCall, raw: JsonObject) -> bool:
 def _reshaped(part: Part, raw: JsonObject, path: str, changes: list[Change]) -> Part:
     if type(part) is not ToolCall or not _is_misshapen(part, raw):
         return part
-    changes.append(Change("OC-8", "replaced", f"{path}.tool_calls", f"call {part.id!r} now has a type and a text"))
+    changes.append(
+        Change("OC-8", "replaced", f"{path}.tool_calls", f"call {part.id!r} now has its type and a string of arguments")
+    )
     given = part.input if type(part.input) is str else compact_json({} if part.input is None else part.input)
     return msgspec.structs.replace(part, input=given, raw={**part.raw, "type": _type_of(part.raw)}, edited=True)
 
 
 def _repair_functions(messages: Sequence[Message], changes: list[Change]) -> Sequence[Message]:
-    """Put each function message of the older API right behind its call; drop one that no call waits for."""
+    """Move each function message of the older API directly after its call; drop it without one."""
     waiting: dict[str, list[int]] = {}
-    behind: dict[int, Message] = {}
+    after: dict[int, Message] = {}
     moved: set[int] = set()
     for i, message in enumerate(messages):
         if not _is_function(message):
-            name = _asked(message.raw)
+            name = _called_function(message.raw)
             answered = (
-                i + 1 < len(messages) and _is_function(messages[i + 1]) and _asks(message.raw, messages[i + 1].raw)
+                i + 1 < len(messages)
+                and _is_function(messages[i + 1])
+                and _is_answered_by(message.raw, messages[i + 1].raw)
             )
             if name is not None and not answered:
                 waiting.setdefault(name, []).append(i)
             continue
-        if i and _asks(messages[i - 1].raw, message.raw):
+        if i and _is_answered_by(messages[i - 1].raw, message.raw):
             continue
         moved.add(i)
         calls = waiting.get(message.raw.get("name") or "")
         if calls:
-            behind[calls.pop()] = message
-            changes.append(Change("OC-2", "moved", f"messages[{i}]", "a function message goes right behind its call"))
+            after[calls.pop()] = message
+            changes.append(Change("OC-2", "moved", f"messages[{i}]", "a function message directly follows its call"))
         else:
-            changes.append(Change("OC-2", "dropped", f"messages[{i}]", "no function call waits for this message"))
+            changes.append(Change("OC-2", "dropped", f"messages[{i}]", "no function call is open for this message"))
     if not moved:
         return messages
     out: list[Message] = []
     for i, message in enumerate(messages):
         out += [] if i in moved else [message]
-        out += [behind[i]] if i in behind else []
+        out += [after[i]] if i in after else []
     return out
 
 
 class _Masked(Opaque, frozen=True, gc=False):
-    """Hides a call or a result of the older API: those pair by place, not by id."""
+    """Hides a call or a result of the older API from pair repair: they pair by position, not by id."""
 
     part: Part = Text("")
 
@@ -260,14 +270,14 @@ def _is_function(message: Message) -> bool:
     return type(message.raw) is dict and message.raw.get("role") == "function"
 
 
-def _asks(raw: Json, function: JsonObject) -> bool:
-    """Tell whether a message makes the older kind of call that this function message answers."""
-    name = _asked(raw)
+def _is_answered_by(raw: Json, function: JsonObject) -> bool:
+    """Return whether a message makes the call of the older API that this function message answers."""
+    name = _called_function(raw)
     return name is not None and name == (function.get("name") or "")
 
 
-def _asked(raw: Json) -> str | None:
-    """Name the function of the older kind of call, where a message makes that call alone."""
+def _called_function(raw: Json) -> str | None:
+    """Return the function name of a call of the older API if it is the only call of the message."""
     if type(raw) is not dict or raw["role"] != "assistant" or raw.get("tool_calls"):
         return None
     call: object = raw.get("function_call")

@@ -1,8 +1,7 @@
-"""OpenAI Responses: a flat list of items, of which every one is a message here.
+"""Parse and render OpenAI Responses items; each item is one message here.
 
-Invariant: an item nobody edited renders as the very object it was parsed from, and an encrypted item is kept
-byte-equal or not at all. Adjacent items of the model are one answer. Rules OR-1 to OR-12 are in
-``openai_responses_rules``.
+Invariant: an unedited item renders as the object it was parsed from, and an encrypted item stays byte-equal or is
+dropped. Adjacent items of the model are one answer.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, json_t
 FORMAT = "openai-responses"
 
 MAX_CALL_ID = 64
-"""Longest call_id (OR-8)."""
+"""Characters of a call_id (OR-8)."""
 
 CONTRACT = Contract(
     format=FORMAT,
@@ -47,26 +46,27 @@ CONTRACT = Contract(
 )
 
 SERVER = "server:"
-"""Begins the ids of pairs that the server makes by itself, so that none is taken for the client's. A tool search that
-ran on the server has no call_id at all; its neighbour answers it."""
+"""Prefix of the ids of pairs that the server makes itself, so that they never match a call of the client. A tool search
+that ran on the server has no call_id; the next item answers it.
+"""
 
 FIXED_OUTPUTS = frozenset({"computer_call_output", "tool_search_output", "mcp_approval_response"})
-"""Outputs that are no text: a screenshot, found tools, a verdict. A shorter text cannot stand in their place."""
+"""Outputs that are not text: a screenshot, found tools, an approval. A shorter text cannot replace them."""
 
 BLANK = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
 )
-"""One blank pixel: the output of a computer call must be a screenshot, so it can be blanked but not left out."""
+"""A blank pixel: the output of a computer call must be a screenshot, so it can be blanked but not removed."""
 
 
 class CallShape(NamedTuple):
-    """Where a kind of call keeps its parts."""
+    """The fields of one call type."""
 
     name: str | None
-    """The tool's fixed name, or ``None`` where the item carries one."""
+    """The fixed name of the tool; ``None`` where the item has a name."""
     input: str
     hosted: bool = False
-    """The provider runs it, and the item's own id names it."""
+    """The provider runs it; the id of the item identifies it."""
 
 
 CALLS: dict[str, CallShape] = {
@@ -98,12 +98,12 @@ OUTPUTS: dict[str, str] = {
     "program_output": "result",
     "mcp_approval_response": "reason",
 }
-"""Items that answer a call, with the field that holds what was answered."""
+"""Items that answer a call, and the field of their output."""
 
 ANSWERED_BY: dict[str, tuple[str, ...]] = {
     "function_call": ("function_call_output",),
     "custom_tool_call": ("custom_tool_call_output",),
-    "local_shell_call": ("local_shell_call_output", "function_call_output"),  # Codex answers it as a function
+    "local_shell_call": ("local_shell_call_output", "function_call_output"),  # Codex answers it like a function
     "shell_call": ("shell_call_output",),
     "apply_patch_call": ("apply_patch_call_output",),
     "computer_call": ("computer_call_output",),
@@ -111,7 +111,7 @@ ANSWERED_BY: dict[str, tuple[str, ...]] = {
     "program": ("program_output",),
     "mcp_approval_request": ("mcp_approval_response",),
 }
-"""Calls with the items that may answer them, the usual one first."""
+"""Calls and the items that may answer them, the usual one first."""
 
 INNER_OUTPUTS: dict[str, str] = {
     "mcp_call": "output",
@@ -119,18 +119,18 @@ INNER_OUTPUTS: dict[str, str] = {
     "file_search_call": "results",
     "image_generation_call": "result",
 }
-"""Hosted calls that carry their own output."""
+"""Hosted calls that contain their own output, and its field."""
 
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 _STEERING = frozenset({"compaction_trigger", "configuration_update", "additional_tools"})
-"""Items that set something and say nothing."""
+"""Items that configure the request and have no content."""
 
 _OWN_OPAQUE = _STEERING | {"compaction", "item_reference"}
 
 
 def kind_of(raw: Json) -> str:
-    """Name the type of an item; one with a role alone is a message, one with an id alone a reference."""
+    """Return the type of an item; without one, a role means a message and an id alone means a reference."""
     item: JsonObject = raw
     if type(raw) is not dict:
         return "text"
@@ -141,7 +141,7 @@ def kind_of(raw: Json) -> str:
 
 
 def fields(raw: Json) -> JsonObject:
-    """Give an object as it is, and anything else as an object without fields."""
+    """Return an object, and an empty one for any other value."""
     item: JsonObject = raw
     return item if type(raw) is dict else {}
 
@@ -150,7 +150,7 @@ def fields(raw: Json) -> JsonObject:
 
 
 def parse(items: Sequence[Json], body: JsonObject | None) -> History:
-    """Read a list of items, with the request body they came in.
+    """Parse a list of items and the request body around it.
 
     Raises:
         MalformedPayload: a value has a type that no item can have there.
@@ -170,7 +170,7 @@ def parse(items: Sequence[Json], body: JsonObject | None) -> History:
 
 
 def parse_item(raw: Json, path: str) -> Message:
-    """Read one item as one message.
+    """Parse one item as one message.
 
     Raises:
         MalformedPayload: a value has a type that no item can have there.
@@ -232,9 +232,9 @@ def _parse_image(block: JsonObject) -> Media:
 
 
 def _parse_reasoning(raw: JsonObject, path: str) -> Reasoning:
-    said = [text_of(blocks_at(raw, key, path)) for key in ("summary", "content")]
+    texts = [text_of(blocks_at(raw, key, path)) for key in ("summary", "content")]
     blob = raw.get("encrypted_content")
-    text = "\n".join(filter(None, said))
+    text = "\n".join(filter(None, texts))
     return Reasoning(text, blob if type(blob) is str else None, bool(blob) and not text, raw)
 
 
@@ -271,7 +271,7 @@ def _input_key(raw: JsonObject, kind: str) -> str:
 
 
 def _parse_inner(raw: JsonObject, kind: str, call: ToolCall) -> ToolResult | None:
-    """Read the output that a hosted call carries itself."""
+    """Parse the output that a hosted call contains itself."""
     value: Any = raw.get(INNER_OUTPUTS[kind])
     error: Any = raw.get("error")
     if not value and not error:
@@ -303,15 +303,15 @@ def _parse_output(raw: JsonObject, kind: str, path: str) -> ToolResult:
 
 
 def _link_key(raw: JsonObject, kind: str) -> str:
-    """Name the field by which an output finds its call."""
+    """Return the field that links an output to its call."""
     if kind == "mcp_approval_response":
         return "approval_request_id"
-    # The documented local shell output has no call_id: its id is the call's.
+    # The documented local shell output has no call_id; its id is that of the call.
     return "id" if kind == "local_shell_call_output" and not raw.get("call_id") else "call_id"
 
 
 def _read_output(raw: JsonObject, kind: str, path: str) -> tuple[str, tuple[Media, ...]]:
-    """Read an output that is not plain text."""
+    """Parse an output that is not plain text."""
     field = OUTPUTS[kind]
     if kind == "computer_call_output" and raw.get(field) is not None:
         return "", (_parse_image(an_object(raw[field], f"{path}.{field}")),)
@@ -327,9 +327,9 @@ def _read_output(raw: JsonObject, kind: str, path: str) -> tuple[str, tuple[Medi
 
 
 def render(message: Message) -> list[Json]:
-    """Write one message; what nobody edited comes out as it came in.
+    """Render one message; an unedited one is returned as it was parsed.
 
-    A message of another provider may become several items: its words, and each call and result by itself.
+    A message of another provider may become several items: its text, and each call and result.
     """
     if message.raw is not None and not message.edited:
         return [message.raw]
@@ -337,12 +337,12 @@ def render(message: Message) -> list[Json]:
 
 
 class _Writer:
-    """Writes the parts of a message as items, the words between two calls as one."""
+    """Renders the parts of a message as items; text between two calls becomes one item."""
 
     def __init__(self, message: Message) -> None:
         self.parts = message.parts
         self.shell: JsonObject | None = message.raw if kind_of(message.raw) == "message" else None
-        self.speaks = message.role == "assistant"
+        self.is_model = message.role == "assistant"
         self.role = "user" if message.role == "tool" else message.role
         self.content: list[Json] = []
         self.items: list[Json] = []
@@ -358,7 +358,7 @@ class _Writer:
     def _add(self, part: Part) -> None:
         match part:
             case Text() | Marker():
-                self.content.append(_build_text(part, self.speaks))
+                self.content.append(_build_text(part, self.is_model))
             case Media():
                 self._add_media(part)
             case Reasoning():
@@ -378,17 +378,17 @@ class _Writer:
 
     def _add_media(self, part: Media) -> None:
         block = _build_media(part)
-        if not self.speaks:
+        if not self.is_model:
             self.content.append(block)
             return
-        # The model's messages hold text only; what it made is shown to it as input.
+        # Messages of the model contain only text, so its media become input.
         self._emit({"type": "message", "role": "user", "content": [block]})
 
     def _add_result(self, part: ToolResult) -> None:
         if not (is_own(part.raw) and kind_of(part.raw) in INNER_OUTPUTS):
             self._emit(_build_result(part))
         elif self.items and part.edited:
-            self.items[-1] = _lay_inner(part, self.items[-1])
+            self.items[-1] = _with_inner_output(part, self.items[-1])
 
     def _emit(self, item: Json) -> None:
         self._close()
@@ -408,7 +408,7 @@ class _Writer:
 
 
 def is_own(raw: Json) -> bool:
-    """Tell whether a part's wire form is an item of this format: other providers share some type names."""
+    """Return whether the wire form of a part is an item of this format; other providers share type names."""
     item = fields(raw)
     kind = item.get("type")
     if kind == "reasoning":
@@ -418,8 +418,8 @@ def is_own(raw: Json) -> bool:
     return kind in CALLS or kind in OUTPUTS or kind in _OWN_OPAQUE
 
 
-def _build_text(part: Text | Marker, speaks: bool) -> JsonObject:
-    kinds = ("output_text", "refusal") if speaks else ("input_text",)
+def _build_text(part: Text | Marker, is_model: bool) -> JsonObject:
+    kinds = ("output_text", "refusal") if is_model else ("input_text",)
     if isinstance(part, Marker):
         return {"type": kinds[0], "text": MARKER_QUESTION}
     raw = fields(part.raw)
@@ -484,7 +484,7 @@ def _build_result(result: ToolResult) -> JsonObject:
 
 
 def answering_item(kind: str, result: ToolResult) -> JsonObject | None:
-    """Build the output item that answers this kind of call, or nothing where only the server can."""
+    """Build the output item that answers a call of this type; ``None`` where only the server can."""
     if kind == "program":
         return None
     output = ANSWERED_BY[kind][0]
@@ -500,7 +500,7 @@ def answering_item(kind: str, result: ToolResult) -> JsonObject | None:
 
 
 def _output_field(kind: str, result: ToolResult) -> Json:
-    """Write what was answered as this kind of output item holds it."""
+    """Return the output in the shape of this output type."""
     if kind in ("function_call_output", "custom_tool_call_output"):
         return _output_value(result)
     if kind == "shell_call_output":
@@ -517,12 +517,12 @@ def _output_field(kind: str, result: ToolResult) -> Json:
 def _output_value(result: ToolResult) -> Json:
     if not result.media:
         return result.output
-    said = [{"type": "input_text", "text": result.output}] if result.output else []
-    return [*said, *map(_build_media, result.media)]
+    texts = [{"type": "input_text", "text": result.output}] if result.output else []
+    return [*texts, *map(_build_media, result.media)]
 
 
-def _lay_inner(result: ToolResult, item: JsonObject) -> JsonObject:
-    """Lay an edited output over the hosted call that carries it; an error is short and stays."""
+def _with_inner_output(result: ToolResult, item: JsonObject) -> JsonObject:
+    """Apply an edited output to the hosted call that contains it; an error is short and stays."""
     kind = kind_of(item)
     field = INNER_OUTPUTS[kind]
     if not item.get(field):

@@ -1,7 +1,7 @@
-"""Claude Code session files: one record a content block, gathered into the messages that were sent, and written back.
+"""Claude Code session files: one record per content block, combined into the sent messages, and written back.
 
-One invariant: an assistant id that does not change is one assistant message, however many records and results lie
-between its first block and its last; the results of all its calls are in the one user message after it.
+Invariant: all records with one assistant id are one assistant message, however many records lie between its first and
+last block. The results of all its calls are in the user message after it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from kompakt.wire.transcripts.transcript import (
 FORMAT = "anthropic"
 
 MAX_LOOKED_AT = 200
-"""Records looked at to tell what a file is: past the headers that any known version writes."""
+"""Records checked to recognise a file: more than the headers of any known version."""
 
 SYNTHETIC_MODEL = "<synthetic>"
-"""The model of messages that Claude Code wrote itself: interruptions, API errors. No provider was asked."""
+"""The model name of messages that Claude Code wrote itself: interruptions and API errors."""
 
 _MARKS = {
     "summary": "leafUuid",
@@ -50,14 +50,14 @@ _MARKS = {
     "pr-link": "sessionId",
     "attachment": "sessionId",
 }
-"""Records without a message, each with a field that tells it from other JSON lines."""
+"""Record types without a message, and a field that distinguishes them from other JSON lines."""
 
 _NAMESPACE = uuid.UUID("8f3c6a5e-2d41-4b7a-9c8e-5a1f0e6b7d24")
-"""What the uuids of added records are derived in: the same repair of the same file gives the same bytes."""
+"""The namespace of the uuids of added records: the same repair of the same file gives the same bytes."""
 
 
 def matches(document: Document) -> bool:
-    """Tell whether Claude Code wrote a document."""
+    """Return whether Claude Code wrote a document."""
     return any(_wrote(line.record) for line in document.lines[:MAX_LOOKED_AT])
 
 
@@ -70,7 +70,7 @@ def _wrote(record: JsonObject) -> bool:
 
 
 def read(document: Document) -> Iterator[Transcript]:
-    """Yield the session of a file; sub-agents come apart."""
+    """Yield the session of a file; sub-agents are side chains."""
     chains = _Chains()
     skipped = list(document.skipped)
     left_out: Counter[str] = Counter()
@@ -105,32 +105,32 @@ def _line_number(skipped: Skipped) -> int:
 
 
 def _note_time(record: JsonObject, began: dict[str, float]) -> None:
-    """Note when an assistant message began: at the first record that has its id."""
+    """Record the start time of an assistant message: its first record has it."""
     name, moment = record["message"].get("id"), seconds(record.get("timestamp"))
     if isinstance(name, str) and moment is not None:
         began.setdefault(name, moment)
 
 
 def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> tuple[str, str] | None:
-    """Say why a record cannot be used; records that were used are remembered by their uuid."""
+    """Return why a record cannot be used, or ``None``; used records are remembered by their uuid."""
     message: Any = record.get("message")
     if not isinstance(message, dict):
         return UNUSABLE_RECORD, f"a {record['type']} record without a message"
     content: Any = cast("JsonObject", message).get("content")
     if not isinstance(content, str | list):
-        return UNUSABLE_RECORD, f"a {record['type']} message whose content is neither text nor blocks"
+        return UNUSABLE_RECORD, f"a {record['type']} message whose content is neither a string nor a list of blocks"
     if isinstance(content, list) and len(objects(cast("Any", content))) != len(cast("list[Any]", content)):
-        return UNUSABLE_RECORD, f"a {record['type']} message with a content block that is no object"
+        return UNUSABLE_RECORD, f"a {record['type']} message with a content block that is not an object"
     if content == [] and record["type"] == "user":
         return UNUSABLE_RECORD, "a user message without content"
     uuid = record.get("uuid")
     if isinstance(uuid, str) and seen.setdefault(uuid, record) is not record and seen[uuid] == record:
-        return REPEATED_RECORD, f"the same record once more, uuid {uuid}"
+        return REPEATED_RECORD, f"a repeated record, uuid {uuid}"
     return None
 
 
 def _missing_parents(lines: Sequence[TranscriptLine]) -> Iterator[Problem]:
-    """Name the records whose parent is not in the file; a file that is cut off at its beginning has one at its top."""
+    """List records whose parent is missing; the first record of a truncated file may have a missing parent."""
     uuids = {str(line.record.get("uuid")) for line in lines}
     is_first = True
     for line in lines:
@@ -146,7 +146,7 @@ def _missing_parents(lines: Sequence[TranscriptLine]) -> Iterator[Problem]:
 
 
 class _Chains:
-    """Tells the conversations of a file apart: the main one, and one for each sub-agent."""
+    """Separates the conversations of a file: the main one, and one per sub-agent."""
 
     def __init__(self) -> None:
         self.main = _Conversation()
@@ -154,7 +154,7 @@ class _Chains:
         self._roots: dict[str, str] = {}
 
     def of(self, record: JsonObject) -> _Conversation:
-        """Return the conversation that a record belongs to."""
+        """Return the conversation of a record."""
         if not record.get("isSidechain"):
             return self.main
         uuid, parent, agent = record.get("uuid"), record.get("parentUuid"), record.get("agentId")
@@ -164,7 +164,7 @@ class _Chains:
         return self.agents.setdefault(key, _Conversation())
 
     def sorted(self) -> tuple[_Conversation, list[_Conversation]]:
-        """Return the main conversation and the others; the file of a lone sub-agent is its own main one."""
+        """Return the main conversation and the others; the file of a single sub-agent is its own main one."""
         agents = list(self.agents.values())
         if self.main.drafts or len(agents) != 1:
             return self.main, agents
@@ -172,7 +172,7 @@ class _Chains:
 
 
 class _Draft:
-    """A wire message in the making: results, then everything else in order, each with its origin."""
+    """A wire message under construction: results first, then everything else in order, with origins."""
 
     __slots__ = ("answer", "content", "id", "results", "role", "summary", "usage", "words")
 
@@ -183,13 +183,13 @@ class _Draft:
         self.results: list[tuple[Origin, Json]] = []
         self.content: list[tuple[Origin, Json]] = []
         self.words: list[str] = []
-        """What came as plain strings; one alone is sent as it came."""
+        """Contents that were plain strings; a single one is sent as a string."""
         self.usage: JsonObject | None = None
         self.answer: _Draft | None = None
-        """The user message that holds the results of this one's calls."""
+        """The user message with the results of this message's calls."""
 
     def add(self, content: Json, line: int) -> None:
-        """Append the whole content of a record."""
+        """Append the content of a record."""
         if isinstance(content, str):
             self.words.append(content)
             self.content.append((Origin(line, -1), {"type": "text", "text": content}))
@@ -197,36 +197,36 @@ class _Draft:
             self.content.extend((Origin(line, index), block) for index, block in enumerate(cast("list[Json]", content)))
 
     def absorb(self, other: _Draft) -> None:
-        """Take over what another message holds."""
+        """Append the content of another message."""
         self.results.extend(other.results)
         self.content.extend(other.content)
         self.words.extend(other.words)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """Say where each block comes from."""
+        """Return the origin of each block."""
         return tuple(origin for origin, _ in (*self.results, *self.content))
 
     def render(self) -> JsonObject:
-        """Write the wire message: a role and content, nothing else."""
+        """Return the wire message: only role and content."""
         blocks = [block for _, block in (*self.results, *self.content)]
         plain = len(blocks) == 1 and len(self.words) == 1
         return {"role": self.role, "content": self.words[0] if plain else blocks}
 
 
 class _Conversation:
-    """Gathers the records of one conversation into messages."""
+    """Combines the records of one conversation into messages."""
 
     def __init__(self) -> None:
         self.drafts: list[_Draft] = []
         self._pairing: Pairing[_Draft] = Pairing()
         self._assistant: _Draft | None = None
         self._after = 0
-        """Where the messages after the latest assistant message begin."""
+        """Index of the first message after the latest assistant message."""
         self._model: str | None = None
 
     def add(self, line: TranscriptLine) -> None:
-        """Take the next record."""
+        """Add the next record."""
         message: JsonObject = line.record["message"]
         if line.record["type"] == "assistant":
             self._add_assistant(message, line.number)
@@ -234,7 +234,7 @@ class _Conversation:
             self._add_user(message["content"], line.number, summary=bool(line.record.get("isCompactSummary")))
 
     def finish(self, began: Mapping[str, float]) -> Transcript:
-        """Return what was gathered."""
+        """Return the transcript."""
         drafts = list(self._in_order())
         body: JsonObject = {"model": self._model} if self._model else {}
         body["messages"] = [draft.render() for draft in drafts]
@@ -293,7 +293,7 @@ class _Conversation:
             self._last_or_new().content.extend(rest)
 
     def _add_result(self, block: JsonObject, origin: Origin) -> None:
-        """Put a result into the message after its call; without a call it stays where it came."""
+        """Add a result to the message after its call; without a call it stays in place."""
         call_id = str(block.get("tool_use_id"))
         caller = self._pairing.answer(call_id) or self._pairing.latest(call_id)
         if caller is not None:
@@ -306,7 +306,7 @@ class _Conversation:
         last.results.append((origin, block))
 
     def _answer(self, caller: _Draft) -> _Draft:
-        """Return the message for the results of a caller; user messages that came before them move into it."""
+        """Return the message for the results of a caller; earlier user messages move into it."""
         if caller.answer is not None:
             return caller.answer
         caller.answer = _Draft("user")
@@ -315,7 +315,7 @@ class _Conversation:
         return caller.answer
 
     def _last_or_new(self) -> _Draft:
-        """Return the message that words join: one with results that they follow, else one of their own."""
+        """Return the message for text: the one whose results it follows, else a new one."""
         last = self._last()
         if last is None or not last.results or last.summary:
             last = _Draft("user")
@@ -323,7 +323,7 @@ class _Conversation:
         return last
 
     def _last(self) -> _Draft | None:
-        """Return the newest message so far."""
+        """Return the newest message."""
         if not self.drafts:
             return None
         last = self.drafts[-1]
@@ -334,11 +334,11 @@ class _Conversation:
 
 
 def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repaired: JsonObject) -> bytes:
-    """Edit a session file so that it says what a repair of its conversation says.
+    """Edit a session file to match the repair of its conversation.
 
-    ``raw`` are the lines of the file, ``repaired`` is the repaired body. Lines that need no change are copied byte for
-    byte. Lines that hold no record go, with every record that the reader skipped. Records that named a record which is
-    gone as their parent name the one before it.
+    ``raw`` are the lines of the file, ``repaired`` is the repaired body. Unchanged lines are copied byte for byte.
+    Lines without a record and records that the reader skipped are removed. A record whose parent was removed gets the
+    parent of that record.
     """
     editor = _Editor(document, transcript)
     editor.apply(transcript, repaired["messages"])
@@ -346,7 +346,7 @@ def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repa
 
 
 class _Editor:
-    """The records of a file while they are edited, by the numbers of their lines."""
+    """The records of a file during editing, by line number."""
 
     def __init__(self, document: Document, transcript: Transcript) -> None:
         self._records = {line.number: line.record for line in document.lines}
@@ -354,10 +354,10 @@ class _Editor:
         self._gone = {one.line for one in transcript.skipped}
         self._added: defaultdict[int, list[JsonObject]] = defaultdict(list)
         self._parents: dict[str, str] = {}
-        """Uuid of a record to the one added after it, which its children name now."""
+        """The uuid of a record, and that of the record added after it, which becomes the parent of its children."""
 
     def apply(self, transcript: Transcript, repaired: Sequence[JsonObject]) -> None:
-        """Take over what changed between the messages as they were read and as they are repaired."""
+        """Apply the differences between the messages as read and as repaired."""
         old = [
             (origin, block)
             for origins, message in zip(transcript.origins, transcript.body["messages"], strict=True)
@@ -370,7 +370,7 @@ class _Editor:
             for (_, block), place in zip(new, found, strict=True)
             if block.get("type") == "tool_use" and place is not None
         }
-        for index, (_, block) in enumerate(new):  # a result that was written before its call is written again after it
+        for index, (_, block) in enumerate(new):  # a result that preceded its call is written again after it
             place = found[index]
             if place is not None and old[place][0].line < calls.get(str(block.get("tool_use_id")), 0):
                 found[index] = None
@@ -387,7 +387,7 @@ class _Editor:
         self._add(new, lines)
 
     def _edit(self, number: int, changes: dict[int, Json]) -> None:
-        """Change or remove blocks of one record; a record without any goes."""
+        """Change or remove blocks of one record; a record without blocks is removed."""
         record = self._changed.get(number, self._records[number])
         message: JsonObject = record["message"]
         blocks: list[Json]
@@ -405,7 +405,7 @@ class _Editor:
         self._changed[number] = {**record, "message": {**message, "content": content}}
 
     def _add(self, new: Sequence[tuple[JsonObject, JsonObject]], lines: Sequence[int | None]) -> None:
-        """Write what is new into records of its own: a result after the message with its call, else in its place."""
+        """Add records for new parts: a result after the message with its call, other parts in place."""
         calls = {str(block.get("id")): index for index, (_, block) in enumerate(new) if block.get("type") == "tool_use"}
         place = 0
         for (message, block), line in zip(new, lines, strict=True):
@@ -420,7 +420,7 @@ class _Editor:
                 self._insert(self._end_of_message(called), "user", block, caller=self._records[called])
 
     def _end_of_message(self, number: int) -> int:
-        """Return the last line of the assistant message that a record belongs to."""
+        """Return the last line of the assistant message of a record."""
         record = self._records[number]
         name = record["message"].get("id")
         if name is None:
@@ -436,7 +436,7 @@ class _Editor:
         )
 
     def _insert(self, number: int, role: str, block: JsonObject, *, caller: JsonObject | None = None) -> None:
-        """Add a record after a line; children of the record there become children of the new one."""
+        """Add a record after a line; children of the record there become its children."""
         before = self._added[number][-1] if self._added.get(number) else self._records.get(number, {})
         model = before or next((one for one in self._records.values() if one.get("uuid")), {})
         name = f"{model.get('sessionId')} {number} {len(self._added[number])} {msgspec.json.encode(block).decode()}"
@@ -456,7 +456,7 @@ class _Editor:
         self._parents[str(before.get("uuid"))] = fresh
 
     def render(self, raw: Sequence[bytes]) -> bytes:
-        """Write the file."""
+        """Return the bytes of the file."""
         links = self._links()
         out: list[bytes] = [encode_line(record) for record in self._added.get(0, [])]
         for number, line in enumerate(raw, start=1):
@@ -471,7 +471,7 @@ class _Editor:
         return b"".join(out)
 
     def _links(self) -> dict[int, JsonObject]:
-        """Find the records whose reference to another record has to change, and to what."""
+        """Return the records whose reference to another record must change, with the new value."""
         alive = {
             str(one["uuid"]) for number, one in self._records.items() if number not in self._gone and one.get("uuid")
         }
@@ -489,7 +489,7 @@ class _Editor:
                 living = parent
                 while living not in alive and isinstance(above.get(living), str):
                     living = str(above[living])
-                if living not in alive:  # the first record of a file that is cut off has nothing to name instead
+                if living not in alive:  # the first record of a truncated file has no other parent
                     top = self._added[0][-1]["uuid"] if self._added.get(0) and not side else parent
                     living = latest[side] or str(top)
                 while living in self._parents:

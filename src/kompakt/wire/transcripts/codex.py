@@ -1,8 +1,8 @@
 """Codex rollout files: Responses items between records about the session, read and written back.
 
-One invariant: an item that the API knows is in the input as it was written, in order; only an output or arguments
-that some version wrote in a type of its own get the type the API takes. A compaction replaces nothing here: what
-precedes it stays, and what it added is marked as a summary.
+Invariant: items that the API knows are in the input unchanged and in order. Only outputs and arguments that a version
+wrote in its own type get the type of the API. A compaction replaces nothing here: earlier items stay, and what it added
+is marked as a summary.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from kompakt.wire.transcripts.transcript import (
 FORMAT = "openai-responses"
 
 MAX_LOOKED_AT = 200
-"""Records looked at to tell what a file is: past the headers that any known version writes."""
+"""Records checked to recognise a file: more than the headers of any known version."""
 
 RECORDS = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
-"""Record types that only Codex writes, each with a payload."""
+"""Record types that only Codex writes, all with a payload."""
 
 NOT_SENT = ("ghost_snapshot", "other")
-"""Items that Codex keeps for itself."""
+"""Items that Codex does not send."""
 
 COMPACTIONS = {"compaction_summary": "compaction", "context_compaction": "compaction"}
-"""Names of the compaction item in older rollouts, and the one the API takes."""
+"""Names of the compaction item in older rollouts, and the one of the API."""
 
 MODEL_ITEMS = ("reasoning", "program", "mcp_approval_request")
 
 
 def matches(document: Document) -> bool:
-    """Tell whether Codex wrote a document; before version 0.32 items were in the file without a wrapper."""
+    """Return whether Codex wrote a document; before version 0.32 items had no wrapper."""
     return any(_wrote(line.record) for line in document.lines[:MAX_LOOKED_AT])
 
 
@@ -71,7 +71,7 @@ def read(document: Document) -> Iterator[Transcript]:
 
 
 class _Rollout:
-    """Gathers the items of one rollout."""
+    """Collects the items of one rollout."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -89,14 +89,14 @@ class _Rollout:
         self._instructions: str | None = None
 
     def add(self, number: int, record: JsonObject) -> None:
-        """Take the next record."""
+        """Add the next record."""
         kind, payload = _unwrap(record)
         if not isinstance(payload, dict):
             self._skipped.append(Skipped(number, f"a {kind} record without a payload", UNUSABLE_RECORD))
             return
         content = cast("JsonObject", payload)
         if self._repeats(kind, content):
-            self._skipped.append(Skipped(number, f"the same {content.get('type')} once more", REPEATED_RECORD))
+            self._skipped.append(Skipped(number, f"a repeated {content.get('type')}", REPEATED_RECORD))
             return
         match kind:
             case "response_item":
@@ -110,9 +110,9 @@ class _Rollout:
                 self._note(kind, content)
 
     def _repeats(self, kind: str, payload: JsonObject) -> bool:
-        """Tell whether an item is written twice in a row, as by a write that was tried again.
+        """Return whether an item directly repeats the one before it, as after a retried write.
 
-        Only calls, outputs and items with an id of their own: the user may say the same words twice.
+        Only calls, outputs and items with an id count: the user may write the same text twice.
         """
         if kind != "response_item":
             return False
@@ -123,13 +123,13 @@ class _Rollout:
         return repeats
 
     def finish(self) -> Transcript:
-        """Return what was gathered."""
+        """Return the transcript."""
         body: JsonObject = {"model": self._model} if self._model else {}
         if self._instructions:
             body["instructions"] = self._instructions
         body["input"] = self._input
         body["store"] = False
-        header = Problem(NO_HEADER, "line 1", "there is no session_meta record; Codex does not open the file", False)
+        header = Problem(NO_HEADER, "line 1", "the session_meta record is missing; Codex does not open the file", False)
         return Transcript(
             kind="codex",
             format=FORMAT,
@@ -147,7 +147,7 @@ class _Rollout:
         )
 
     def _add_item(self, item: JsonObject, origin: Origin) -> bool:
-        """Append an item that the API takes; say whether there was one."""
+        """Append an item that the API accepts; return whether there was one."""
         kind = item.get("type")
         if kind in NOT_SENT or not isinstance(kind, str):
             self._left_out[str(kind)] += 1
@@ -164,7 +164,7 @@ class _Rollout:
         return True
 
     def _as_words(self, item: JsonObject) -> JsonObject:
-        """Write what another agent said as a message; the API has no item for it, and none for its sealed part."""
+        """Convert a message of another agent to a user message; the API has no item for it."""
         content = objects(item.get("content"))
         parts = [part for part in content if part.get("type") == "input_text"]
         self._left_out["agent_message sealed"] += len(content) - len(parts)
@@ -172,7 +172,7 @@ class _Rollout:
         return {"type": "message", "role": "user", "content": [source, *parts]}
 
     def _add_compaction(self, payload: JsonObject, number: int) -> None:
-        """Append what a compaction added; copies of messages that are in the input already are left out."""
+        """Append what a compaction added; copies of messages that are already in the input are left out."""
         replacement = objects(payload.get("replacement_history"))
         message = payload.get("message")
         words = "\n".join(text_of(item.get("content")) for item in replacement)
@@ -187,7 +187,7 @@ class _Rollout:
                 self._summaries.add(len(self._input) - 1)
 
     def _note(self, kind: str, payload: JsonObject) -> None:
-        """Keep what a record says about the request: model, instructions, usage."""
+        """Store request fields of a record: model, instructions, usage."""
         if kind == "session_meta":
             self._has_header = True
             base = payload.get("base_instructions") or payload.get("instructions")
@@ -202,7 +202,7 @@ class _Rollout:
                 self._usages[index] = _usage(cast("JsonObject", usage))
 
     def _latest_model_item(self) -> int | None:
-        """Find the item that the model wrote last; outputs of its calls may follow it."""
+        """Return the last item that the model wrote; outputs of its calls may follow it."""
         return next((i for i in reversed(range(len(self._input))) if _by_model(self._input[i])), None)
 
 
@@ -215,7 +215,7 @@ def _line_number(skipped: Skipped) -> int:
 
 
 def _unwrap(record: JsonObject) -> tuple[str, object]:
-    """Return a record's type and payload, whichever version wrote it."""
+    """Return the type and payload of a record of any version."""
     kind = record.get("type")
     if kind in RECORDS or "payload" in record:
         return str(kind), record.get("payload")
@@ -228,11 +228,11 @@ def _unwrap(record: JsonObject) -> tuple[str, object]:
 
 
 def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repaired: JsonObject) -> bytes:
-    """Edit a rollout so that it says what a repair of its conversation says.
+    """Edit a rollout to match the repair of its conversation.
 
     ``raw`` are the lines of the file, ``repaired`` is the repaired body. Items keep their records, in the order of the
-    repair; a record without an item follows the item that it followed. Lines that need no change are copied byte for
-    byte, except that records are numbered again where the file numbers them and one was added or moved.
+    repair. A record without an item follows the item that it followed before. Unchanged lines are copied byte for byte,
+    except that records are renumbered where the file has numbers and a record was added or moved.
     """
     editor = _Editor(document, transcript)
     editor.apply(transcript, repaired["input"])
@@ -240,17 +240,17 @@ def write(raw: Sequence[bytes], document: Document, transcript: Transcript, repa
 
 
 class _Editor:
-    """The records of a rollout while they are edited, by the numbers of their lines."""
+    """The records of a rollout during editing, by line number."""
 
     def __init__(self, document: Document, transcript: Transcript) -> None:
         self._records = {line.number: line.record for line in document.lines}
         self._changed: dict[int, JsonObject] = {number: self._records[number] for number in transcript.replaced}
         self._gone = {one.line for one in transcript.skipped}
         self._order: list[int | JsonObject] = []
-        """Lines with items, in the order that they come out in, and records that were added."""
+        """Lines with items in output order, and added records."""
 
     def apply(self, transcript: Transcript, repaired: Sequence[JsonObject]) -> None:
-        """Take over what changed between the items as they were read and as they are repaired."""
+        """Apply the differences between the items as read and as repaired."""
         old: list[JsonObject] = transcript.body["input"]
         origins = [origin for (origin,) in transcript.origins]
         found = match_parts(old, repaired)
@@ -278,7 +278,7 @@ class _Editor:
                 self._order.insert(len(self._order) if call is None else self._order.index(call) + 1, item)
                 continue
             line = origins[place].line
-            if line not in written:  # a compaction holds several items
+            if line not in written:  # a compaction contains several items
                 self._order.append(line)
                 written.add(line)
             if str(item.get("type")).endswith("_call") and origins[place].block < 0:
@@ -287,7 +287,7 @@ class _Editor:
     def _edit_compactions(
         self, changes: dict[Origin, JsonObject | None], gists: dict[bytes, JsonObject | None]
     ) -> None:
-        """Change items inside the replacement of a compaction, copies of items that changed elsewhere included."""
+        """Change items inside the replacement of a compaction, including copies of items that changed elsewhere."""
         for number, record in self._records.items():
             kind, payload = _unwrap(record)
             if kind != "compacted" or not isinstance(payload, dict) or number in self._gone:
@@ -311,7 +311,7 @@ class _Editor:
                 }
 
     def render(self, raw: Sequence[bytes]) -> bytes:
-        """Write the file."""
+        """Return the bytes of the file."""
         out: list[tuple[int | None, JsonObject | None]] = []
         tails: defaultdict[int, list[int]] = defaultdict(list)
         carriers = {entry for entry in self._order if isinstance(entry, int)}
@@ -353,12 +353,12 @@ class _Editor:
 
 
 def _rewrap(record: JsonObject, item: JsonObject) -> JsonObject:
-    """Put another item into a record, whichever version wrote it."""
+    """Replace the item of a record of any version."""
     return {**record, "payload": item} if "payload" in record else item
 
 
 def _wrapped(item: JsonObject, model: JsonObject) -> JsonObject:
-    """Make a record for a new item, like the one before it."""
+    """Build a record for a new item, like the record before it."""
     if model and "payload" not in model:
         return item
     shared = {key: model[key] for key in ("timestamp", "ordinal") if key in model}
@@ -369,7 +369,7 @@ def _wrapped(item: JsonObject, model: JsonObject) -> JsonObject:
 
 
 def _typed(item: JsonObject, kind: str) -> JsonObject:
-    """Give output and arguments the type the API takes; everything in them stays."""
+    """Convert output and arguments to the type of the API; their content does not change."""
     output, arguments = item.get("output"), item.get("arguments")
     if isinstance(output, dict) and kind in ("function_call_output", "custom_tool_call_output"):
         words = cast("JsonObject", output).get("content")
@@ -387,14 +387,14 @@ def _by_model(item: JsonObject) -> bool:
 
 
 def _gist(item: JsonObject) -> bytes:
-    """Reduce an item to what it says, so that a copy with other ids is known again."""
+    """Return the content of an item without ids, to recognise a copy with other ids."""
     said = {key: item[key] for key in ("content", "encrypted_content") if key in item}
     gist = {**said, "type": item.get("type"), "role": item.get("role")} if said else item
     return msgspec.json.encode(gist, order="sorted")
 
 
 def _usage(counts: JsonObject) -> JsonObject:
-    """Write Codex's flat counts as the usage object of the API they come from."""
+    """Convert the flat counts of Codex to the usage object of the API."""
     return {
         "input_tokens": counts.get("input_tokens", 0),
         "input_tokens_details": {"cached_tokens": counts.get("cached_input_tokens", 0)},

@@ -1,8 +1,8 @@
-"""Gemini CLI session files, as Gemini contents.
+"""Gemini CLI session files, read as Gemini contents.
 
-New versions write one record a line, older ones a single JSON object; ``/chat save`` writes the contents themselves. A
-message is written again under its id whenever it grows, and the newest version counts. What a compression of the
-history replaced stays here, and what it added is marked as a summary; what the user rewound is a side chain.
+New versions write one record per line, older ones a single JSON object; ``/chat save`` writes the contents themselves.
+A message is written again under its id whenever it grows, and the newest version counts. What a compression replaced
+stays here, and what it added is marked as a summary. What the user rewound is a side chain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kompakt.wire.transcripts.transcript import (
 MAX_LOOKED_AT = 50
 
 _UNSENT = ("info", "error", "warning")
-"""Messages for the person at the terminal."""
+"""Messages for the user at the terminal."""
 
 _USAGE = {
     "promptTokenCount": "input",
@@ -40,7 +40,7 @@ _USAGE = {
 
 
 def matches(document: Document) -> bool:
-    """Tell whether Gemini CLI wrote a document."""
+    """Return whether Gemini CLI wrote a document."""
     if document.is_lines:
         return any(_wrote(line.record) for line in document.lines[:MAX_LOOKED_AT])
     value = as_object(document.value)
@@ -52,13 +52,13 @@ def _wrote(record: JsonObject) -> bool:
 
 
 def _is_checkpoint(value: JsonObject) -> bool:
-    """Tell whether ``/chat save`` wrote this."""
+    """Return whether ``/chat save`` wrote a document."""
     history = objects(value.get("history"))
     return bool(history) and all(isinstance(entry.get("parts"), list) for entry in history)
 
 
 def read(document: Document) -> Iterator[Transcript]:
-    """Yield the one session of a file."""
+    """Yield the session of a file."""
     value = as_object(document.value)
     if _is_checkpoint(value):
         contents = objects(value["history"])
@@ -88,7 +88,7 @@ def _line_number(skipped: Skipped) -> int:
 
 
 class _Log:
-    """The messages of a session as its records leave them."""
+    """The messages of a session after all its records."""
 
     def __init__(self) -> None:
         self.messages: dict[str, JsonObject] = {}
@@ -98,7 +98,7 @@ class _Log:
         self.left_out: Counter[str] = Counter()
 
     def add(self, number: int, record: JsonObject) -> None:
-        """Take the next record."""
+        """Add the next record."""
         update = as_object(record.get("$set"))
         if isinstance(record.get("$rewindTo"), str):
             self._rewind(record["$rewindTo"])
@@ -114,13 +114,13 @@ class _Log:
             self.skipped.append(Skipped(number, "a record without an id", UNUSABLE_RECORD))
 
     def _rewind(self, to: str) -> None:
-        """Take back a message and all that followed; a name that is not known takes back everything, as in the CLI."""
+        """Remove a message and all after it; an unknown id removes everything, as in the CLI."""
         names = list(self.messages)
         first = names.index(to) if to in self.messages else 0
         self.rewound.extend(self.messages.pop(name) for name in names[first:])
 
     def _replace(self, messages: list[JsonObject]) -> None:
-        """Take a whole new history; what it leaves out was compressed into what is new in it."""
+        """Replace the history; messages that it leaves out were compressed into what is new in it."""
         named = {str(message.get("id") or f"entry {index}"): message for index, message in enumerate(messages)}
         is_compression = any(name not in named for name in self.messages)
         for name, message in named.items():
@@ -130,7 +130,7 @@ class _Log:
 
 
 def _contents(messages: Iterable[JsonObject], summaries: Iterable[str]) -> Transcript:
-    """Write messages as contents; results that a record of their own holds are not taken from the call again."""
+    """Convert messages to contents; results with a record of their own are not read from the call again."""
     messages, flagged = list(messages), set(summaries)
     answered = {
         str(as_object(part.get("functionResponse")).get("id"))
@@ -180,7 +180,7 @@ def _contents(messages: Iterable[JsonObject], summaries: Iterable[str]) -> Trans
 
 
 def _put(contents: list[JsonObject], role: str, parts: list[JsonObject], *, apart: bool = False) -> int:
-    """Add parts; roles alternate in Gemini, so parts of one role join. Return the index of their content."""
+    """Add parts and return the index of their content; parts of one role are merged, because roles alternate."""
     if contents and contents[-1]["role"] == role and not apart:
         contents[-1] = {"role": role, "parts": [*contents[-1]["parts"], *parts]}
     else:
@@ -198,7 +198,7 @@ def _parts(content: Json) -> list[JsonObject]:
 
 
 def _model_parts(message: JsonObject) -> list[JsonObject]:
-    """Gather what the model said: thoughts, text and calls, unless the content holds the calls itself."""
+    """Collect thoughts, text and calls of the model; calls only if the content does not contain them."""
     said = _parts(message.get("content"))
     if any("functionCall" in part or part.get("thought") for part in said):
         return said
@@ -217,7 +217,7 @@ def _thought(thought: JsonObject) -> JsonObject:
 
 
 def _results(call: JsonObject, answered: Container[object]) -> list[JsonObject]:
-    """Take the result from a call, in whichever of its shapes."""
+    """Return the result inside a call, in any of its shapes."""
     result = call.get("result")
     if str(call.get("id")) in answered or not result:
         return []

@@ -1,7 +1,7 @@
-"""opencode sessions, as Chat messages: what ``opencode export`` writes, and the same read from its database.
+"""opencode sessions, read as Chat messages: the output of ``opencode export``, or the same from its database.
 
-A tool part holds the call and its result; a message ends where the model answers again after a result. A compaction is
-a user message with a ``compaction`` part and an assistant message marked as summary; what precedes it stays here.
+A tool part contains the call and its result; a message ends where the model answers again after a result. A compaction
+is a user message with a ``compaction`` part and an assistant message marked as summary; earlier messages stay here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTERRUPTED_STATES = ("pending", "running")
 
 
 def matches(document: Document) -> bool:
-    """Tell whether a document is an export: a session with messages, or a list of them."""
+    """Return whether a document is an export: a session with messages, or a list of sessions."""
     return any(_is_export(entry) for entry in _exports(document))
 
 
@@ -38,15 +38,15 @@ def _is_export(value: JsonObject) -> bool:
 
 
 def read(document: Document) -> Iterator[Transcript]:
-    """Yield one conversation a session."""
+    """Yield one conversation per session."""
     exports = [value for value in _exports(document) if _is_export(value)]
     for number, value in enumerate(exports):
         session = as_object(value.get("info"))
-        gathering = _Gathering()
+        collector = _Collector()
         for message in objects(value.get("messages")):
-            gathering.add(as_object(message.get("info")), objects(message.get("parts")))
-        messages = gathering.chat.finish()
-        body: JsonObject = {"model": gathering.model} if gathering.model else {}
+            collector.add(as_object(message.get("info")), objects(message.get("parts")))
+        messages = collector.chat.finish()
+        body: JsonObject = {"model": collector.model} if collector.model else {}
         body["messages"] = messages
         yield Transcript(
             kind="opencode",
@@ -54,19 +54,19 @@ def read(document: Document) -> Iterator[Transcript]:
             name=as_text(session.get("id")) if len(exports) > 1 else "",
             body=body,
             ids=(None,) * len(messages),
-            summaries=frozenset(gathering.chat.summaries),
-            usages=tuple(gathering.chat.usages),
-            times=tuple(gathering.chat.times),
+            summaries=frozenset(collector.chat.summaries),
+            usages=tuple(collector.chat.usages),
+            times=tuple(collector.chat.times),
             skipped=document.skipped if number == 0 else (),
             replaced=document.replaced if number == 0 else (),
-            left_out=dict(gathering.left_out),
-            notes=tuple(gathering.notes),
+            left_out=dict(collector.left_out),
+            notes=tuple(collector.notes),
             records=len(objects(value.get("messages"))),
         )
 
 
-class _Gathering:
-    """Gathers the messages of one session."""
+class _Collector:
+    """Collects the messages of one session."""
 
     def __init__(self) -> None:
         self.chat = ChatBuilder()
@@ -75,7 +75,7 @@ class _Gathering:
         self.left_out: Counter[str] = Counter()
 
     def add(self, info: JsonObject, parts: list[JsonObject]) -> None:
-        """Take the next message."""
+        """Add the next message."""
         for part in parts:
             if part.get("type") in _SILENT:
                 self.left_out[str(part["type"])] += 1
@@ -122,7 +122,7 @@ class _Gathering:
         began = created / 1000 if isinstance(created, int) else None
         for part in parts:
             kind = part.get("type")
-            if kind in ("text", "reasoning") and tools:  # the model answered again: what follows is another message
+            if kind in ("text", "reasoning") and tools:  # the model answered again: a new message starts
                 self._put(words, thoughts, tools, None, began)
                 words, thoughts, tools = [], [], []
             if kind == "text":
@@ -143,7 +143,7 @@ class _Gathering:
         usage: JsonObject | None,
         began: float | None,
     ) -> None:
-        """Add an answer of the model with its calls, and the results of those."""
+        """Add an answer of the model with its calls and their results."""
         text, thought = "\n".join(filter(None, words)), "\n".join(filter(None, thoughts))
         if not (text or thought or tools):
             return
@@ -176,7 +176,7 @@ def _call(part: JsonObject) -> JsonObject:
 
 
 def _file(part: JsonObject) -> JsonObject:
-    """Write an attached file: a picture as one, anything else by its name."""
+    """Convert an attached file: an image as such, anything else by its name."""
     url, mime = as_text(part.get("url")), as_text(part.get("mime"))
     if mime.startswith("image/") and url:
         return {"type": "image_url", "image_url": {"url": url}}
@@ -185,7 +185,7 @@ def _file(part: JsonObject) -> JsonObject:
 
 
 def _usage(tokens: JsonObject) -> JsonObject | None:
-    """Write opencode's counts as the usage object of Chat Completions."""
+    """Convert the counts of opencode to the usage object of Chat Completions."""
     if not any(isinstance(tokens.get(key), int) and tokens[key] for key in ("input", "output")):
         return None
     cache = as_object(tokens.get("cache"))

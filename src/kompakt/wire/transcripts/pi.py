@@ -1,8 +1,8 @@
-"""pi session files, as Anthropic request bodies.
+"""pi session files, read as Anthropic request bodies.
 
-Entries form a tree from version 2 on: the conversation is the path to the newest entry, and entries on branches that
-the user left are a side chain. An assistant entry without content (a request that was aborted before the first token)
-says nothing and no provider would take it back, so it is left out and noted.
+From version 2 on entries form a tree: the conversation is the path to the newest entry, and entries on other branches
+are a side chain. An assistant entry without content (a request aborted before the first token) is left out and noted,
+because no provider would accept it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _USAGE = {
 }
 
 _SUMMARIES = ("compaction", "branch_summary")
-"""Entries that summarize what precedes them, or a branch that was left."""
+"""Entries that summarize earlier entries or an abandoned branch."""
 
 
 def matches(document: Document) -> bool:
-    """Tell whether a document is a pi session: a header, then entries that wrap messages."""
+    """Return whether a document is a pi session: a header, then entries with messages."""
     first = document.first
     return document.is_lines and first.get("type") == "session" and ("id" in first or "cwd" in first)
 
 
 def read(document: Document) -> Iterator[Transcript]:
-    """Yield the one session of a file."""
+    """Yield the session of a file."""
     path, rest = _branches(document.lines)
     main = _Gathering()
     main.add_all(path)
@@ -61,7 +61,7 @@ def read(document: Document) -> Iterator[Transcript]:
 
 
 def _branches(lines: Sequence[TranscriptLine]) -> tuple[list[TranscriptLine], list[TranscriptLine]]:
-    """Split entries into those on the path to the newest one and the others; without ids all are on the path."""
+    """Split entries into the path to the newest one and the others; without ids all are on the path."""
     parents = {line.record["id"]: line.record.get("parentId") for line in lines if _is_linked(line.record)}
     if not parents:
         return list(lines), []
@@ -70,7 +70,7 @@ def _branches(lines: Sequence[TranscriptLine]) -> tuple[list[TranscriptLine], li
     while isinstance(place, str) and place not in path and place in parents:
         path.add(place)
         place = parents[place]
-    if isinstance(place, str) and place not in path:  # the parent is not in the file: keep all that precedes
+    if isinstance(place, str) and place not in path:  # the parent is missing: keep all earlier entries
         return list(lines), []
     on_path = [line for line in lines if not _is_linked(line.record) or line.record["id"] in path]
     return on_path, [line for line in lines if _is_linked(line.record) and line.record["id"] not in path]
@@ -81,7 +81,7 @@ def _is_linked(record: JsonObject) -> bool:
 
 
 class _Gathering:
-    """Gathers entries into messages."""
+    """Combines entries into messages."""
 
     def __init__(self) -> None:
         self.messages: list[JsonObject] = []
@@ -93,15 +93,15 @@ class _Gathering:
         self._left_out: Counter[str] = Counter()
         self._model: str | None = None
         self._answered = -1
-        """The message that holds the results of the latest calls."""
+        """The message with the results of the latest calls."""
 
     def add_all(self, lines: Iterable[TranscriptLine]) -> None:
-        """Take entries in their order."""
+        """Add entries in order."""
         for line in lines:
             self._add(line.number, line.record)
 
     def finish(self) -> Transcript:
-        """Return what was gathered."""
+        """Return the transcript."""
         return Transcript(
             kind="pi",
             format="anthropic",
@@ -172,7 +172,7 @@ class _Gathering:
     def _add_result(self, number: int, message: JsonObject) -> None:
         call_id = message.get("toolCallId")
         if not isinstance(call_id, str):
-            self.skipped.append(Skipped(number, "a tool result that names no call", UNUSABLE_RECORD))
+            self.skipped.append(Skipped(number, "a tool result without a call id", UNUSABLE_RECORD))
             return
         result: JsonObject = {"type": "tool_result", "tool_use_id": call_id}
         result["content"] = _blocks(message.get("content"))
@@ -204,7 +204,7 @@ def _blocks(content: Json) -> list[JsonObject]:
 
 
 def _block(block: JsonObject) -> JsonObject:
-    """Write a content block the way the provider names it."""
+    """Convert a content block to the provider's names."""
     match block.get("type"):
         case "toolCall":
             call_id, name = as_text(block.get("id")), as_text(block.get("name"))
