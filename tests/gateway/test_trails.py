@@ -174,4 +174,4 @@ def test_who_is_idle_is_let_go_and_read_anew() -> None:
     held, idle = HashChains(short=0), HashChains(short=0, idle=0)
     for body in [*bodies, *bodies]:
         assert plain(held, body) == plain(idle, body)
-    assert (held.held, idle.held) == (9, 1)
+    assert (held.cached, idle.cached) == (9, 1)

@@ -1,8 +1,8 @@
-"""The chain of hashes over a request's messages: the same beginning gives the same keys, wherever it is asked.
+"""The hash chain over a request's messages: equal histories have equal keys, on every replica.
 
-A trail is a request that was read: its items, what they cost, the key of every prefix. Requests of one conversation
-begin with the same bytes, so a trail is mostly taken from the one before: comparing bytes is all that a known beginning
-costs. What is remembered here is not needed to be right, only to be quick.
+A ``HashChain`` is a parsed request with the token count and key of every prefix. Successive requests of a conversation
+start with the same bytes, so most of a chain is taken from the previous one, at the cost of a byte comparison. The
+cache of recent chains affects only speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import time
 from bisect import bisect, bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
@@ -21,36 +20,38 @@ import msgspec
 from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.request.body import RequestBody, read, read_continuation
 from kompakt.gateway.request.digests import DigestCache
+from kompakt.model.lru import Lru
 from kompakt.model.tokens import Counter, counter_for
 
 MAX_BYTES = 128 * 1024 * 1024
-"""Bytes of requests kept to compare the next ones with."""
+"""Bytes of recent requests in the cache."""
 
 IDLE = 90.0
-"""Seconds after which a request that nobody went on from is let go: memory then follows those who are at work."""
+"""Seconds after which a request without a successor leaves the cache, so memory follows the active conversations."""
 
 MAX_RECENT = 512
-"""Requests kept to compare the next ones with: each of them is looked at."""
+"""Recent requests in the cache; a new request is compared with each of them."""
 
 SHORT = 16 * 1024
-"""Bytes of a request below which reading all of it is quicker than comparing."""
+"""Bytes of a request below which parsing all of it is faster than comparing."""
 
 MAX_BACK = 8
-"""Items from the end in which a client may have changed something (a cache mark, a reminder) and is still known."""
+"""Newest items that a client may have changed (a cache mark, a reminder) while the rest is still reused."""
 
 NEAR = 64
-"""Newest items of a request, each of which may be the end of an earlier one."""
+"""Newest items that may each be the end of an earlier request."""
 
 MAX_ENDS = 2_048
-"""Older ends of requests that are looked for."""
+"""Older ends of requests that are searched."""
 
 PER_ITEM = 300
-"""Bytes that an item takes in memory beside its own: its place, its key, its cost."""
+"""Bytes of memory per item besides its own bytes: position, key, token count."""
 
 _SAMPLE = 400
-"""Bytes of the first message that tell conversations apart before all of them are compared."""
+"""Bytes of the first message that are compared first, to tell conversations apart quickly."""
 
 _HASH = 16
+"""Bytes of a key."""
 
 
 class HashChain(msgspec.Struct):
@@ -58,44 +59,44 @@ class HashChain(msgspec.Struct):
 
     request: RequestBody
     lead: int
-    """How many system messages it begins with; they are not part of the chain."""
+    """Number of leading system messages; they are not part of the chain."""
     keys: list[bytes]
-    """For each number of items, 0 included, the key of that prefix; equal for system messages at the head."""
+    """Key of the prefix of each length, from 0; leading system messages do not change it."""
     sums: list[int]
-    """For each number of items, 0 included, what they cost together."""
+    """Tokens of the prefix of each length, from 0."""
     root: bytes
     counter: str
     answers: list[int]
-    """The items that the model said."""
+    """Indices of the items from the model."""
     reasons: list[int]
-    """Those of them that carry reasoning."""
+    """Indices of the items with reasoning."""
 
     @property
     def length(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return len(self.keys) - 1
 
     @property
     def key(self) -> bytes:
-        """The key of all of it."""
+        """Key of the whole request."""
         return self.keys[-1]
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes, about."""
+        """Estimated bytes of memory."""
         return len(self.request.body) + PER_ITEM * self.length
 
     def tips(self) -> list[int]:
-        """List the numbers of items with which earlier requests of the conversation ended, and this one."""
+        """List the lengths of the conversation's earlier requests, and of this one."""
         pairs = zip([-1, *self.answers], self.answers, strict=False)
         return [*(at for before, at in pairs if at > self.lead and at - 1 != before), self.length]
 
     def ends(self, above: int) -> Iterator[list[int]]:
-        """List the numbers of items with which earlier requests may have ended, newest first, in pages that grow.
+        """List the possible lengths of earlier requests above ``above``, longest first, in growing pages.
 
-        Nearly always the first page has what is looked for: all of the newest items, since a client may add to a
-        request that was not answered. Further back only those that an answer follows. All together are limited, so a
-        long history that nobody knows costs no more questions than a shorter one.
+        The first page nearly always suffices. It has every length near the end, since a client may extend a request
+        that was not answered; further pages have only lengths that an answer follows. The total is limited, so an
+        unknown long history costs no more store reads than a shorter one.
         """
         above = max(above, self.lead)
         near = max(above, self.length - NEAR)
@@ -114,16 +115,15 @@ class HashChain(msgspec.Struct):
             yield page
 
     def all_ends(self) -> Iterator[int]:
-        """Iterate over all numbers of items with which earlier requests may have ended, newest first."""
+        """Iterate over the possible lengths of earlier requests, longest first."""
         return (at for page in self.ends(self.lead) for at in page)
 
     def cut(self, items: int) -> HashChain:
-        """Return the trail of an earlier request: the first items of this one."""
-        request = msgspec.structs.replace(self.request, spans=self.request.spans[:items])
+        """Return the chain of the first items."""
         answers, reasons = ([at for at in found if at < items] for found in (self.answers, self.reasons))
         return msgspec.structs.replace(
             self,
-            request=request,
+            request=msgspec.structs.replace(self.request, spans=self.request.spans[:items]),
             keys=self.keys[: items + 1],
             sums=self.sums[: items + 1],
             answers=answers,
@@ -131,12 +131,12 @@ class HashChain(msgspec.Struct):
         )
 
     def cost(self, start: int, end: int | None = None) -> int:
-        """Count the tokens of items."""
+        """Return the tokens of the items from ``start`` up to ``end``."""
         return self.sums[self.length if end is None else end] - self.sums[start]
 
 
 def root_of(tenant: str, format: str, policy: str) -> bytes:
-    """Begin a chain: what is not the same for all of these is never found by the others."""
+    """Return the key of the empty prefix. Chains with different roots share no keys."""
     hasher = hashlib.blake2b(digest_size=_HASH, person=b"kompakt chain")
     for part in (tenant, format, policy):
         data = part.encode("utf-8", "surrogatepass")
@@ -145,25 +145,20 @@ def root_of(tenant: str, format: str, policy: str) -> bytes:
 
 
 class _Attempt(NamedTuple):
-    """A way to read a request, and how many bytes of it have to be looked at."""
+    """A way to read a request."""
 
     size: int
+    """Bytes that have to be parsed."""
     work: Callable[[], HashChain | None]
 
 
 class _Recent(NamedTuple):
-    """A trail, and when it was read."""
-
     chain: HashChain
-    at: float
-
-    @property
-    def size(self) -> int:
-        return self.chain.size
+    read_at: float
 
 
 class HashChains:
-    """Reads requests, each from where an earlier one of the same conversation leaves off."""
+    """Reads requests, each from where an earlier request of its conversation ends."""
 
     def __init__(
         self,
@@ -176,46 +171,40 @@ class HashChains:
     ) -> None:
         self._digests = digests or DigestCache()
         self._max_messages = max_messages
-        self._max_bytes = max_bytes
         self._short = short
         self._idle = idle
-        self._size = 0
-        self._recent: OrderedDict[bytes, _Recent] = OrderedDict()
+        self._recent = Lru[bytes, _Recent](max_bytes, lambda recent: recent.chain.size)
 
     @property
-    def held(self) -> int:
-        """How many requests are kept to compare the next ones with."""
+    def cached(self) -> int:
+        """Number of recent requests in the cache."""
         return len(self._recent)
 
     def read(self, body: bytes, format: str, root: bytes, *, named: str | None = None) -> HashChain | None:
-        """Read a request; ``None`` when it holds no history.
+        """Read a request; ``None`` when it has no history.
 
         Raises:
-            InputError: the body is not a JSON object, or a message is none.
-            TooManyMessages: there are more messages than are read.
+            InputError: the body is not a JSON object, or an item is not a message.
+            TooManyMessages: there are more messages than the limit.
         """
-        chain = None
-        for attempt in self._attempts(body, format, root, named):
-            chain = attempt.work()
-            if chain is not None:
-                break
-        return self._remember(chain)
+        chains = (attempt.work() for attempt in self._attempts(body, format, root, named))
+        return self._cache(next((chain for chain in chains if chain is not None), None))
 
     async def read_off_loop(
         self, body: bytes, format: str, root: bytes, *, named: str | None = None
     ) -> HashChain | None:
-        """Read a request like ``read``, without holding the event loop where much of it is new."""
+        """Like ``read``, in a worker thread when much of the request is new."""
         chain = None
         for attempt in self._attempts(body, format, root, named):
             chain = await off_loop(attempt.work, size=attempt.size)
             if chain is not None:
                 break
-        return self._remember(chain)
+        return self._cache(chain)
 
     def _attempts(self, body: bytes, format: str, root: bytes, named: str | None) -> Iterator[_Attempt]:
-        """List the ways in which a request can be read: from where earlier ones leave off, or all of it."""
+        """List the ways to read a request: as a continuation of recent ones, then as a whole."""
         if len(body) >= self._short:
-            for chain, _ in reversed(list(self._recent.values())):
+            for _, (chain, _) in reversed(self._recent.items()):
                 items = _shared(body, chain) if (chain.root, chain.request.format) == (root, format) else 0
                 if items > chain.lead and chain.request.named == named:
                     size = len(body) - chain.request.spans[items - 1][1]
@@ -223,7 +212,6 @@ class HashChains:
         yield _Attempt(len(body), partial(self._whole, body, format, root, named))
 
     def _continued(self, body: bytes, earlier: HashChain, items: int) -> HashChain | None:
-        """Read what follows the first items of an earlier request; ``None`` when it does not continue like this."""
         request = read_continuation(body, earlier.request, items=items, limit=self._max_messages)
         counter = None if request is None else counter_for(request.model)
         if request is None or counter is None or counter.name != earlier.counter:
@@ -237,52 +225,46 @@ class HashChains:
     def _extended(
         self, request: RequestBody, counter: Counter, root: bytes, earlier: HashChain | None, items: int
     ) -> HashChain:
-        """Look at the items after those that are known."""
-        digests = [
-            self._digests.of(request.item(index), request.format, counter) for index in range(items, len(request.spans))
-        ]
+        """Compute the chain from the first ``items`` items of an earlier one and the digests of the others."""
+        new = range(items, len(request.spans))
+        digests = [self._digests.of(request.item(index), request.format, counter) for index in new]
         if earlier is None:
-            lead = next((at for at, digest in enumerate(digests) if not digest.is_system), len(digests))
+            lead = next((at for at, one in enumerate(digests) if not one.is_system), len(digests))
             keys, sums, answers, reasons = [root], [0], list[int](), list[int]()
         else:
             lead, keys = earlier.lead, earlier.keys[: items + 1]
             sums, answers = earlier.sums[: items + 1], earlier.answers[: bisect_left(earlier.answers, items)]
             reasons = earlier.reasons[: bisect_left(earlier.reasons, items)]
-        for index, digest in enumerate(digests, items):
-            keys.append(
-                keys[-1] if index < lead else hashlib.blake2b(keys[-1] + digest.digest, digest_size=_HASH).digest()
-            )
-        answers += [index for index, digest in enumerate(digests, items) if digest.is_answer]
-        reasons += [index for index, digest in enumerate(digests, items) if digest.has_reasoning]
-        sums += list(accumulate((digest.tokens for digest in digests), initial=sums[-1]))[1:]
+        for index, one in enumerate(digests, items):
+            key = keys[-1]
+            keys.append(key if index < lead else hashlib.blake2b(key + one.digest, digest_size=_HASH).digest())
+        answers += [index for index, one in enumerate(digests, items) if one.is_answer]
+        reasons += [index for index, one in enumerate(digests, items) if one.has_reasoning]
+        sums += list(accumulate((one.tokens for one in digests), initial=sums[-1]))[1:]
         return HashChain(request, lead, keys, sums, root, counter.name, answers, reasons)
 
-    def _remember(self, chain: HashChain | None) -> HashChain | None:
-        """Keep a trail to compare with, in the place of the one that it continues."""
+    def _cache(self, chain: HashChain | None) -> HashChain | None:
+        """Cache a chain in place of the one that it continues."""
         if chain is None or len(chain.request.body) < self._short:
             return chain
-        begun = chain.keys[min(chain.lead + 1, chain.length)] + chain.keys[min(chain.lead + 2, chain.length)]
-        gone = self._recent.pop(begun, None)
+        first, second = (chain.keys[min(chain.lead + items, chain.length)] for items in (1, 2))
         now = time.monotonic()
-        self._recent[begun] = _Recent(chain, now)
-        self._size += self._recent[begun].size - (gone.size if gone else 0)
-        while len(self._recent) > 1 and self._has_too_many(now):
-            _, oldest = self._recent.popitem(last=False)
-            self._size -= oldest.size
+        self._recent.put(first + second, _Recent(chain, now))
+        oldest_first = self._recent.items()
+        for at, (key, recent) in enumerate(oldest_first[:-1]):
+            if len(oldest_first) - at <= MAX_RECENT and now - recent.read_at <= self._idle:
+                break
+            self._recent.remove(key)
         return chain
-
-    def _has_too_many(self, now: float) -> bool:
-        oldest = next(iter(self._recent.values()))
-        return self._size > self._max_bytes or len(self._recent) > MAX_RECENT or now - oldest.at > self._idle
 
 
 def _shared(body: bytes, chain: HashChain) -> int:
-    """Count the items that a body has in common with an earlier one, byte for byte, up to some from the end."""
+    """Count the leading items that a body shares byte for byte with an earlier one, all but at most ``MAX_BACK``."""
     earlier = chain.request
     first, end = earlier.spans[min(chain.lead, len(earlier.spans) - 1)]
     if body[first : min(end, first + _SAMPLE)] != earlier.body[first : min(end, first + _SAMPLE)]:
         return 0
-    length = bisect(earlier.spans, len(body), key=lambda span: span[1])  # the client may have gone back
+    length = bisect(earlier.spans, len(body), key=lambda span: span[1])  # the new body may be shorter
     least = max(0, length - MAX_BACK)
     if not body.startswith(earlier.body[: earlier.spans[least][1]] if least < length else b"\0"):
         return 0

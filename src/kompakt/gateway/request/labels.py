@@ -1,13 +1,12 @@
-"""What a person recognises a session by: the first words of its task, the model, the client, and what it is for.
+"""Labels by which people recognise a session: title, model, client and purpose.
 
-Agents also ask for titles, quotas and whether they run in circles. Such requests begin sessions of their own; the
-purpose keeps them apart from conversations.
+Agents also send requests for titles, quotas and loop checks. Those start sessions of their own; the purpose tells them
+from conversations.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import takewhile
 from typing import Literal, TypeAlias
@@ -21,6 +20,7 @@ from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.records import encode_note
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
+from kompakt.model.lru import Lru
 from kompakt.model.messages import Message, Text
 
 Purpose: TypeAlias = Literal["title", "quota-check", "loop-check", "next-speaker-check", "compaction", "auxiliary"]
@@ -29,16 +29,16 @@ MAX_TITLE = 80
 """Characters of a title."""
 
 MAX_KNOWN = 10_000
-"""Sessions remembered as labelled; a forgotten one is labelled again, and the store keeps the first label."""
+"""Sessions known to be labelled. A session that is evicted is labelled again; the store keeps its first label."""
 
 _SEARCHED = 20_000
-"""Bytes of a text that are searched: what a request is for is said at its beginning."""
+"""Bytes of a text searched for a purpose, which is near its start."""
 
-_LOOKED_AT = 6
-"""Messages of the user that are looked at for a title: agents put their own context before the task."""
+_TITLE_MESSAGES = 6
+"""User messages searched for a title; agents put their own context before the task."""
 
 _SCANNED = 200
-"""Messages among which those are looked for."""
+"""Messages of any role among which those are searched."""
 
 _CLIENTS = (
     ("claude-cli/", "Claude Code"),
@@ -56,7 +56,7 @@ _CLIENTS = (
     ("google-genai-sdk/", "Google Gen AI SDK"),
     ("ai-sdk/", "AI SDK"),
 )
-"""How user agents begin, and who that is."""
+"""Start of the user-agent header, and the name of the client."""
 
 _VERSION = re.compile(r"[^/\s]*/v?(\d[\w.+-]{0,30})")
 _PRODUCT = re.compile(r"[A-Za-z][\w.-]{0,40}(?:/[\w.+-]{1,30})?")
@@ -71,23 +71,23 @@ _PHRASES: tuple[tuple[bytes, Purpose], ...] = (
     (b"identifying when a conversational AI is stuck in an unproductive state", "loop-check"),  # Gemini CLI, Qwen Code
     (b"determine who should logically speak next", "next-speaker-check"),  # Gemini CLI, Qwen Code
 )
-"""What agents write in requests that are not part of a conversation. None of these requests has tools."""
+"""Phrases of agents in requests that are not part of a conversation. None of these requests has tools."""
 
 _CLASSES: dict[str, Purpose] = {"auxiliary": "auxiliary", "compaction": "compaction"}
-"""Values of Claude Code's own header that say what a request is for."""
+"""Values of Claude Code's ``x-claude-code-request-class`` header."""
 
 _CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.", "Caveat: The messages below")
-"""How texts begin that agents put before the task."""
+"""Start of texts that agents put before the task."""
 
 _TAG = re.compile(r"<([A-Za-z][\w-]{0,60})(?:\s[^<>]{0,200})?>")
 _TITLE_TEXT = 100_000
-"""Characters of a text that a title is taken from."""
+"""Characters of a text searched for a title."""
 _MAX_TAGS = 20
-"""Texts in tags, one after the other, that are skipped for a title."""
+"""Consecutive tagged texts that are skipped for a title."""
 
 
 class Label(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a session is recognised by."""
+    """The label of a session. The field names are stored."""
 
     title: str = ""
     model: str | None = None
@@ -96,29 +96,27 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def label_name(session: str) -> str:
-    """Name the note that holds the label of a session."""
+    """Return the name of the note that holds a session's label; names are stored."""
     return f"label {session}"
 
 
 class Labels:
-    """Labels sessions when they are first seen."""
+    """Labels sessions at their first request."""
 
     def __init__(self, storage: GatewayStorage) -> None:
         self._storage = storage
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known = Lru[tuple[str, str], bool](MAX_KNOWN)
         self._losses = storage.losses
 
     def put(self, owner: Owner, branch: RecordedBranch, chain: HashChain, headers: Mapping[str, str]) -> None:
-        """Label the session of a request, when there is time and unless it is labelled."""
+        """Label the session of a request in background, unless it is labelled."""
         place = (owner.tenant, branch.session)
         if self._losses != self._storage.losses:
             self._known.clear()
             self._losses = self._storage.losses
         if place in self._known:
             return
-        self._known[place] = None
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._known.put(place, True)
         label = Label(
             title_of(chain),
             chain.request.model,
@@ -130,7 +128,7 @@ class Labels:
 
 
 def client_of(agent: str) -> str | None:
-    """Name the client that a user agent stands for, with its version."""
+    """Return the name and version of the client with this user agent."""
     for begins, name in _CLIENTS:
         if agent.startswith(begins):
             version = _VERSION.match(agent)
@@ -140,7 +138,7 @@ def client_of(agent: str) -> str | None:
 
 
 def purpose_of(request: RequestBody, headers: Mapping[str, str]) -> Purpose | None:
-    """Say what a request is for; ``None`` when it is part of a conversation."""
+    """Return the purpose of a request; ``None`` when it is part of a conversation."""
     named = _CLASSES.get(headers.get("x-claude-code-request-class", ""))
     tools = request.before.get("tools", request.after.get("tools", b""))
     if named is not None or tools.strip() not in (b"", b"[]", b"null"):
@@ -156,7 +154,7 @@ def purpose_of(request: RequestBody, headers: Mapping[str, str]) -> Purpose | No
 
 
 def title_of(chain: HashChain) -> str:
-    """Return the first words of the first request that a person wrote."""
+    """Return the first words that a person wrote."""
     spoken, end = 0, min(chain.length, chain.lead + _SCANNED)
     answers = set(takewhile(lambda at: at < end, chain.answers))
     for index in range(chain.lead, end):
@@ -170,13 +168,13 @@ def title_of(chain: HashChain) -> str:
             continue
         title = _words(message)
         spoken += 1
-        if title or spoken == _LOOKED_AT:
+        if title or spoken == _TITLE_MESSAGES:
             return title
     return ""
 
 
 def _words(message: Message) -> str:
-    """Return the first line that is not an agent's own context."""
+    """Return the first line that is not context added by the agent."""
     for part in message.parts:
         if type(part) is not Text or part.text.startswith(_CONTEXT):
             continue
@@ -187,7 +185,7 @@ def _words(message: Message) -> str:
 
 
 def _task(text: str) -> str:
-    """Leave out what stands in tags before the task: reminders, environment, commands."""
+    """Skip tagged texts before the task: reminders, environment, commands."""
     for _ in range(_MAX_TAGS):
         text = text.lstrip()
         tag = _TAG.match(text)
