@@ -67,7 +67,7 @@ class TestReady:
                 assert found.status_code == 503
             assert found.json() == {"status": "not ready", "store": "not reachable", "upstream openai": "not reachable"}
             assert len(asked) == 1
-            monkeypatch.setattr(health, "FRESH", 0.0)
+            monkeypatch.setattr(health, "MAX_AGE", 0.0)
             gate.get("/readyz")
             assert len(asked) == 2
             assert gate.get("/healthz").status_code == 200

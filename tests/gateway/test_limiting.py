@@ -19,8 +19,8 @@ from tests.gateway.upstreams import wait_for
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kompakt.gateway import server as serving
+from kompakt.gateway.http.access_log import JsonFormatter, TextFormatter
 from kompakt.gateway.http.connections import with_header_timeout
-from kompakt.gateway.http.log_format import JsonFormatter, TextFormatter
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
 

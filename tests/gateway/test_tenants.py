@@ -176,7 +176,7 @@ class TestRotation:
                 None,
             ]
             assert rotated.json()["size"] == len(history(20))
-            assert "a credential not seen before came with a long history" in caplog.text
+            assert "unknown credential with a long history" in caplog.text
             assert "Bearer" not in caplog.text
             assert "kompakt_new_tenants_total 1.0" in gate.gateway.metrics.text().decode()
 

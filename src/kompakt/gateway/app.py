@@ -189,7 +189,7 @@ class Gateway:
         told.client = client_of(request.headers.get("user-agent", ""))
         tenant = tenant_of(request.headers, request.query_params, settings)
         told.tenant = tenant.id
-        with self.places.taken(tenant.id, settings):
+        with self.places.hold(tenant.id, settings):
             try:
                 async with forwarding.closing_responses(scope):
                     response = await presence.run(self._respond(request, tenant, route))

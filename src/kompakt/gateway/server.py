@@ -25,7 +25,7 @@ import uvicorn
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, application
 from kompakt.gateway.config import OFFICIAL, GatewayConfig
-from kompakt.gateway.http import log_format as journal
+from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.connections import protocol
 from kompakt.gateway.reload import Reloading
 
@@ -61,7 +61,7 @@ def serve(
         UsageError: the address cannot be listened on.
         KompaktError: the store cannot be opened.
     """
-    journal.set_up(json=settings.log_json)
+    configure_logging(json=settings.log_json)
     listening = listen(settings)
     with asyncio.Runner(loop_factory=_loops()) as runner:
         runner.run(_served(settings, listening, key=key, load=load or (lambda: settings), find=find))

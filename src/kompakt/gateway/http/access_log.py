@@ -1,6 +1,6 @@
-"""What is told of each request: one log record, one span, some metrics, and an id on every answer.
+"""The access log: one log record, one span, metrics and a request id for each request, and how records are formatted.
 
-Never in any of them: bodies, credentials, queries. The proxy fills in what only it knows through ``told_of``.
+Bodies, credentials and query strings are never logged. The proxy adds what only it knows through ``request_log``.
 """
 
 from __future__ import annotations
@@ -8,42 +8,46 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import sys
 import time
+import traceback
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeAlias
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kompakt.gateway.errors import error_response
+from kompakt.gateway.errors import error_response, without_controls
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import Disposition, Untouched
 
 _log = logging.getLogger("kompakt.gateway")
 
 ID_HEADER = b"x-kompakt-request"
-_PLAIN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestLog(msgspec.Struct):
-    """What is known of one request; filled in while it is served."""
+    """The log entry of one request, filled in while it is served."""
 
     id: str
     began: float
-    """When it began, by ``time.perf_counter``."""
+    """Start of the request, by ``time.perf_counter``."""
     received: float | None = None
-    """When all of its body was there."""
+    """When the body was complete."""
     route: str = "own"
     format: str | None = None
-    """In whose shape errors are written."""
+    """The provider format in which errors are written."""
     tenant: str = ""
     model: str | None = None
     client: str | None = None
-    """The name and version of the program that asks."""
+    """Name and version of the client."""
     purpose: str | None = None
-    """What the request is for, when it is not part of a conversation."""
+    """Purpose of a request that is not part of a conversation."""
     status: int = 0
     session: str | None = None
     tokens_before: int | None = None
@@ -52,20 +56,20 @@ class RequestLog(msgspec.Struct):
     outcome: Disposition | None = None
     """What was done with a provider request; ``None`` for the gateway's own endpoints."""
     untouched: Untouched | None = None
-    """Why the request was left alone."""
+    """Why the request was passed through unchanged."""
     degraded: str | None = None
     is_new: bool = False
-    """Whether a credential never seen before came with a conversation that did not begin just now."""
+    """Whether an unknown credential came with a history that is already long."""
     refusal: str | None = None
-    """Why the gateway itself did not take the request."""
+    """Why the gateway rejected the request."""
     upstream_seconds: float | None = None
-    """How long the provider took to begin its answer, all tries together."""
+    """Time until the provider started to respond, over all attempts."""
     overhead: float | None = None
-    """The gateway's own time up to the first byte of the answer; computed from the rest when nobody says."""
+    """The gateway's own time until the first byte of the response; computed when not set."""
 
-    def facts(self) -> dict[str, Any]:
-        """Return what a log record has of it."""
-        found = {
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the log record."""
+        fields = {
             "request": self.id,
             "route": self.route,
             "status": self.status,
@@ -85,108 +89,105 @@ class RequestLog(msgspec.Struct):
             "upstream_ms": _milliseconds(self.upstream_seconds),
             "total_ms": _milliseconds(time.perf_counter() - self.began),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def request_log(request: Request) -> RequestLog:
-    """Return what is told of a request, to add to it."""
+    """Return the log entry of a request."""
     return request.scope["kompakt"]
 
 
 class AccessLog:
-    """The outermost layer: gives requests their id and says what became of them."""
+    """The outermost middleware: assigns request ids, logs and counts requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        told = RequestLog(_id_of(scope), time.perf_counter())
-        scope["kompakt"] = told
+        entry = RequestLog(_id_of(scope), time.perf_counter())
+        scope["kompakt"] = entry
 
-        async def say(message: Message) -> None:
+        async def send_logged(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._answered(told, message)
+                self._on_response(entry, message)
             await send(message)
 
         self.metrics.in_flight.inc()
         try:
-            await self.app(scope, receive, say)
+            await self.app(scope, receive, send_logged)
         except Exception:
-            if not told.status:  # nobody foresaw it: the server's log has where it was, the client an answer
-                told.refusal = "gateway_error"
-                message = f"the gateway failed; its log has more under {told.id}"
-                await error_response(told.format, 500, message, code="gateway_error")(scope, receive, say)
+            if not entry.status:  # an unexpected error: the server logs it, the client gets a response
+                entry.refusal = "gateway_error"
+                message = f"internal gateway error; see the gateway log for request {entry.id}"
+                await error_response(entry.format, 500, message, code="gateway_error")(scope, receive, send_logged)
             raise
         finally:
             self.metrics.in_flight.dec()
-            self._finished(told)
+            self._on_end(entry)
 
-    def _answered(self, told: RequestLog, message: Message) -> None:
-        """Note how an answer begins."""
-        told.status = message["status"]
+    def _on_response(self, entry: RequestLog, message: Message) -> None:
+        entry.status = message["status"]
         headers = list(message.get("headers", ()))
-        if told.upstream_seconds is not None and told.overhead is None:
-            began = told.began if told.received is None else told.received
-            told.overhead = max(0.0, time.perf_counter() - began - told.upstream_seconds)
+        if entry.upstream_seconds is not None and entry.overhead is None:
+            began = entry.began if entry.received is None else entry.received
+            entry.overhead = max(0.0, time.perf_counter() - began - entry.upstream_seconds)
         for name, value in headers:
             if name.startswith(b"x-kompakt-"):
-                _note(told, name, value)
-        own = [(ID_HEADER, told.id.encode())]
-        if told.is_new:
+                _read_header(entry, name, value)
+        own = [(ID_HEADER, entry.id.encode())]
+        if entry.is_new:
             own.append((b"x-kompakt-tenant", b"new"))
-            self._say_new(told)
+            self._warn_new_tenant(entry)
         message["headers"] = [*headers, *own]
 
-    def _say_new(self, told: RequestLog) -> None:
-        """Say that a tenant began in the middle of a conversation: most likely a credential was exchanged."""
+    def _warn_new_tenant(self, entry: RequestLog) -> None:
         self.metrics.new_tenants.inc()
         _log.warning(
-            "a credential not seen before came with a long history: tenant %s has none of what another credential "
-            "stored; give clients keys of the gateway's own to keep their tenant when credentials change",
-            told.tenant,
-            extra={"kompakt": {"request": told.id, "tenant": told.tenant, "new_tenant": True}},
+            "unknown credential with a long history: new tenant %s has no access to sessions stored under another "
+            "credential; issue gateway keys to clients to keep their tenant when credentials change",
+            entry.tenant,
+            extra={"kompakt": {"request": entry.id, "tenant": entry.tenant, "new_tenant": True}},
         )
 
-    def _finished(self, told: RequestLog) -> None:
+    def _on_end(self, entry: RequestLog) -> None:
         metrics = self.metrics
-        metrics.requests.labels(told.route, str(told.status or "aborted")).inc()
-        if told.refusal is not None:
-            told.outcome = "refused"
-            metrics.refusals.labels(told.refusal).inc()
-        if told.outcome is not None:
-            metrics.outcomes.labels(told.outcome, told.untouched or "").inc()
-        if told.overhead is not None:
-            metrics.overhead.observe(told.overhead)
-        if told.upstream_seconds is not None:
-            metrics.upstream.observe(told.upstream_seconds)
-        if told.route == "own" and told.status < 400:
+        metrics.requests.labels(entry.route, str(entry.status or "aborted")).inc()
+        if entry.refusal is not None:
+            entry.outcome = "refused"
+            metrics.refusals.labels(entry.refusal).inc()
+        if entry.outcome is not None:
+            metrics.outcomes.labels(entry.outcome, entry.untouched or "").inc()
+        if entry.overhead is not None:
+            metrics.overhead.observe(entry.overhead)
+        if entry.upstream_seconds is not None:
+            metrics.upstream.observe(entry.upstream_seconds)
+        if entry.route == "own" and entry.status < 400:
             return
-        facts = told.facts()
-        level = logging.WARNING if told.status >= 500 or told.degraded else logging.INFO
-        _log.log(level, "%s %s", told.route, told.status or "aborted", extra={"kompakt": facts})
-        _trace(told, facts)
+        fields = entry.fields()
+        level = logging.WARNING if entry.status >= 500 or entry.degraded else logging.INFO
+        _log.log(level, "%s %s", entry.route, entry.status or "aborted", extra={"kompakt": fields})
+        _trace(entry, fields)
 
 
 def _id_of(scope: Scope) -> str:
-    """Take the client's id when it is plain, else make one."""
+    """Return the client's ``x-request-id`` if it is safe to log, else a new id."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _PLAIN.fullmatch(value):
+        if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
             return value.decode()
     return secrets.token_hex(12)
 
 
-def _note(told: RequestLog, name: bytes, value: bytes) -> None:
-    """Read a header of the gateway's own back, where nobody has said the same."""
+def _read_header(entry: RequestLog, name: bytes, value: bytes) -> None:
+    """Copy one of the gateway's own response headers into a field that is not set."""
     field = name.decode("latin-1").removeprefix("x-kompakt-").replace("-", "_")
-    if field in ("session", "compaction", "degraded") and getattr(told, field) is None:
-        setattr(told, field, value.decode("latin-1"))
-    elif field in ("tokens_before", "tokens_after") and value.isdigit() and getattr(told, field) is None:
-        setattr(told, field, int(value))
+    if field in ("session", "compaction", "degraded") and getattr(entry, field) is None:
+        setattr(entry, field, value.decode("latin-1"))
+    elif field in ("tokens_before", "tokens_after") and value.isdigit() and getattr(entry, field) is None:
+        setattr(entry, field, int(value))
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -201,14 +202,73 @@ def _tracer() -> Any:
         return None
 
 
-def _trace(told: RequestLog, facts: dict[str, Any]) -> None:
-    """Make a span of a finished request when OpenTelemetry is installed."""
+def _trace(entry: RequestLog, fields: dict[str, Any]) -> None:
+    """Create a span for a finished request when OpenTelemetry is installed."""
     tracer = _tracer()
     if tracer is None:
         return
     span = tracer.start_span(
-        f"kompakt.{told.route}", start_time=time.time_ns() - int((time.perf_counter() - told.began) * 1e9)
+        f"kompakt.{entry.route}", start_time=time.time_ns() - int((time.perf_counter() - entry.began) * 1e9)
     )
-    for name, value in facts.items():
+    for name, value in fields.items():
         span.set_attribute(f"kompakt.{name}", value)
     span.end()
+
+
+# --- Format ---
+# Of an unexpected error only the type and traceback are written: its message may quote what a client sent.
+
+_ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+_LEVELS = {"kompakt": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "httpx": logging.WARNING}
+
+
+class TextFormatter(logging.Formatter):
+    """One line per record, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        line = f"{moment} {record.levelname.lower()} {without_controls(record.getMessage())}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
+        """Return the traceback and the type of an error, without its message."""
+        kind, _, at = ei
+        return f"{''.join(traceback.format_tb(at))}{kind.__name__ if kind else ''}"
+
+
+class JsonFormatter(TextFormatter):
+    """One JSON object per record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": without_controls(record.getMessage()),
+            **_fields(record),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    found = getattr(record, "kompakt", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _quoted(value: object) -> str:
+    text = without_controls(str(value))
+    return f'"{text}"' if " " in text else text
+
+
+def configure_logging(*, json: bool) -> None:
+    """Write the records of the gateway and its libraries to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if json else TextFormatter())
+    for name, level in _LEVELS.items():
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(level)
+        logger.propagate = False

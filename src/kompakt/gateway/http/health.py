@@ -1,7 +1,7 @@
-"""Whether the gateway lives, whether it can work, and what it counts.
+"""Endpoints for operators: liveness, readiness and metrics.
 
-``/healthz`` asks nobody. ``/readyz`` asks the store and every upstream, at most once in five seconds however often it
-is asked itself. Neither says more than names and states: they are open to all.
+``/healthz`` checks nothing. ``/readyz`` checks the store and every upstream, at most once per ``MAX_AGE``. Both are
+public, so they show only names and states.
 """
 
 from __future__ import annotations
@@ -25,70 +25,69 @@ from kompakt.version import __version__
 if TYPE_CHECKING:
     from kompakt.gateway.app import Gateway
 
-FRESH = 5.0
-"""Seconds that an answer of the store and the upstreams is believed."""
+MAX_AGE = 5.0
+"""Seconds for which a readiness result is reused."""
 
-PATIENCE = 2.0
-"""Seconds that each of them has."""
+TIMEOUT = 2.0
+"""Seconds within which the store and each upstream must respond."""
 
 
 class Health:
-    """The endpoints for whoever looks after the gateway."""
+    """The operator endpoints of a gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._asking = asyncio.Lock()
-        self._known: dict[str, str] = {}
-        self._at = float("-inf")
+        self._lock = asyncio.Lock()
+        self._states: dict[str, str] = {}
+        self._checked_at = float("-inf")
 
     async def healthz(self, request: Request) -> Response:
-        """Say that the gateway lives."""
+        """Report that the process runs."""
         del request
         return _json({"status": "ok", "version": __version__})
 
     async def readyz(self, request: Request) -> Response:
-        """Say whether store and upstreams answer; 503 when one does not."""
+        """Report whether store and upstreams respond; 503 when one does not."""
         del request
-        async with self._asking:
-            if time.monotonic() - self._at > FRESH:
-                self._known, self._at = await self._asked(), time.monotonic()
-        known = dict(self._known)
+        async with self._lock:
+            if time.monotonic() - self._checked_at > MAX_AGE:
+                self._states, self._checked_at = await self._check(), time.monotonic()
+        states = dict(self._states)
         if self.gateway.is_draining:
-            known["gateway"] = "draining"
-        ready = all(state == "ok" for state in known.values())
-        return _json({"status": "ready" if ready else "not ready", **known}, status=200 if ready else 503)
+            states["gateway"] = "draining"
+        ready = all(state == "ok" for state in states.values())
+        return _json({"status": "ready" if ready else "not ready", **states}, status=200 if ready else 503)
 
     async def favicon(self, request: Request) -> Response:
-        """Answer browsers, which ask for an icon by themselves; a provider has nothing to do with it."""
+        """Answer browsers, whose icon requests must not reach a provider."""
         del request
         return Response(status_code=204, headers={"cache-control": "max-age=86400"})
 
     async def metrics(self, request: Request) -> Response:
-        """Write all counters."""
+        """Return all metrics."""
         access_of(request, self.gateway.settings)
         return Response(self.gateway.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
-    async def _asked(self) -> dict[str, str]:
-        """Ask all of them at once."""
+    async def _check(self) -> dict[str, str]:
         upstreams = self.gateway.settings.upstreams.values()
-        states = await asyncio.gather(self._store(), *(_reached(upstream) for upstream in upstreams))
+        states = await asyncio.gather(self._store(), *(_connects(upstream) for upstream in upstreams))
         return dict(zip(["store", *(f"upstream {one.name}" for one in upstreams)], states, strict=True))
 
     async def _store(self) -> str:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await self.gateway.store.records.notes(REGISTRY_TENANT, ["secret"])
         except (StoreError, TimeoutError):
             return "not reachable"
         return "ok"
 
 
-async def _reached(upstream: Upstream) -> str:
-    """Tell whether somebody listens at an upstream's address."""
+async def _connects(upstream: Upstream) -> str:
+    """Check whether an upstream accepts connections."""
     parts = urlsplit(upstream.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError):
         return "not reachable"

@@ -1,7 +1,7 @@
-"""What one request, one tenant and all together may take: bytes, seconds, places.
+"""Limits on the size, duration and number of requests.
 
-Plain ASGI, so that streams pass as they are. Whatever is refused here or further in, as ``Refused``, is answered in the
-shape of the provider whose endpoint was called.
+``LimitsMiddleware`` is plain ASGI so that streams pass through unbuffered. It also turns a ``GatewayError`` raised
+further in into a response in the format of the provider whose endpoint was called.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from kompakt.gateway.tenancy.access import check_site
 _log = logging.getLogger("kompakt.gateway")
 
 _PER_HEADER = 32
-"""Bytes that a header is counted for beside its own: what it takes to keep it."""
+"""Bytes of memory per header besides its name and value."""
 
 _CLOSE = {"connection": "close"}
-"""Said where a body may be left unread: nobody waits for the rest of it."""
+"""Sent when the rest of the body is not read."""
 
 
 class LimitsMiddleware:
-    """The layer that holds requests to their limits."""
+    """Enforces the limits on headers and bodies."""
 
     def __init__(self, app: ASGIApp, settings: Callable[[], GatewayConfig]) -> None:
         self.app = app
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request within its limits."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         settings, started = self.settings(), False
 
-        async def say(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -51,22 +50,25 @@ class LimitsMiddleware:
         try:
             _check_headers(scope, settings)
             check_site(scope, settings)
-            await self.app(scope, _Body(receive, scope["kompakt"], settings), say)
-        except GatewayError as refused:
-            scope["kompakt"].refusal = refused.code
-            if started:  # the server closes the connection, so the client sees that its answer is not complete
-                _log.warning("an answer ended early: %s", refused.message)
+            await self.app(scope, _Body(receive, scope["kompakt"], settings), send_tracked)
+        except GatewayError as error:
+            scope["kompakt"].refusal = error.code
+            if started:  # the server closes the connection, which tells the client that the response is incomplete
+                _log.warning("response aborted: %s", error.message)
                 return
             path = scope.get("raw_path", b"").decode("latin-1")
-            await refused.response(error_format(path, settings))(scope, receive, send)
+            await error.response(error_format(path, settings))(scope, receive, send)
 
 
 def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
-    """Refuse headers that are too many or too long, and bodies that are said to be too long."""
+    """Reject oversized headers and bodies whose announced length is too large."""
     headers = scope["headers"]
     if sum(len(name) + len(value) + _PER_HEADER for name, value in headers) > settings.max_header:
         raise GatewayError(
-            431, f"the headers take more than {settings.max_header:,} bytes", code="headers_too_large", headers=_CLOSE
+            431,
+            f"the headers exceed the limit of {settings.max_header:,} bytes",
+            code="headers_too_large",
+            headers=_CLOSE,
         )
     lengths = [value for name, value in headers if name == b"content-length"]
     if not lengths:
@@ -78,31 +80,31 @@ def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
 
 
 def _too_large(settings: GatewayConfig) -> GatewayError:
-    message = f"the body has more than {settings.max_body:,} bytes; the gateway's --max-body allows no more"
+    message = f"the body exceeds the gateway's limit of {settings.max_body:,} bytes (--max-body)"
     return GatewayError(413, message, code="body_too_large", headers=_CLOSE)
 
 
 class _Body:
-    """A request's body, counted and timed while it is read."""
+    """A ``receive`` that enforces the limits on a body's size and time."""
 
-    def __init__(self, receive: Receive, told: RequestLog, settings: GatewayConfig) -> None:
+    def __init__(self, receive: Receive, entry: RequestLog, settings: GatewayConfig) -> None:
         self.receive = receive
-        self.told = told
+        self.entry = entry
         self.settings = settings
         self.size = 0
 
     async def __call__(self) -> Message:
-        """Receive the next piece; after the last one, wait for the client to go for as long as it takes."""
-        if self.told.received is not None:
+        """Receive the next chunk. After the last one there is no timeout: the next message is the disconnect."""
+        if self.entry.received is not None:
             return await self.receive()
-        left = self.told.began + self.settings.body_timeout - time.perf_counter()
+        left = self.entry.began + self.settings.body_timeout - time.perf_counter()
         try:
             async with asyncio.timeout(max(0.0, left)):
                 message = await self.receive()
         except TimeoutError:
             raise GatewayError(
                 408,
-                f"the body was not there within {self.settings.body_timeout:g} seconds",
+                f"the body was not received within {self.settings.body_timeout:g} seconds",
                 code="body_timeout",
                 headers=_CLOSE,
             ) from None
@@ -111,23 +113,23 @@ class _Body:
             if self.size > self.settings.max_body:
                 raise _too_large(self.settings)
             if not message.get("more_body", False):
-                self.told.received = time.perf_counter()
+                self.entry.received = time.perf_counter()
         return message
 
 
 class Slots:
-    """How many requests are under way, in all and of each tenant."""
+    """Concurrency limits: requests in flight, in total and per tenant."""
 
     def __init__(self) -> None:
         self.total = 0
         self.tenants: dict[str, int] = {}
 
     @contextmanager
-    def taken(self, tenant: str, settings: GatewayConfig) -> Generator[None]:
-        """Take a place for as long as a request lasts, its stream included.
+    def hold(self, tenant: str, settings: GatewayConfig) -> Generator[None]:
+        """Hold a slot for the duration of a request, including its stream.
 
         Raises:
-            Refused: there is none.
+            GatewayError: the limit is reached.
         """
         mine = self.tenants.get(tenant, 0)
         if self.total >= settings.max_concurrency:
@@ -147,5 +149,5 @@ class Slots:
 
 def _busy(who: str, limit: int) -> GatewayError:
     headers = {"retry-after": "1", **_CLOSE}
-    message = f"{who} has {limit:,} requests under way, which is all that is allowed; try again in a second"
+    message = f"{who} has {limit:,} requests in flight, which is the limit; retry in a second"
     return GatewayError(429, message, code="too_many_requests", headers=headers)

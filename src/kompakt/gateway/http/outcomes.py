@@ -1,7 +1,7 @@
-"""What happened to a request: the words used in headers, log fields and metric labels.
+"""Outcomes of a request: the values used in headers, log fields and metric labels.
 
-Every answer to a provider request carries one outcome. A request that the gateway does not look into carries the reason
-too, so that an unprotected client is visible to its user and its operator.
+Every response to a provider request has one outcome. A request that is passed through unchanged also has a reason, so
+that users and operators can see which clients are not protected.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Untouched: TypeAlias = Literal[
 ]
 
 OUTCOMES: dict[str, str] = {
-    "fits": "nothing had to leave the context; the messages went to the provider as they came",
+    "fits": "no compaction was needed; the messages were sent unchanged",
     "substituted": "an earlier compaction replaced the start of the history",
     "compacted": "a compaction was made for this request",
-    "oversized": "a compaction was due but could not be made; the messages went to the provider as they came",
-    "counted": "the request counts tokens; nothing is compacted for it",
-    "untouched": "the gateway left the request alone; x-kompakt-untouched has the reason",
-    "refused": "the gateway answered itself; x-kompakt-refusal has the reason",
+    "oversized": "a compaction was due but not possible; the messages were sent unchanged",
+    "counted": "the request counts tokens and is not compacted",
+    "untouched": "the request was passed through unchanged; x-kompakt-untouched has the reason",
+    "refused": "the gateway rejected the request; x-kompakt-refusal has the reason",
 }
 
 UNTOUCHED: dict[str, str] = {
-    "provider-history": "the provider keeps the history (previous_response_id or conversation)",
+    "provider-history": "the provider stores the history (previous_response_id or conversation)",
     "provider-cache": "the history starts in content that the provider caches (cachedContent)",
     "provider-compaction": "the client asked the provider to compact the history (context_management or compaction)",
-    "no-messages": "the body holds no list of messages",
-    "unreadable-message": "a message has a form that the gateway does not know",
-    "not-a-conversation": "the endpoint holds no conversation",
+    "no-messages": "the body has no list of messages",
+    "unreadable-message": "a message has an unknown form",
+    "not-a-conversation": "the endpoint is not for conversations",
 }
 
 PROTECTED = frozenset[str](["fits", "substituted", "compacted"])
