@@ -1,11 +1,11 @@
 """A coding agent on any OpenAI-compatible server: it reads, writes and runs things in one folder.
 
-    python examples/coding_agent.py --base-url http://localhost:8080/v1 --model NAME --session fix "Mend the tests."
+    python examples/coding_agent.py --base-url http://localhost:8080/v1 --model NAME --session fix "Fix the tests."
     python examples/coding_agent.py --base-url http://localhost:8080/v1 --model NAME --session fix
 
-The session is kept in agent.db. End the program however you like, a kill included: the second line, with the same
-session and nothing to say, takes the work up where it was. LLM_BASE_URL, LLM_MODEL and LLM_API_KEY say the same as the
-options. The model's commands run as you: give it a folder, and a machine, that it may break.
+The session is stored in agent.db. After an interrupt or a crash, run the second line: without a task, the session
+continues where it stopped. LLM_BASE_URL, LLM_MODEL and LLM_API_KEY can replace the options. Commands of the model run
+with your permissions, so use a folder and a machine that it may break.
 """
 
 import argparse
@@ -25,13 +25,13 @@ SYSTEM = "You are a careful programmer. Look before you change anything, and run
 
 
 def tools_for(folder: Path, seconds: float = 120) -> list[Callable[..., Any]]:
-    """Make the tools that work in a folder; what they raise is told to the model."""
+    """Return tools for a folder; the model gets their exceptions as error results."""
     folder = folder.resolve()
 
     def inside(path: str) -> Path:
         found = (folder / path).resolve()
         if not found.is_relative_to(folder):
-            raise ValueError(f"{path} lies outside of the working directory")
+            raise ValueError(f"{path} is outside of the working directory")
         return found
 
     def read_file(path: str) -> str:
@@ -39,7 +39,7 @@ def tools_for(folder: Path, seconds: float = 120) -> list[Callable[..., Any]]:
         return inside(path).read_text(encoding="utf-8", errors="replace")
 
     def write_file(path: str, content: str) -> str:
-        """Write a text file of the working directory; one that is there is replaced."""
+        """Write a text file of the working directory, replacing an existing one."""
         file = inside(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
@@ -53,7 +53,7 @@ def tools_for(folder: Path, seconds: float = 120) -> list[Callable[..., Any]]:
         try:
             output, _ = await asyncio.wait_for(process.communicate(), seconds)
         finally:
-            if process.returncode is None:  # too slow, or nobody waits any more: end it with all that it started
+            if process.returncode is None:  # timeout or cancellation: kill the whole process group
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         return f"exit code {process.returncode}\n{output.decode(errors='replace')}"
@@ -62,7 +62,7 @@ def tools_for(folder: Path, seconds: float = 120) -> list[Callable[..., Any]]:
 
 
 def show(event: RunEvent) -> None:
-    """Tell what happens in a line or so."""
+    """Print an event."""
     match event:
         case Spoke(text):
             print(text, end="", flush=True)
@@ -73,7 +73,7 @@ def show(event: RunEvent) -> None:
         case Compacted(_, report) if report is not None:
             print(f"\n[compacted: {report.tokens_before} -> {report.tokens_after} tokens]")
         case Recovered(round, tokens):
-            print(f"\n[too long for the server: {round} was cut, {tokens} tokens are left]")
+            print(f"\n[overflow: {round} was shortened to {tokens} tokens]")
         case Result(_, session, steps, usage, stop):
             print(f"\n[{stop}: session {session}, {steps} steps, {usage.prompt} tokens in, {usage.output} out]")
         case _:
@@ -91,23 +91,23 @@ async def work(options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Let a model work on the code of a folder.")
-    parser.add_argument("task", nargs="?", help="what to do; without it, the session goes on where it was")
+    parser.add_argument("task", nargs="?", help="the task; without it, the session continues")
     parser.add_argument("--folder", type=Path, default=Path(), help="the working directory")
-    parser.add_argument("--session", default="coding", help="names the work, so that it can be taken up again")
+    parser.add_argument("--session", default="coding", help="id of the session")
     parser.add_argument("--store", default="sqlite:///agent.db")
     for name in ("base-url", "model", "api-key"):
         parser.add_argument(f"--{name}", default=os.environ.get("LLM_" + name.replace("-", "_").upper()))
-    parser.add_argument("--window", type=int, help="tokens that the model holds, where kompakt does not know it")
+    parser.add_argument("--window", type=int, help="context window in tokens, for models that kompakt does not know")
     options = parser.parse_args(argv)
     if not (options.base_url and options.model and options.folder.is_dir()):
-        parser.error("--base-url and --model are needed, and a folder that is there")
+        parser.error("--base-url, --model and an existing folder are required")
     try:
         asyncio.run(work(options))
     except KompaktError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\n[stopped; --session {options.session} goes on]", file=sys.stderr)
+        print(f"\n[stopped; continue with --session {options.session}]", file=sys.stderr)
         return 130
     return 0
 

@@ -2,8 +2,8 @@
 
     python examples/research_agent.py --base-url http://localhost:8080/v1 --model NAME FOLDER "What changed in May?"
 
-Any OpenAI-compatible server will do; LLM_BASE_URL, LLM_MODEL and LLM_API_KEY say the same as the options. The folder
-may be larger than the model's window: what was read is compacted as the work goes on, and the notes are in a file.
+Works with any OpenAI-compatible server. LLM_BASE_URL, LLM_MODEL and LLM_API_KEY can replace the options. The folder may
+be larger than the model's window: what was read is compacted, and the notes are in a file.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PAGE = 8_000
 
 
 def tools_for(folder: Path, notes: Path) -> list[Callable[..., str]]:
-    """Make the tools: plain functions, whose annotations and docstrings tell the model how to call them."""
+    """Return the tools: functions whose annotations and docstrings are sent to the model."""
     found = (path for path in sorted(folder.rglob("*")) if path.suffix in (".txt", ".md") and path.is_file())
     texts = {path.relative_to(folder).as_posix(): path for path in found}
 
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Answer a question from a folder of text files.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("question")
-    parser.add_argument("--notes", type=Path, default=Path("notes.md"), help="where notes go")
+    parser.add_argument("--notes", type=Path, default=Path("notes.md"), help="file for the notes")
     for name in ("base-url", "model", "api-key"):
         parser.add_argument(f"--{name}", default=os.environ.get("LLM_" + name.replace("-", "_").upper()))
-    parser.add_argument("--window", type=int, help="tokens that the model holds, where kompakt does not know it")
+    parser.add_argument("--window", type=int, help="context window in tokens, for models that kompakt does not know")
     options = parser.parse_args(argv)
     if not (options.base_url and options.model and options.folder.is_dir()):
         parser.error("a folder, --base-url and --model are needed")

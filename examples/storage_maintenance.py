@@ -1,4 +1,4 @@
-"""Maintenance of a store: verify every session, compact those over a budget, and say how it went.
+"""Maintenance of a store: verify every session, compact those over a budget, and print a report.
 
     python examples/storage_maintenance.py agent.db --budget 50000
     python examples/storage_maintenance.py agent.db --budget 50000 --dry-run
@@ -17,7 +17,7 @@ import kompakt
 
 
 async def tend(session: kompakt.Session, budget: int, *, dry_run: bool) -> tuple[str, bool]:
-    """Look after one session; return a line about it and whether all is well."""
+    """Verify and compact one session; return a report line and whether it is valid."""
     try:
         problems = await session.verify()
         if problems:
@@ -26,13 +26,13 @@ async def tend(session: kompakt.Session, budget: int, *, dry_run: bool) -> tuple
         if dry_run or tokens <= budget:
             return f"{tokens} tokens{', over the budget' if tokens > budget else ''}", True
         done = await session.compact(budget)
-    except kompakt.KompaktError as error:  # one bad session does not keep the others waiting
+    except kompakt.KompaktError as error:  # continue with the other sessions
         return f"{type(error).__name__}: {error}", False
     return f"{done.tokens_before} -> {done.tokens_after} tokens, compaction {done.id}", True
 
 
 async def maintain(file: Path, budget: int, *, dry_run: bool) -> int:
-    """Go through all sessions; return how many are not well."""
+    """Process all sessions; return the number of failures."""
     seen = bad = 0
     async with await kompakt.open_store(f"sqlite:///{file}") as store:
         async for session in store.sessions():

@@ -1,4 +1,4 @@
-"""Formats are told from evidence, never from a guess: detected, or refused with the true one among the candidates."""
+"""Format detection: a payload is detected, or rejected with its format among the candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ every_format = pytest.mark.parametrize("format", FORMATS)
 
 
 def is_told(payload: Any, format: str, **fields: str) -> bool:
-    """Tell whether a payload is detected, or left open with its format among the candidates."""
+    """Return whether a payload is detected, or ambiguous with its format among the candidates."""
     try:
         return detect(payload, **fields) == format
     except AmbiguousFormat as error:
@@ -30,19 +30,17 @@ def is_told(payload: Any, format: str, **fields: str) -> bool:
 class TestBodies:
     @every_format
     def test_sessions_are_detected(self, format: str) -> None:
-        """A whole request of an agent at work leaves no doubt."""
         assert detect(plain.build(format, messages=12)) == format
 
     @every_format
     @given(data=st.data())
-    def test_any_body_is_told(self, format: str, data: st.DataObject) -> None:
-        """No body is taken for another provider's."""
+    def test_a_body_is_never_detected_as_another_format(self, format: str, data: st.DataObject) -> None:
         assert is_told(data.draw(bodies(format)), format)
 
     @every_format
     @given(data=st.data())
-    def test_any_bare_list_is_told(self, format: str, data: st.DataObject) -> None:
-        """Nor is a list of messages without its envelope; plain ones that both of OpenAI's formats take are Chat's."""
+    def test_a_list_is_never_detected_as_another_format(self, format: str, data: st.DataObject) -> None:
+        """Plain messages that both OpenAI formats accept are Chat."""
         items = data.draw(bodies(format))[WIRES[format].messages_key]
         if isinstance(items, list):
             plain_words = format == "openai-responses" and not any("type" in item for item in items)
@@ -50,12 +48,10 @@ class TestBodies:
 
     @every_format
     def test_lists_with_tool_rounds_are_detected(self, format: str) -> None:
-        """Calls and results look different everywhere."""
         assert detect(plain.build(format, messages=6)[WIRES[format].messages_key]) == format
 
     @every_format
-    def test_a_clue_far_down_is_found(self, format: str) -> None:
-        """A long history that begins with plain talk is told by its end."""
+    def test_a_clue_at_the_end_of_a_long_history_is_found(self, format: str) -> None:
         call = plain.build(format, messages=6)[WIRES[format].messages_key]
         said = {"role": "user", "parts" if format == "gemini" else "content": [{"text": "hi"}]}
         if format in ("openai-chat", "openai-responses", "anthropic"):
@@ -64,8 +60,7 @@ class TestBodies:
 
 
 class TestDoubt:
-    def test_plain_talk_is_ambiguous(self) -> None:
-        """Two strings say nothing about who is meant."""
+    def test_plain_text_messages_are_ambiguous(self) -> None:
         with pytest.raises(AmbiguousFormat, match="say which with format=") as caught:
             detect([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
         assert set(caught.value.candidates) == {"openai-chat", "openai-responses", "anthropic"}
@@ -79,21 +74,19 @@ class TestDoubt:
             ("mistral-large-latest", "openai-chat"),
         ],
     )
-    def test_the_model_decides(self, model: str, format: str) -> None:
-        """Where the messages leave it open, the model's own provider is meant."""
+    def test_the_model_name_decides_between_candidates(self, model: str, format: str) -> None:
         said = [{"role": "user", "content": "hi"}]
         assert detect({"model": model, "messages": said}) == format
         assert detect(said, model=model) == format
 
     @pytest.mark.parametrize("model", ["claude-opus-5-5", "gemini-3-pro-preview", "gpt-5.4"])
-    def test_the_model_does_not_overrule_the_messages(self, model: str) -> None:
-        """A router serves Claude over OpenAI's protocol: what stands in the list counts more."""
+    def test_the_model_name_does_not_override_the_messages(self, model: str) -> None:
+        """A router can serve Claude over the OpenAI protocol."""
         body = {**plain.build("openai-chat", messages=6), "model": model}
         assert detect(body) == "openai-chat"
 
     @pytest.mark.parametrize(("one", "other"), list(permutations(FORMATS, 2)))
-    def test_mixed_lists_are_refused(self, one: str, other: str) -> None:
-        """Messages of two providers in one list are named, not repaired by accident."""
+    def test_mixed_lists_are_rejected_with_both_candidates(self, one: str, other: str) -> None:
         items = [
             item for format in (one, other) for item in plain.build(format, messages=6)[WIRES[format].messages_key]
         ]
@@ -102,37 +95,31 @@ class TestDoubt:
         assert one in caught.value.candidates
 
     @pytest.mark.parametrize("payload", [{}, [], {"foo": 1}, [[]], [1, "a", None]])
-    def test_nothing_to_go_by_is_said(self, payload: Any) -> None:
-        """An empty or foreign value is no history."""
+    def test_payloads_without_clues_are_rejected(self, payload: Any) -> None:
         with pytest.raises(UnknownFormat):
             detect(payload)
 
     @pytest.mark.parametrize("payload", [None, 1, "text", True, 2.5, (), {1}])
-    def test_other_types_are_refused(self, payload: Any) -> None:
-        """A payload is a list or an object."""
+    def test_other_types_are_rejected(self, payload: Any) -> None:
         with pytest.raises(MalformedPayload, match="payload: expected a request body or a list of messages"):
             detect(payload)
 
 
 class TestNames:
     @pytest.mark.parametrize("format", ["openai", "", "Anthropic", "gpt"])
-    def test_an_unknown_name_is_refused_with_the_known_ones(self, format: str) -> None:
-        """A typing error is answered with the way out."""
+    def test_an_unknown_format_name_is_rejected_with_the_known_ones(self, format: str) -> None:
         with pytest.raises(UnknownFormat, match="'openai-chat', 'openai-responses', 'anthropic', 'gemini', 'bedrock'"):
             kompakt.check([{"role": "user", "content": "hi"}], format=format)
 
     @every_format
-    def test_a_given_name_is_taken_at_its_word(self, format: str) -> None:
-        """The caller knows best."""
+    def test_a_given_format_is_used_without_detection(self, format: str) -> None:
         assert detect([], format=format) == format
 
-    def test_every_error_is_caught_by_the_root(self) -> None:
-        """One handler is enough for callers."""
+    def test_every_error_is_a_kompakt_error(self) -> None:
         for error in (AmbiguousFormat, UnknownFormat, MalformedPayload):
             assert issubclass(error, InputError)
             assert issubclass(error, KompaktError)
 
-    def test_the_five_formats_are_the_ones_promised(self) -> None:
-        """Names, keys of bodies and modules agree."""
+    def test_there_are_five_formats(self) -> None:
         assert tuple(WIRES) == FORMATS
         assert all(wire.format == format for format, wire in WIRES.items())

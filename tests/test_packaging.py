@@ -1,4 +1,4 @@
-"""What the installed package promises: extras that exist, and an import that loads little."""
+"""The installed package: extras exist, and the import is lazy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 class TestExtras:
-    def test_every_extra_that_is_advised_exists(self) -> None:
-        """An error that says ``pip install 'kompakt[x]'`` names an extra of the package."""
+    def test_every_suggested_extra_exists(self) -> None:
+        """Errors that suggest ``pip install 'kompakt[x]'`` name an extra of the package."""
         advised = {
             (extra, path.name)
             for folder in ("src", "docs", "examples", "README.md")
@@ -29,7 +29,7 @@ class TestExtras:
         assert "gateway" in {extra for extra, _ in advised}
 
     def test_doctor_names_the_extra_that_installs_a_package(self) -> None:
-        """Each optional package is in the extra that doctor advises, each other one is always installed."""
+        """Each optional package is in the extra that doctor suggests; the others are always installed."""
         for package, extra in doctoring.EXTRAS.items():
             assert any(re.match(rf"{package}\b", needed) for needed in PROJECT["optional-dependencies"][extra])
         for package in doctoring.CORE:

@@ -1,4 +1,4 @@
-"""What the official SDKs return can be handed in as it is, and what was not touched comes back as it was."""
+"""Objects of the official SDKs are accepted, and unchanged objects are returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUT = "line of the file\n" * 300
 
 
 def chat_message() -> ChatCompletionMessage:
-    """Read what the API sends, as the SDK does."""
+    """Parse an API response like the SDK."""
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
     return ChatCompletionMessage.model_validate(
         {"role": "assistant", "content": None, "refusal": None, "annotations": [], "tool_calls": [call]}
@@ -26,12 +26,12 @@ def chat_message() -> ChatCompletionMessage:
 
 
 def chat() -> list[Any]:
-    """A chat with the answer of the SDK appended, as its documentation shows."""
+    """A chat with the SDK's answer appended."""
     return [ASKED, chat_message(), {"role": "tool", "tool_call_id": "call_1", "content": OUTPUT}]
 
 
 def anthropic_message() -> AnthropicMessage:
-    """Read what the API sends, as the SDK does."""
+    """Parse an API response like the SDK."""
     return AnthropicMessage.model_validate(
         {
             "id": "msg_1",
@@ -60,7 +60,7 @@ def claude() -> list[Any]:
 
 
 def responses() -> list[Any]:
-    """Items of a response, appended as they are."""
+    """Items of a response."""
     response = Response.model_validate(
         {
             "id": "resp_1",
@@ -96,8 +96,7 @@ every_sdk = pytest.mark.parametrize("format", HISTORIES)
 
 class TestTaken:
     @every_sdk
-    def test_at_every_door(self, format: str) -> None:
-        """The answers are those for the JSON that the SDK would send."""
+    def test_every_function_treats_objects_like_json(self, format: str) -> None:
         history = HISTORIES[format]()
         sent = kompakt.render(kompakt.parse(history, format))
         assert kompakt.check(history, format) == kompakt.check(sent, format) == []
@@ -107,28 +106,23 @@ class TestTaken:
 
     @every_sdk
     def test_the_format_is_detected(self, format: str) -> None:
-        """From the objects, as from JSON."""
         assert kompakt.parse(HISTORIES[format]()).format == format
 
     def test_unset_fields_are_not_sent(self) -> None:
-        """A message of the SDK reads as the API wrote it."""
         (_, message, _) = kompakt.render(kompakt.parse(chat()))
         assert message.keys() == {"role", "content", "refusal", "annotations", "tool_calls"}
 
-    def test_in_a_body_and_in_tuples(self) -> None:
-        """Wherever a client puts them."""
+    def test_objects_in_bodies_and_tuples_are_accepted(self) -> None:
         body = {"model": "gpt-5.4", "messages": tuple(chat())}
         assert kompakt.count(body).total == kompakt.count({**body, "messages": chat()}).total
         assert kompakt.check(body) == []
 
-    def test_a_whole_answer_among_the_messages(self) -> None:
-        """Its fields that no request has are reported and stripped."""
+    def test_a_whole_answer_object_is_reported_and_stripped(self) -> None:
         messages = [ASKED, anthropic_message()]
         assert {problem.code for problem in kompakt.check(messages)} == {"AN-1", "AN-25"}
         assert kompakt.check(kompakt.repair(messages).payload) == []
 
-    def test_any_object_with_model_dump(self) -> None:
-        """The SDK need not be one that kompakt knows."""
+    def test_any_object_with_model_dump_is_accepted(self) -> None:
 
         class Message:
             def model_dump(self) -> dict[str, str]:
@@ -136,22 +130,19 @@ class TestTaken:
 
         assert kompakt.parse([Message()], "openai-chat")[0].text == "hello"
 
-    def test_anything_else_is_refused(self) -> None:
-        """With the path of what cannot be read."""
+    def test_other_objects_are_rejected_with_their_path(self) -> None:
         with pytest.raises(kompakt.InputError, match=r"payload\[1\]"):
             kompakt.check([ASKED, object()], "openai-chat")
 
 
 class TestReturned:
     @every_sdk
-    def test_what_needs_no_change_comes_back_itself(self, format: str) -> None:
-        """The very list."""
+    def test_a_valid_payload_is_returned_itself(self, format: str) -> None:
         history = HISTORIES[format]()
         assert kompakt.repair(history, format).payload is history
         assert kompakt.compact(history, 100_000, format=format).payload is history
 
-    def test_a_tuple_comes_back_as_a_tuple(self) -> None:
-        """The same shape, changed or not."""
+    def test_a_tuple_is_returned_as_a_tuple(self) -> None:
         history = tuple(chat())
         assert kompakt.compact(history, 100_000).payload is history
         repaired = kompakt.repair(history[:2]).payload
@@ -159,15 +150,13 @@ class TestReturned:
         assert repaired[1] is history[1]
 
     @every_sdk
-    def test_untouched_objects_survive_a_repair(self, format: str) -> None:
-        """Only what a repair adds is new."""
+    def test_unchanged_objects_survive_a_repair(self, format: str) -> None:
         history = HISTORIES[format]()[:-1]
         repaired = kompakt.repair(history, format)
         assert repaired.changes
         assert [one for one in repaired.payload if any(one is other for other in history)] == history
 
-    def test_untouched_blocks_survive_in_a_changed_message(self) -> None:
-        """A message that is rebuilt keeps the blocks that were right."""
+    def test_unchanged_blocks_survive_in_a_changed_message(self) -> None:
         text, call = anthropic_message().content
         assert isinstance(text, TextBlock)
         assert isinstance(call, ToolUseBlock)
@@ -178,8 +167,7 @@ class TestReturned:
         assert content[0] is text
         assert content[1] is call
 
-    def test_untouched_messages_survive_a_compaction(self) -> None:
-        """The newest call is what its SDK made, although older rounds left."""
+    def test_unchanged_messages_survive_a_compaction(self) -> None:
         old = [ASKED, *[message for _ in range(30) for message in chat()[1:]]]
         newest = chat_message()
         history = [*old, newest, {"role": "tool", "tool_call_id": "call_1", "content": "done"}]
@@ -188,8 +176,7 @@ class TestReturned:
         assert any(message is newest for message in done.payload)
         assert kompakt.check(done.payload) == []
 
-    def test_halves_are_made_of_the_callers_objects(self) -> None:
-        """`split` copies nothing."""
+    def test_split_copies_nothing(self) -> None:
         history = [*chat(), ASKED, chat_message()]
         head, tail = kompakt.split(history, 2)
         assert head + tail == history

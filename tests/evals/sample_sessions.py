@@ -1,4 +1,4 @@
-"""Small invented sessions in the shapes that agents write: one tool a line, requests with constraints in between."""
+"""Small invented sessions in the format of coding agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Script:
         self.messages.append({"role": "user", "content": text})
         return self
 
-    def says(self, text: str) -> Script:
+    def reply(self, text: str) -> Script:
         self.messages.append({"role": "assistant", "content": [{"type": "text", "text": text}]})
         return self
 
@@ -48,35 +48,35 @@ class Script:
         )
 
     def case(self) -> EvalCase:
-        """Ask for everything in the whole session."""
+        """Make a case of the whole session."""
         return whole(record(self.session()))
 
 
 def whole(recording: Recording) -> EvalCase:
-    """Cut behind the last message."""
+    """Cut after the last message."""
     return case_at(recording, cut_at(recording.history, recording.weight, len(recording.history)))
 
 
 def busy() -> Script:
-    """Have one of everything."""
+    """Return a session with every kind of fact."""
     script = Script()
-    script.user("Mend the parser. Don't touch the migration files. It is in src/parser.py")
+    script.user("Fix the parser. Don't touch the migration files. It is in src/parser.py")
     script.call("Read", {"file_path": "/repo/src/parser.py"}, "1→def parse_header(line):\n2→    return line")
     script.call("Edit", {"file_path": "/repo/src/parser.py", "old_string": "line", "new_string": "row"}, "updated")
     script.call("Write", {"file_path": "/repo/src/fresh_notes.md", "content": "# notes"}, "File created")
     script.call("Bash", {"command": "pytest -q tests/test_parser.py"}, "Exit code 1\nerror: header missing", error=True)
     script.call("Bash", {"command": "go test ./..."}, "--- FAIL: TestHeader (0.00s)\nok  \texample.com/lib\t0.1s")
     script.call("Bash", {"command": "rm build/old.bin && make all"}, "total size: 4821")
-    todos = [{"content": "write the tests", "status": "pending"}, {"content": "mend it", "status": "completed"}]
+    todos = [{"content": "write the tests", "status": "pending"}, {"content": "fix it", "status": "completed"}]
     script.call("TodoWrite", {"todos": todos}, "ok")
-    script.call("Bash", {"command": "git commit -m 'Mend header'"}, "[main 4fa81c2] Mend header of parser")
+    script.call("Bash", {"command": "git commit -m 'Fix header'"}, "[main 4fa81c2] Fix header of parser")
     script.call("Bash", {"command": "git show 4fa81c2"}, "commit 4fa81c2")
-    script.says("The header is mended; retry_limit: 250 stays.")
+    script.reply("The header is fixed; retry_limit: 250 stays.")
     return script
 
 
 def long(rounds: int = 60, filler: int = 900) -> Script:
-    """Work through many files, long enough to be compacted."""
+    """Return a session that is long enough to be compacted."""
     script = Script()
     script.user("Port every module to the new reader. Never rename a public function.")
     for number in range(rounds):
@@ -88,9 +88,9 @@ def long(rounds: int = 60, filler: int = 900) -> Script:
         if number % 5 == 0:
             script.call("Bash", {"command": f"pytest -q tests/test_module_{number}.py"}, "1 passed")
         if number == rounds // 2:
-            script.says("Half of it is ported.")
-            script.user("Go on, but only use the standard library.")
-    script.says("All ported.")
+            script.reply("Half of it is ported.")
+            script.user("Continue, but only use the standard library.")
+    script.reply("All ported.")
     script.user("Now write the changelog.")
     return script
 

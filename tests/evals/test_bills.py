@@ -1,4 +1,4 @@
-"""Bills of whole sessions: priced by hand, replayed on the engine, and held against the goals."""
+"""The cost of whole sessions: prices, replays, the clairvoyant and the goals."""
 
 from __future__ import annotations
 
@@ -47,17 +47,19 @@ def recording() -> Recording:
 
 
 class TestRequests:
-    def test_one_before_each_answer(self) -> None:
-        """Everything said before is in it; two answers in a row are one."""
-        script = Script().user("Read it, please.").call("Read", {"path": "a"}, "one two").says("Done.").says("Really.")
+    def test_one_request_per_answer(self) -> None:
+        """Consecutive assistant messages belong to one answer."""
+        script = (
+            Script().user("Read it, please.").call("Read", {"path": "a"}, "one two").reply("Done.").reply("Really.")
+        )
         asked = requests(record(script.session()))
         assert [one.at for one in asked] == [1, 3]
         assert 0 < asked[0].total < asked[1].total
         assert all(one.output > 0 and one.now is None for one in asked)
 
-    def test_times(self, tmp_path: Path) -> None:
-        """The first record of an answer says when it began; pi says it of each entry; others say nothing."""
-        write_transcript(tmp_path / "a.jsonl", Script().user("Begin now.").says("Yes."))
+    def test_times_come_from_timestamps_of_the_recording(self, tmp_path: Path) -> None:
+        """Claude Code stamps records, pi stamps entries."""
+        write_transcript(tmp_path / "a.jsonl", Script().user("Begin now.").reply("Yes."))
         records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
         stamped = [{**one, "timestamp": f"2025-01-01T00:0{index}:00Z"} for index, one in enumerate(records)]
         stamped.append({**stamped[-1], "uuid": "later", "timestamp": "2025-01-01T00:09:00Z"})
@@ -78,21 +80,19 @@ class TestRequests:
         assert requests(record(one))[0].now == seconds("2025-01-01T00:01:00Z")
 
     @pytest.mark.parametrize("stamp", [None, 12, "yesterday", {}])
-    def test_a_stamp_that_says_nothing(self, stamp: object) -> None:
-        """It is passed over."""
+    def test_invalid_timestamps_are_ignored(self, stamp: object) -> None:
         assert seconds(stamp) is None
 
 
 class TestReplay:
-    def test_sending_everything_by_hand(self) -> None:
-        """New tokens are written, old ones read, and all is written again when the cache went cold."""
+    def test_cost_of_sending_everything(self) -> None:
+        """New tokens are written, old ones read, and all are written again after the cache expired."""
         asked = [BilledRequest(1, 1_000, 10, 0.0), BilledRequest(3, 1_500, 20, 60.0), BilledRequest(5, 1_600, 0, 600.0)]
         bill = cost_of_everything(asked, Prices())
         assert bill.paid == pytest.approx(1_250 + 50 + 100 + 625 + 100 + 2_000)
         assert (bill.reads, bill.writes, bill.peak) == (1_000, 3_100, 1_600)
 
-    def test_what_is_never_full_costs_as_much_as_sending_everything(self, recording: Recording) -> None:
-        """The context shows all of it."""
+    def test_a_context_that_never_fills_costs_as_much_as_sending_everything(self, recording: Recording) -> None:
         asked = requests(recording)
         whole = cost_of_everything(asked, Prices())
         found = replay(recording, asked, "default", WIDE, Prices())
@@ -100,8 +100,7 @@ class TestReplay:
         assert found.paid == pytest.approx(whole.paid)
         assert found.dearest == pytest.approx(1)
 
-    def test_when_full(self, recording: Recording) -> None:
-        """A window is kept."""
+    def test_a_full_context_is_rewritten(self, recording: Recording) -> None:
         asked = requests(recording)
         budget = Budget.of(20_000)
         found = replay(recording, asked, "default", budget, Prices())
@@ -109,17 +108,15 @@ class TestReplay:
         assert found.peak <= 20_000
         assert found.untouched == pytest.approx(cost_of_everything(asked, Prices()).paid)
 
-    def test_the_economic_trigger_saves_and_keeps_its_promise(self, recording: Recording) -> None:
-        """Nothing forces it."""
+    def test_the_economic_trigger_saves_and_never_costs_more_than_one_percent(self, recording: Recording) -> None:
         found = replay(recording, requests(recording), "default", WIDE, Prices(), due=economic)
         assert found.rewrites > 0
         assert found.paid < 0.9 * found.untouched
         assert found.dearest <= 1.01
 
-    def test_a_rewriting_that_breaks_the_promise_is_undone(
+    def test_a_rewrite_that_costs_too_much_is_rolled_back(
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The context then shows what it showed before."""
         undone: list[bool] = []
         back = Context.rollback
 
@@ -143,8 +140,8 @@ class TestReplay:
 class TestClairvoyant:
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.tuples(st.integers(0, 40_000), st.sampled_from([1, 1, 1, 900])), min_size=1, max_size=8))
-    def test_no_schedule_is_cheaper(self, trace: list[tuple[int, int]]) -> None:
-        """Every other one costs as much or more."""
+    def test_the_plan_is_optimal(self, trace: list[tuple[int, int]]) -> None:
+        """Compared with every other schedule."""
         asked: list[BilledRequest] = []
         total, now = 0, 0
         for new, pause in trace:
@@ -158,8 +155,7 @@ class TestClairvoyant:
         }
         assert costs[plan] == pytest.approx(min(costs.values()))
 
-    def test_a_short_session_needs_no_plan(self) -> None:
-        """There is nothing to leave out."""
+    def test_a_short_session_needs_no_rewrites(self) -> None:
         assert clairvoyant([BilledRequest(0, 500 * step, 0) for step in range(1, 9)], Economy()) == frozenset()
 
 
@@ -179,8 +175,8 @@ def _priced(trace: list[tuple[int, int]], choice: tuple[bool, ...]) -> float | N
 
 
 class TestReport:
-    def test_rows(self, recording: Recording) -> None:
-        """One a way; the clairvoyant's is the cheapest, and sending everything is what all are held against."""
+    def test_one_row_per_mode(self, recording: Recording) -> None:
+        """The clairvoyant is the cheapest."""
         rows = {row.mode: row for row in measure_bills(recording, "default")}
         assert list(rows) == [FULL, ECONOMIC, CLAIRVOYANT]
         assert rows[FULL].passed[SAVED] == 0
@@ -191,11 +187,9 @@ class TestReport:
         assert "rewrites" in rows[ECONOMIC].note
 
     def test_a_session_without_answers_has_no_bill(self) -> None:
-        """Nothing was asked."""
         assert list(measure_bills(record(Script().user("Is anybody there?").session()), "default")) == []
 
-    def test_goals(self) -> None:
-        """Halved, never dearer, near the clairvoyant, and the cache in use."""
+    def test_bill_goals(self) -> None:
         mine = _row(ECONOMIC, saved=55, worst=-1, reads=90)
         best = _row(CLAIRVOYANT, saved=58, worst=0, reads=90)
         found = _judged([mine, best])
@@ -210,8 +204,7 @@ class TestReport:
         assert found["cache, of the untouched share"] is True
         assert _judged([])["bill, of the clairvoyant's"] is None
 
-    def test_only_when_asked_for(self, tmp_path: Path) -> None:
-        """A run prices sessions when told to."""
+    def test_sessions_are_priced_only_on_request(self, tmp_path: Path) -> None:
         folder = tmp_path / "data"
         folder.mkdir()
         write_transcript(folder / "priced.jsonl", long(25))

@@ -1,4 +1,4 @@
-"""Needs, projections, precision and baselines: what counts as told, and what is caught."""
+"""Needs, projections, precision and baselines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STEPS: list[Step] = [
     ("Bash", {"command": "make"}, "error: no rule\nmake: exit status 2"),
     ("Bash", {"command": "go test ./..."}, "--- FAIL: TestA (0.1s)\n--- PASS: TestB (0.2s)\nFAIL\tx/y\t0.1s"),
     ("todo", {"todos": [{"content": "tidy up", "status": "in_progress"}]}, "ok"),
-    ("Bash", {"command": "git show 4fa81c2"}, "commit 4fa81c2 mends the reader\nsize: 481"),
+    ("Bash", {"command": "git show 4fa81c2"}, "commit 4fa81c2 fixes the reader\nsize: 481"),
     ("Grep", {"pattern": "x", "path": "a"}, "a/b.py:1:x"),
 ]
 
 
-def behind(script: Script) -> list[str]:
+def needs_after(script: Script) -> list[str]:
     """List what is needed after the first message."""
     trail = events_of(kompakt.parse(script.session().body))
     before = [event for event in trail if event.message == 0]
@@ -40,45 +40,40 @@ def behind(script: Script) -> list[str]:
 
 
 class TestNeeds:
-    def test_what_is_used_and_not_shown_again(self) -> None:
-        """A name from before the cut that a call uses first."""
+    def test_a_used_name_that_is_not_shown_again_is_a_need(self) -> None:
         script = (
             Script()
             .user("The port is in server_config of /repo/lib/server.toml")
             .call("Grep", {"pattern": "server_config"}, "none")
         )
-        assert behind(script) == ["server_config"]
+        assert needs_after(script) == ["server_config"]
 
-    def test_what_a_tool_shows_first_is_no_need(self) -> None:
-        """The agent can see it again."""
+    def test_a_name_shown_by_a_tool_is_not_a_need(self) -> None:
         script = Script().user("look at server_config")
         script.call("Bash", {"command": "ls"}, "server_config").call("Grep", {"pattern": "server_config"}, "")
-        assert behind(script) == []
+        assert needs_after(script) == []
 
-    def test_what_was_never_there_is_no_need(self) -> None:
-        """It must stand before the cut, as a whole."""
+    def test_a_name_that_is_not_before_the_cut_is_not_a_need(self) -> None:
         script = Script().user("look at my_server_configs").call("Grep", {"pattern": "server_config"}, "")
-        assert behind(script) == []
+        assert needs_after(script) == []
 
-    def test_only_the_next_calls(self) -> None:
-        """Forty, no more."""
+    def test_only_the_next_forty_calls_count(self) -> None:
         script = Script().user("server_config")
         for _ in range(CALLS):
             script.call("Bash", {"command": "ls"}, "")
-        assert behind(script.call("Grep", {"pattern": "server_config"}, "")) == []
+        assert needs_after(script.call("Grep", {"pattern": "server_config"}, "")) == []
 
     def test_what_is_written_is_not_used(self) -> None:
         """New text of an edit invents; its old text relies on what is known."""
         script = Script().user("server_config and client_config are there")
         script.call("Edit", {"file_path": "x", "old_string": "server_config", "new_string": "client_config"}, "")
-        assert behind(script) == ["server_config"]
+        assert needs_after(script) == ["server_config"]
 
-    def test_names(self) -> None:
-        """Paths by two components, ids, numbers and identifiers; no ordinary words, nothing short."""
+    def test_names_are_paths_ids_numbers_and_identifiers(self) -> None:
         text = "please open /usr/local/lib/thing.py and getHeader, a_b, 1234567 or function"
         assert list(names(text)) == ["lib/thing.py", "getHeader", "1234567"]
 
-    def test_a_bare_list_tells_nothing(self) -> None:
+    def test_a_bare_list_states_no_need(self) -> None:
         """A name needs two ordinary words within reach."""
         need = Need("server_config", 0)
         assert need.stated_in("the port is read from server_config")
@@ -86,19 +81,16 @@ class TestNeeds:
         assert not need.stated_in("the port is here" + "." * 80 + "server_config")
         assert not need.stated_in("module.server_config " + "x" * 52 + "_y_longname", frozenset())
 
-    def test_a_formula_is_told_but_marked(self) -> None:
-        """The same two words beside every name are no sentence."""
+    def test_filler_words_do_not_count(self) -> None:
         assert not Need("server_config", 0).stated_in("also uses server_config", frozenset(["also", "uses"]))
 
-    def test_the_query_leaves_the_need_out(self) -> None:
-        """Neither the need nor its pieces stand in the query."""
+    def test_the_query_does_not_contain_the_need(self) -> None:
         query = Need("server_config", 0, "open the server socket with server_config of config now").query
         assert query == "open the socket with now"
 
 
 class TestProjections:
-    def test_the_whole_history_tells_everything(self) -> None:
-        """Identity misses no fact of any kind, in the large and in the small."""
+    def test_the_whole_history_states_every_fact(self) -> None:
         for script in (busy(), long(20)):
             for case in [script.case(), *cases(record(script.session()))]:
                 projection = read(kompakt.render(case.prefix), case)
@@ -109,38 +101,33 @@ class TestProjections:
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12), st.booleans())
-    def test_the_whole_of_any_history_tells_everything(self, steps: list[Step], error: bool) -> None:
-        """Whatever was called, in whatever order, and whether it worked."""
+    def test_any_whole_history_states_every_fact(self, steps: list[Step], error: bool) -> None:
         script = Script().user("Make it work, but never touch the lock file.")
         for name, given_, output in steps:
             script.call(name, given_, output, error=error)
         case = script.case()
         assert score(case, read(kompakt.render(case.prefix), case)).missed == []
 
-    def test_a_bare_identifier_list_is_not_told(self) -> None:
-        """It has nearly every name and no relation."""
+    def test_a_list_of_identifiers_states_no_facts(self) -> None:
         script = long(30).call("Grep", {"pattern": "value_0_7|value_3_9", "path": "src"}, "")
         case = list(cases(record(script.session())))[-1]
         found = score(case, ShownText(BASELINES["bare identifiers"](case, case.cut.tokens)))
         assert found.total["modified"] > 3 and found.total["need"] >= 2
         assert found.passed["modified"] == found.passed["read"] == found.passed["need"] == 0
 
-    def test_a_changed_result_is_not_the_result(self) -> None:
-        """A placeholder in place of the output does not tell the outcome."""
+    def test_a_placeholder_does_not_state_the_outcome(self) -> None:
         script = Script().user("go").call("Bash", {"command": "make all"}, "built everything")
         case = script.case()
         script.messages[-1]["content"][0]["content"] = "[hidden]"
         assert score(case, read(script.session().body, case)).passed["command"] == 0
 
     @pytest.mark.parametrize("name", BASELINES)
-    def test_baselines_keep_to_their_room(self, name: str) -> None:
-        """None is larger than its share of the prefix."""
+    def test_baselines_stay_within_their_room(self, name: str) -> None:
         case = next(cases(record(long(30).session())))
         shown = dict(projections(case, case.cut.tokens // 10))[name]
         assert 0 < len(shown.text) <= len(case.text) / 10 + 2
 
-    def test_cuts_lie_at_rounds_and_budgets_hold_the_requests(self) -> None:
-        """Shares of the tokens, moved to a round; the room includes first and newest request."""
+    def test_cuts_are_at_rounds_and_budgets_include_the_requests(self) -> None:
         recording = record(long().session())
         starts = {one.start for one in kompakt.rounds(recording.history)}
         total = sum(recording.weight)
@@ -150,14 +137,13 @@ class TestProjections:
             assert cut.budget(0.1) == int(cut.tokens * 0.1) + cut.requests
             assert cut.requests >= recording.weight[0]
 
-    def test_real_summaries_stand_for_the_stretch_before_them(self) -> None:
-        """The second one is asked for what came after the first."""
+    def test_a_summary_is_measured_on_the_stretch_before_it(self) -> None:
         script = long(10)
         first = len(script.messages)
         script.user("This session is continued: modified src/module_0.py.")
         script.call("Edit", {"file_path": "/repo/src/late.py", "old_string": "a", "new_string": "b"}, "ok")
         second = len(script.messages)
-        script.user("This session is continued: edited src/late.py too.").says("Good.")
+        script.user("This session is continued: edited src/late.py too.").reply("Good.")
         found = list(summary_cases(record(script.session(summaries=frozenset([first, second])))))
         assert [(one.case.cut.start, one.case.cut.at) for one in found] == [(0, first), (first, second)]
         assert {fact.key for fact in found[1].case.facts if fact.kind == "modified"} == {"src/late.py"}
@@ -176,8 +162,7 @@ class TestPrecision:
             "`go test ./...` ok",
         ],
     )
-    def test_the_truth_passes(self, line: str) -> None:
-        """What the history bears out."""
+    def test_true_statements_pass(self, line: str) -> None:
         found = assertions(busy().case(), f"Facts\n{line}\n")
         assert found != []
         assert [one for one in found if not one.true] == []
@@ -192,22 +177,18 @@ class TestPrecision:
             "ok: pytest -q tests/test_parser.py",
         ],
     )
-    def test_a_lie_is_caught(self, line: str) -> None:
-        """A path that was never touched so, a command that failed."""
+    def test_false_statements_are_found(self, line: str) -> None:
         assert [one.true for one in assertions(busy().case(), line)] == [False]
 
-    def test_an_invented_constraint_is_caught(self) -> None:
-        """Under a heading that promises the user's words stand the user's words."""
+    def test_invented_constraints_are_found(self) -> None:
         fresh = 'Constraints:\n- "Don\'t touch the migration files."\n- "Always use tabs in every file."\n'
         assert [one.true for one in assertions(busy().case(), fresh)] == [True, False]
 
-    def test_headings_speak_for_their_items(self) -> None:
-        """A list below a heading is asserted, too."""
+    def test_a_heading_applies_to_its_items(self) -> None:
         found = assertions(busy().case(), "Files modified:\n- src/parser.py\n- src/wrong.py\n")
         assert [one.true for one in found] == [True, False]
 
-    def test_quotes_and_plans_assert_nothing(self) -> None:
-        """What the history says itself, what did not happen, and what a command names."""
+    def test_quotes_negations_and_commands_are_not_assertions(self) -> None:
         script = Script().user("We changed lib/a.py and deleted lib/b.py yesterday, look at it.")
         fresh = (
             "user: We changed lib/a.py and deleted lib/b.py yesterday\nlib/c.py was not modified\nran `x read lib/d.py`"
@@ -217,7 +198,6 @@ class TestPrecision:
 
 class TestRows:
     def test_a_session_is_measured_at_every_cut(self) -> None:
-        """kompakt and every baseline, with validity, fit, reach and restoring."""
         rows = list(measure_retention(record(long(40).session()), "default"))
         ours = [row for row in rows if row.mode == "kompakt, 10 %"]
         assert len(ours) == 4
@@ -228,10 +208,9 @@ class TestRows:
             assert row.tokens <= row.budget
             assert row.total["modified"] > 0
 
-    def test_one_that_does_not_fit_has_missed_everything(self) -> None:
-        """It is noted and counts as nothing told."""
+    def test_a_case_that_does_not_fit_scores_zero(self) -> None:
         script = Script().user("x " * 4000)
-        script.call("Read", {"file_path": "a/b.py"}, "y " * 3000).says("done").user("z " * 50)
+        script.call("Read", {"file_path": "a/b.py"}, "y " * 3000).reply("done").user("z " * 50)
         from kompakt.evals.measures.retention import compact_case
         from kompakt.evals.measures.score import ResultRow
 

@@ -1,4 +1,4 @@
-"""The run and its report: resumable, complete, and readable."""
+"""Runs, reports and the command."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def row(
 
 
 class TestRun:
-    def test_everything_is_measured_and_kept(self, data: Path, tmp_path: Path) -> None:
-        """Rows of all measures come back, and each result lies in the folder."""
+    def test_every_measure_runs_and_is_stored(self, data: Path, tmp_path: Path) -> None:
         seen: list[tuple[int, int, str]] = []
         settings = EvalSettings(data=data, out=tmp_path / "out", jobs=1)
         rows = run(settings, lambda done, total, what: seen.append((done, total, what)))
@@ -50,10 +49,10 @@ class TestRun:
         assert [done for done, _, _ in seen] == [0, 1, 2, 3]
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 3
 
-    def test_a_second_run_measures_nothing_again(
+    def test_a_second_run_uses_stored_results(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What lies there is taken; what was lost is made again."""
+        """A damaged result is measured again."""
         monkeypatch.setattr(running, "_code", lambda: "1")
         settings = EvalSettings(data=data, out=tmp_path / "out", jobs=1)
         first = run(settings)
@@ -67,22 +66,19 @@ class TestRun:
         run(settings)
         assert len(done) == 1
 
-    def test_another_policy_is_another_result(self, data: Path, tmp_path: Path) -> None:
-        """The key holds data, policy and code."""
+    def test_results_depend_on_the_policy(self, data: Path, tmp_path: Path) -> None:
         run(EvalSettings(data=data, out=tmp_path / "out", jobs=1))
         run(EvalSettings(data=data, out=tmp_path / "out", jobs=1, policy="window"))
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == 6
 
-    def test_processes_give_the_same(self, data: Path, tmp_path: Path) -> None:
-        """Two processes measure what one does."""
+    def test_several_processes_give_the_same_results(self, data: Path, tmp_path: Path) -> None:
         alone = run(EvalSettings(data=data, out=tmp_path / "a", jobs=1))
         beside = run(EvalSettings(data=data, out=tmp_path / "b", jobs=2))
         assert [(one.mode, one.passed) for one in alone] == [(one.mode, one.passed) for one in beside]
 
-    def test_bad_files_and_failing_measures_do_not_stop_it(
+    def test_bad_files_and_failing_measures_are_reported(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are reported, and the rest is measured."""
         (data / "bad.traj").write_text("{")
         (data / "odd.jsonl").write_text('{"type": "session", "id": "s"}\n{"type": "message", "message": {}}\n')
         perform = running.perform
@@ -100,14 +96,12 @@ class TestRun:
         assert "one.jsonl: chains failed: KeyError: 'content'" in reported
 
     def test_an_empty_folder_is_an_error(self, tmp_path: Path) -> None:
-        """Nothing measured is not a good result."""
         with pytest.raises(UsageError, match="holds no sessions"):
             run(EvalSettings(data=tmp_path, out=tmp_path / "out"))
 
 
 class TestReport:
-    def test_files_are_written(self, data: Path, tmp_path: Path) -> None:
-        """JSON, a page, and pictures twice each."""
+    def test_the_report_has_json_markdown_and_plots(self, data: Path, tmp_path: Path) -> None:
         rows = run(EvalSettings(data=data, out=tmp_path / "out", jobs=1))
         results = gather(rows, version="1", policy="default")
         names = {path.name for path in write(results, rows, tmp_path / "out")}
@@ -125,42 +119,36 @@ class TestReport:
         page = (tmp_path / "out" / "report.md").read_text()
         assert "| modified, 10 % | ≥ 100% |" in page
 
-    def test_distributions(self) -> None:
-        """Share over all, median, tenth percentile and least over sessions, and the worst by name."""
+    def test_distribution_of_a_metric(self) -> None:
         rows = [row("kompakt, 10 %", told, 10, session=f"s{told}") for told in (10, 10, 9, 2)]
         (number,) = metrics(rows)
         assert (number.passed, number.total, number.median, number.least) == (31, 40, 0.95, 0.2)
         assert number.worst[0] == "s2@0 20%"
 
-    def test_goals(self) -> None:
-        """Reached, missed, and not measured are three things."""
+    def test_goals_are_reached_missed_or_not_measured(self) -> None:
         rows = [row("kompakt, 10 %", 96, 100), row("kompakt, 10 %", 99, 100, kind="modified")]
         judged = {goal.name: goal.reached for goal in goals(metrics(rows), rows)}
         assert judged["read, 10 %"] is True
         assert judged["modified, 10 %"] is False
         assert judged["evidence"] is None
 
-    def test_chains_must_be_flat(self) -> None:
-        """More than two points down is a miss."""
+    def test_a_chain_that_loses_more_than_two_points_misses_its_goal(self) -> None:
         rows = [row("after 1", 90, 100, measure="chains"), row("after 16", 87, 100, measure="chains")]
         judged = {goal.name: goal.reached for goal in goals(metrics(rows), rows)}
         assert judged["chains, facts"] is False
 
-    def test_misses_are_listed(self) -> None:
-        """A pipe in a key does not break the table."""
+    def test_misses_are_listed_with_escaped_pipes(self) -> None:
         missed = (Miss("read", "a|b.py", "absent"),)
         one = ResultRow(measure="retention", mode="kompakt, 10 %", session="s", source="x", missed=missed)
         assert "a\\|b.py" in markdown(gather([one], version="1", policy="p"), [one])
 
-    def test_numbers_are_plain(self) -> None:
-        """What was never asked is no share."""
+    def test_a_kind_without_items_has_no_share(self) -> None:
         assert row("x", 0, 0).share("read") is None
         assert [type(one) for one in metrics([row("x", 1, 2)])] == [Metric]
 
 
 class TestMeasures:
-    def test_chains_end_with_the_same_prefix(self) -> None:
-        """Every number of passes is asked for the same facts."""
+    def test_chains_expect_the_same_facts_after_every_number_of_passes(self) -> None:
         recording = record(long(45).session())
         rows = list(measure_chains(recording, "default"))
         assert [one.mode for one in rows] == [f"after {passes}" for passes in PASSES]
@@ -176,7 +164,6 @@ class TestMeasures:
         assert payload["messages"][-1] == recording.session.body["messages"][-1]
 
     def test_constraints_survive_every_attack(self, data: Path, tmp_path: Path) -> None:
-        """Planted in three requests; outputs speak against them."""
         history = kompakt.parse(long(45).session().body)
         planted = plant(history, PLANTED)
         text = text_of(events_of(planted))
@@ -186,8 +173,7 @@ class TestMeasures:
         assert [one.mode for one in rows] == list(ATTACKS)
         assert [one.share("constraint") for one in rows] == [1.0] * 4
 
-    def test_evidence(self) -> None:
-        """A question is answered when every turn of its evidence comes back."""
+    def test_evidence_needs_every_turn(self) -> None:
         turns = [f"Ann: the number of boat {n} is {n * 37}, it lies in harbour {chr(65 + n)}x" for n in range(20)]
         messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": turn} for n, turn in enumerate(turns)]
         asked = (Question("Which number has boat 7?", "259", messages=(7,)), Question("Nothing?", None))
@@ -199,7 +185,6 @@ class TestMeasures:
         assert found.passed["evidence"] == 1
 
     def test_latency_and_compression(self) -> None:
-        """Time is taken several times; what is saved is held against the facts."""
         recording = record(long(30).session())
         assert all(one.seconds > 0 and one.tokens > 5000 for one in measure_latency([recording], "default"))
         (saved,) = measure_compression(recording, "default")
@@ -208,8 +193,7 @@ class TestMeasures:
 
 
 class TestCommand:
-    def test_it_prints_goals_and_exits_by_them(self, data: Path, tmp_path: Path) -> None:
-        """A table on standard output, files named on standard error; a missed goal is a problem when asked for."""
+    def test_the_command_prints_goals_and_gates_on_them(self, data: Path, tmp_path: Path) -> None:
         given = ("eval", "--data", data, "--out", tmp_path / "out", "--limit", "1", "--jobs", "1")
         done = command(*given)
         assert done.code == 0, done.err
@@ -220,12 +204,10 @@ class TestCommand:
         assert results["sessions"] == 1
         assert again.code == any(goal["reached"] is False for goal in results["goals"])
 
-    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
-        """Wrong usage."""
+    def test_a_missing_folder_is_a_usage_error(self, tmp_path: Path) -> None:
         assert command("eval", "--data", tmp_path / "no").code == 2
 
     def test_a_bad_file_is_reported_and_skipped(self, data: Path, tmp_path: Path) -> None:
-        """One line on standard error, no traceback, and the report lists it."""
         (data / "bad.traj").write_text('{"trajectory": 5}')
         done = command("eval", "--data", data, "--out", tmp_path / "out", "--jobs", "1")
         assert done.code == 0, done.err
@@ -234,7 +216,7 @@ class TestCommand:
         assert "bad.traj" in (tmp_path / "out" / "report.md").read_text()
 
     @pytest.mark.parametrize(("finished", "said"), [(0, "0 of 3 results are in out/rows"), (2, "2 of 3 results")])
-    def test_an_interrupt_says_what_was_written(
+    def test_an_interrupt_reports_what_was_written(
         self,
         data: Path,
         tmp_path: Path,
@@ -243,7 +225,6 @@ class TestCommand:
         finished: int,
         said: str,
     ) -> None:
-        """And what was written is there."""
         kom = runner(tmp_path, monkeypatch, capsysbinary)
         done: list[str] = []
 
@@ -256,17 +237,16 @@ class TestCommand:
         monkeypatch.setattr(running, "perform", perform)
         outcome = kom("eval", "--data", data, "--out", "out", "--jobs", "1")
         assert outcome.code == 130
-        assert said in outcome.err and "run it again to continue" in outcome.err
+        assert said in outcome.err and "run the command again to continue" in outcome.err
         assert len(list((tmp_path / "out" / ROWS).glob("*.json"))) == finished
 
-    def test_an_interrupt_while_reading_wrote_nothing(
+    def test_an_interrupt_while_reading_writes_nothing(
         self,
         data: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsysbinary: pytest.CaptureFixture[bytes],
     ) -> None:
-        """There is no folder, and the message says so."""
 
         def interrupted(*_: object) -> list[RecordedSession]:
             raise KeyboardInterrupt

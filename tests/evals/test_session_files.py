@@ -1,4 +1,4 @@
-"""Recorded sessions: each source's shape becomes a body that holds all of it."""
+"""Recorded sessions of every source become complete request bodies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def call(call_id: str) -> Record:
 
 
 class TestDirectory:
-    def test_licences_and_notes_are_no_data(self, tmp_path: Path) -> None:
-        """Only data files are read, in the order of their names."""
+    def test_only_data_files_are_read_in_order_of_their_names(self, tmp_path: Path) -> None:
         (tmp_path / "LICENSE").write_text("free")
         write(tmp_path, "b/x.json", [{"task_id": 2, "trial": 0, "traj": [{"role": "user", "content": "b"}]}])
         write(tmp_path, "a/x.json", [{"task_id": 1, "trial": 3, "traj": [{"role": "user", "content": "a"}]}])
@@ -47,7 +46,6 @@ class TestDirectory:
 
     @pytest.mark.parametrize(("name", "content"), [("a.json", {"x": 1}), ("a.jsonl", []), ("a.json", [])])
     def test_an_unknown_file_is_an_error(self, tmp_path: Path, name: str, content: Any) -> None:
-        """A file that no source knows is named, not passed over."""
         write(tmp_path, name, content)
         with pytest.raises(UnreadableFile, match=name):
             list(sessions(tmp_path))
@@ -60,8 +58,8 @@ class TestDirectory:
 
 
 class TestTranscripts:
-    def test_sub_agents_are_sessions_of_their_own(self, tmp_path: Path) -> None:
-        """A transcript with a sub-agent gives two sessions; open calls and torn lines are noted."""
+    def test_sub_agents_are_separate_sessions(self, tmp_path: Path) -> None:
+        """Open calls and incomplete lines are noted."""
         use: Record = {"type": "tool_use", "id": "c1", "name": "run", "input": {}}
         message: Record = {"id": "m1", "role": "assistant", "content": [use]}
         records: list[Any] = [
@@ -80,8 +78,7 @@ class TestTranscripts:
 
 
 class TestTauBench:
-    def test_messages_are_used_as_they_are(self, tmp_path: Path) -> None:
-        """Each trajectory is one session."""
+    def test_messages_are_unchanged(self, tmp_path: Path) -> None:
         traj: list[Record] = [
             {"role": "system", "content": "policy"},
             {"role": "user", "content": "book"},
@@ -101,7 +98,6 @@ def pi(role: str, content: Sequence[Record], **fields: Any) -> Record:
 
 class TestPi:
     def test_entries_become_anthropic_messages(self, tmp_path: Path) -> None:
-        """Calls, results, thinking and usage find their place; results precede words."""
         words = {"type": "text", "text": "go"}
         thinking = {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}
         calls = [{"type": "toolCall", "id": id, "name": "read", "arguments": {"p": id}} for id in ("c1", "c2")]
@@ -125,8 +121,8 @@ class TestPi:
         assert session.body["model"] == "claude-sonnet-4-5"
         assert judge("anthropic", session.body) == []
 
-    def test_what_was_aborted_is_noted(self, tmp_path: Path) -> None:
-        """An empty answer is left out, a cut one kept; both are reported, and so are open calls."""
+    def test_aborted_answers_are_noted(self, tmp_path: Path) -> None:
+        """An empty answer is dropped; a partial one is kept."""
         torn: Record = {"type": "toolCall", "id": "c1", "name": "edit", "arguments": {}, "partialJson": "{"}
         unsigned: Record = {"type": "thinking", "thinking": "hm"}
         records = [
@@ -165,7 +161,7 @@ def observed(action: Record, content: str, **extras: Any) -> Record:
 
 class TestOpenHands:
     def test_events_become_chat_messages(self, tmp_path: Path) -> None:
-        """Actions of one response are one message; what happens between call and result waits."""
+        """Actions of one response become one message; events between call and result come after the result."""
         one, two = (acted("run", response="r1", calls=["c1", "c2"], at=at) for at in (0, 1))
         history = [
             {"source": "agent", "action": "system", "args": {"content": "rules", "tools": [{"type": "function"}]}},
@@ -193,7 +189,7 @@ class TestOpenHands:
 
 class TestSweAgent:
     def test_text_actions(self, tmp_path: Path) -> None:
-        """The last observation stands only in the trajectory and is added."""
+        """The last observation is only in the trajectory."""
         history = [
             {"role": "system", "content": "rules"},
             {"role": "user", "content": "issue", "agent": "primary"},
@@ -207,7 +203,7 @@ class TestSweAgent:
         assert session.notes == ("the answer of step 0 is not in the history",)
 
     def test_tool_calls(self, tmp_path: Path) -> None:
-        """Results carry the ids of their calls; the last one may come from the trajectory."""
+        """The last result may be only in the trajectory."""
         history = [
             {"role": "user", "content": [{"type": "text", "text": "issue"}]},
             {"role": "assistant", "content": "look", "tool_calls": [call("c1")]},
@@ -223,7 +219,7 @@ class TestSweAgent:
 
 class TestLocomo:
     def test_turns_and_questions(self, tmp_path: Path) -> None:
-        """Speakers, dates and pictures are in the text; evidence points at messages."""
+        """Evidence is resolved to messages."""
         conversation = {
             "speaker_a": "Ada",
             "speaker_b": "Bo",
@@ -254,8 +250,7 @@ class TestLocomo:
 
 
 class TestBadFiles:
-    def test_they_are_reported_and_the_others_are_read(self, tmp_path: Path) -> None:
-        """A pi message without content, a trajectory of another shape, a torn file: each costs only itself."""
+    def test_bad_files_are_reported_and_the_others_are_read(self, tmp_path: Path) -> None:
         write(tmp_path, "a.json", {"nothing": "known"})
         (tmp_path / "b.traj").write_text('{"history": [')
         write(tmp_path, "c.jsonl", [{"type": "session", "id": "s"}, {"type": "message", "message": {"role": "user"}}])

@@ -161,7 +161,7 @@ class TestCodingAgent:
             assert coding_agent.main([script.task("Write it."), "--folder", str(folder), *served(provider)]) == 0
             assert_flawless(provider)
             assert all(record.stream for record in provider.requests)
-            assert "lies outside of the working directory" in sent(provider, 3) and "hush" not in sent(provider, 3)
+            assert "is outside of the working directory" in sent(provider, 3) and "hush" not in sent(provider, 3)
         told = capsys.readouterr().out
         assert "> write_file" in told and "exit code 0\none" in told and "! ValueError" in told
         assert "[compacted: " in told and "[end: session coding, 21 steps" in told
