@@ -193,10 +193,11 @@ BLANKET = {
     "engine/pivot/summarizer.py": 1,
     "engine/compaction/report.py": 1,
     "agent/agent.py": 1,
+    "agent/config.py": 1,
     "agent/tools.py": 1,
 }
 """Allowed blanket handlers, all around user code: strategies, triggers, compaction listeners, summarizers, context
-providers and tools."""
+providers, compaction hooks and tools."""
 
 
 class TestHandlers:

@@ -72,7 +72,6 @@ def test_the_call_counts_before_the_agent_and_the_agent_before_the_client() -> N
     assert config_of(client).budget == 3_000
     assert budget_of(client, CompactionConfig()).window == 100_000
     assert policy_of(CompactionConfig()).name == "default"
-    assert policy_of(CompactionConfig(prune=True)).name == "conservative"
 
 
 @pytest.mark.parametrize(
@@ -105,19 +104,6 @@ def test_nothing_is_compacted_that_nobody_asked_for() -> None:
             await agent.run("Go on.", session="s")
             assert max(client.sizes[21:]) > 3_000  # it grows again, from less
             assert client.sizes[21] < 3_500
-
-    asyncio.run(main())
-
-
-def test_pruning_hides_old_outputs_first() -> None:
-    async def main() -> None:
-        client = Echo(steps=20)
-        config = CompactionConfig(prune=True)
-        async with Agent(client, tools=[work], system=SYSTEM, budget=6_000, compaction=config) as agent:
-            seen = await watched(agent, TASK, session="s")
-            assert seen.count(Compacted) > 0 and max(client.sizes) <= 6_000
-            (first, *_) = [event for event in seen.events if type(event) is Compacted]
-            assert first.report is not None and first.report.policy == "conservative"
 
     asyncio.run(main())
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from kompakt.agent.client import ChatClient
-from kompakt.agent.config import CompactionConfig, budget_of, config_of, policy_of
+from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of
 from kompakt.agent.events import Result, RunEvent
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import Loop, shielded
@@ -154,7 +154,7 @@ class Agent:
             budget_of(self.client, config),
             policy=policy_of(config),
             summarizer=config.summarizer,
-            instructions=config.instructions,
+            instructions=await instructions_of(config, session),
             model=self.client.model,
             tokenizer=config.tokenizer,
         )
@@ -168,7 +168,8 @@ class Agent:
         return await provider.compact(
             fits=lambda tokens: tokens < before and not budget.due(tokens),
             paid=lambda _: None,
-            instructions=config.instructions,
+            instructions=await instructions_of(config, session.id),
+            resume=None,
         )
 
     def _live(self, session: Session, config: CompactionConfig) -> LiveSession:

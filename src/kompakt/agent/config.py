@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -10,11 +12,18 @@ from kompakt.agent.background_compaction import SHARE, is_async
 from kompakt.agent.client import ChatClient, ConfiguredClient
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.strategies import OutputPruning, Shortening, SourceAttribution
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
 from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.tokens import Tokenizer
 from kompakt.wire.registry import WIRES
+
+_log = logging.getLogger("kompakt.agent")
+
+HookResult: TypeAlias = str | Iterable[str] | None
+CompactionHook: TypeAlias = Callable[[str], HookResult | Awaitable[HookResult]]
+"""Takes the id of a session; returns lines for the instructions of its compaction."""
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +32,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     auto: bool | None = None
     """Whether to compact automatically. Default: true. Requested compactions are always made."""
     prune: bool | None = None
-    """Whether old tool outputs are hidden before anything else, in batches at the trigger."""
+    """Whether old tool outputs are hidden before messages are summarized, in large batches when a compaction is due. By
+    default this is part of the ``default`` policy only. ``True`` adds it to any other policy, ``False`` removes it."""
     economic: bool | None = None
     """Whether to compact a prompt that still fits if that makes the run cheaper. By default only above half of the
     window, and no further than an ordinary compaction. ``True`` allows it at any size, and to a much smaller prompt."""
@@ -43,6 +53,12 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Counts tokens instead of the model's own counter: a ``Counter``, or a function from a text to its tokens."""
     instructions: str | None = None
     """What the summary should pay attention to."""
+    before_compaction: CompactionHook | None = None
+    """Called with the session id before a compaction. The lines that it returns are added to the instructions. It may
+    be asynchronous. An exception is logged, and the compaction goes on without the lines."""
+    resume: bool | str | None = None
+    """The message that asks the agent to continue after an automatic compaction. A text replaces the default text,
+    ``False`` omits the message. Default: true."""
     output_cap: int | None = None
     """Most tokens that are reserved for an answer."""
 
@@ -65,7 +81,31 @@ def config_of(client: ChatClient, *given: CompactionConfig | None) -> Compaction
 
 
 def policy_of(config: CompactionConfig) -> Policy:
-    return policy_named(config.policy or ("conservative" if config.prune else "default"))
+    """Return the policy, with or without pruning of tool outputs."""
+    policy, default = policy_named(config.policy or "default"), policy_named("default")
+    has_pruning = any(isinstance(step, OutputPruning) for step in policy.steps)
+    if config.prune is False:
+        steps = tuple(step for step in policy.steps if not isinstance(step, OutputPruning))
+    elif not has_pruning and (config.prune or policy is default):
+        gentle = (Shortening, SourceAttribution)
+        at = next((n for n, step in enumerate(policy.steps) if not isinstance(step, gentle)), len(policy.steps))
+        steps = (*policy.steps[:at], OutputPruning(), *policy.steps[at:])
+    else:
+        return policy
+    return msgspec.structs.replace(policy, steps=steps)
+
+
+async def instructions_of(config: CompactionConfig, session: str) -> str | None:
+    """Return the instructions for a compaction, with the lines of the hook."""
+    lines: list[str] = []
+    if config.before_compaction is not None:
+        try:
+            found = config.before_compaction(session)
+            result = await found if isinstance(found, Awaitable) else found
+            lines = [result] if isinstance(result, str) else list(result or ())
+        except Exception as error:  # noqa: BLE001 — a hook is user code and must not end the run
+            _log.warning("before_compaction failed: %r", error)
+    return "\n".join(filter(None, [config.instructions, *lines])) or None
 
 
 def prepares_at(config: CompactionConfig) -> float:

@@ -16,7 +16,15 @@ import msgspec
 
 from kompakt.agent.background_compaction import BackgroundCompaction
 from kompakt.agent.client import ChatClient, Delta, Reply
-from kompakt.agent.config import CompactionConfig, budget_of, economic_of, limits_of, policy_of, prepares_at
+from kompakt.agent.config import (
+    CompactionConfig,
+    budget_of,
+    economic_of,
+    instructions_of,
+    limits_of,
+    policy_of,
+    prepares_at,
+)
 from kompakt.agent.cost_trigger import CostTrigger, reason_for
 from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live_session import LiveSession
@@ -29,7 +37,7 @@ from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
-from kompakt.session.compaction import CompactionOptions, SessionCompaction
+from kompakt.session.compaction import CompactionOptions, SessionCompaction, resume_text
 from kompakt.session.compaction_record import PreparedCompaction
 from kompakt.wire.overflow import Overflow, truncated
 
@@ -70,6 +78,7 @@ class Loop:
         self._streams = streams
         self._budget = budget_of(client, config)
         self._policy = policy_of(config)
+        self._resume = True if config.resume is None else config.resume
         self._ratio = 1.0
         """Tokens counted by the provider for each token counted here."""
         self._background, self._share = BackgroundCompaction(live.session), prepares_at(config)
@@ -154,7 +163,7 @@ class Loop:
 
     async def _run_triggers(self) -> None:
         """Run the policy's own triggers while the budget is not due."""
-        done = await self._live.session.compact(**msgspec.structs.asdict(self._options(None)))
+        done = await self._live.session.compact(**msgspec.structs.asdict(await self._options(None)))
         await self._reload_after(done if done.changed else None)
 
     def _is_near(self, tokens: int) -> bool:
@@ -166,19 +175,23 @@ class Loop:
     async def _prepare(self, goal: int | None = None) -> None:
         """Start a compaction in the background."""
         if self._background.may_start:
-            await self._background.start(self._options(goal))
+            await self._background.start(await self._options(goal))
 
-    def _options(self, goal: int | None, *, reason: str | None = None) -> CompactionOptions:
+    async def _options(self, goal: int | None, *, reason: str | None = None) -> CompactionOptions:
         budget, shown = self._budget.scaled(self._ratio), self._live.context.projected_tokens
         return CompactionOptions(
             reason=reason if goal is None else reason_for(goal, shown),
             budget=budget if goal is None else budget.down_to(goal, shown=shown),
             policy=self._policy,
             summarizer=self._summarizer(),
-            instructions=self._config.instructions,
+            instructions=await self._instructions(),
             model=self._client.model,
             tokenizer=self._config.tokenizer,
+            resume=self._resume,
         )
+
+    async def _instructions(self) -> str | None:
+        return await instructions_of(self._config, self._live.session.id)
 
     def _summarizer(self) -> Summarizer | None:
         """Return the summarizer. An ``LLMSummarizer`` may reuse this run's prompt cache and reports its cost."""
@@ -197,12 +210,18 @@ class Loop:
         """Compact the session and reload it."""
         due = self._budget.due(int(self._live.context.tokens * self._ratio))
         reason = f"over {self._budget.trigger} tokens" if due else None
-        instructions = self._config.instructions
-        done = await self._provider.compact(fits=self._has_room, paid=self._pay, instructions=instructions)
+        done = None
+        if self._provider.on_demand:
+            done = await self._provider.compact(
+                fits=self._has_room,
+                paid=self._pay,
+                instructions=await self._instructions(),
+                resume=resume_text(self._resume),
+            )
         if done is None:
             done = await self._background.publish(fits=self._still_fits)
         if done is None:
-            done = await self._live.session.compact(**msgspec.structs.asdict(self._options(goal, reason=reason)))
+            done = await self._live.session.compact(**msgspec.structs.asdict(await self._options(goal, reason=reason)))
         await self._reload_after(done)
 
     async def _reload_after(self, done: SessionCompaction | None) -> None:

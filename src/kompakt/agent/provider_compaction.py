@@ -43,7 +43,8 @@ class ProviderCompactor:
             raise UsageError(f"native={how!r}: {name} has no provider compaction; omit native=… or use another client")
         self._client = client if isinstance(client, CompactingClient) else None
         self._live = live
-        self._on_demand = how == "demand"
+        self.on_demand = how == "demand"
+        """Whether to ask the provider when a compaction is due; false after it has rejected a request."""
         self._budget = budget
         self._model = client.model
         self.edits = how == "edits"
@@ -65,10 +66,15 @@ class ProviderCompactor:
     # --- on demand ------------------------------------------------------------------------------------------------
 
     async def compact(
-        self, *, fits: Callable[[int], bool], paid: Callable[[Usage], None], instructions: str | None = None
+        self,
+        *,
+        fits: Callable[[int], bool],
+        paid: Callable[[Usage], None],
+        instructions: str | None = None,
+        resume: str | None = None,
     ) -> SessionCompaction | None:
         """Let the provider compact; return ``None`` if it does not, or if the result does not fit."""
-        if not self._on_demand or self._client is None:
+        if not self.on_demand or self._client is None:
             return None
         session = self._live.session
         reader = await session.reader()
@@ -79,16 +85,16 @@ class ProviderCompactor:
             )
         except ProviderError as error:
             _log.warning("provider compaction failed: %s", error)
-            self._on_demand = not isinstance(error, ProviderRefused)  # a rejected request would be rejected again
+            self.on_demand = not isinstance(error, ProviderRefused)  # a rejected request would be rejected again
             return None
         paid(reply.billed)
-        shown = self._shown(reply)
+        shown = self._shown(reply, resume)
         if shown is None:
             _log.warning("provider compaction failed: the answer contains no compaction item")
             return None
         return await publish(session, reader, shown, fits=fits, model=self._model, tokenizer=self._live.tokenizer)
 
-    def _shown(self, reply: Reply) -> ProviderView | None:
+    def _shown(self, reply: Reply, resume: str | None) -> ProviderView | None:
         """Combine the provider's item with the user's messages."""
         wire = WIRES[self._live.format]
         made = [*wire.parse(list(reply.items), None)]
@@ -102,7 +108,7 @@ class ProviderCompactor:
         else:
             messages = [*said, *made]
         reason = "made by the provider"
-        return ProviderView(messages=tuple(messages), summary=_summary(block), reason=reason, asks=True)
+        return ProviderView(messages=tuple(messages), summary=_summary(block), reason=reason, resume=resume)
 
     def _user_messages(self) -> list[Message]:
         """Return the system prompt, the first user message, and the newest user messages that there is room for."""
@@ -134,7 +140,7 @@ class ProviderCompactor:
         first = next((message for message in messages[:at] if is_request(message)), None)
         kept = [*([first] if first is not None else []), *messages[at:]]
         block = next(part for part in messages[at].parts if _is_compaction(part))
-        shown = ProviderView(messages=tuple(kept), summary=_summary(block), reason="made by the provider", asks=False)
+        shown = ProviderView(messages=tuple(kept), summary=_summary(block), reason="made by the provider", resume=None)
         try:
             reader = await self._live.session.reader()
             return await publish(

@@ -38,6 +38,9 @@ RESUME_PROMPT = (
 )
 """Asks the agent to continue after an automatic compaction."""
 
+RESUME_NOTE = "[kompakt] Earlier steps were summarized."
+"""Starts the sealed text that asks the agent to continue in the application's own words."""
+
 MARKER_QUESTION = "What was done so far?"
 """How a request to compact is shown to a model."""
 
@@ -95,7 +98,7 @@ OWN_LINES = (
 
 _LINES = frozenset(OWN_LINES)
 _LONGEST = max(map(len, OWN_LINES))
-_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE)
+_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE, f"{RESUME_NOTE}\n")
 
 
 def is_own(text: str) -> bool:
@@ -118,6 +121,11 @@ def is_transcript(text: str) -> bool:
 def summary_note(summary: str) -> str:
     """Write a pivot's summary as a note for the user's side."""
     return seal(f"{SUMMARY_NOTE}\n{summary}")
+
+
+def resume_note(text: str) -> str:
+    """Return the application's own request to continue as a sealed note, so that it is never taken for a user's."""
+    return seal(f"{RESUME_NOTE}\n{text}")
 
 
 def noted_summary(text: str) -> str | None:

@@ -28,7 +28,7 @@ from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
-from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT
+from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT, resume_note
 from kompakt.model.tokens import Counter, Tokenizer, count
 from kompakt.session.compaction_record import RECOVERABLE, PreparedCompaction, build_record
 from kompakt.session.draft import Draft
@@ -61,6 +61,8 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     model: str | None = None
     tokenizer: Tokenizer | None = None
+    resume: bool | str = True
+    """The message that asks the agent to continue after an automatic compaction: the default text, another, or none."""
     reason: str | None = None
     """Compact now and report this reason; ``None`` compacts only if the budget is exceeded or a request is pending."""
 
@@ -200,8 +202,9 @@ async def prepare_from(
     order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, options.summarizer, reader.codec))
     before = session.context.projected_tokens
     auto = is_auto(markers)
-    asks = auto and not mid_step(session.context.messages, session.context.contract)
-    spare = _repair_tokens(session) + (resume_tokens(order.counter) if asks else 0)
+    may_ask = auto and not mid_step(session.context.messages, session.context.contract)
+    resume = resume_text(options.resume) if may_ask else None
+    spare = _repair_tokens(session) + (resume_tokens(order.counter, resume) if resume else 0)
     order = msgspec.structs.replace(order, spare=spare)
     replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
     outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
@@ -211,9 +214,10 @@ async def prepare_from(
     failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
     failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
     prepared = _prepared(reader, session, outcome.context, run, markers=markers, auto=auto, failures=failures)
-    summarized = not triggered or outcome.context.summary_text is not None
+    # Without a summary, for example after pruning alone, the model sees every message and needs no request to continue.
+    summarized = outcome.context.summary_text is not None
     # The single-message shape already ends with a request to continue.
-    prepared.asks = asks and summarized and not outcome.context.single_message
+    prepared.resume = resume if summarized and not outcome.context.single_message else None
     prepared.changed = not triggered or outcome.reason is not None
     return prepared
 
@@ -368,8 +372,8 @@ async def commit(session: Session, prepared: PreparedCompaction, reader: Session
         draft = Draft(head, reader.codec)
         stale = is_stale(reader, head)
         if not stale:
-            asks = prepared.asks and not await _step_began(session, reader, head)
-            add_compaction(draft, prepared, asks=asks)
+            blocked = prepared.resume is not None and await _step_began(session, reader, head)
+            add_compaction(draft, prepared, resume=None if blocked else prepared.resume)
         return draft
 
     await session.write(make, fence=fence)
@@ -389,19 +393,19 @@ async def _step_began(session: Session, reader: SessionReader, head: Head) -> bo
     return mid_step(now.context.messages, now.context.contract)
 
 
-def add_compaction(draft: Draft, prepared: PreparedCompaction, *, asks: bool) -> None:
+def add_compaction(draft: Draft, prepared: PreparedCompaction, *, resume: str | None) -> None:
     """Add a compaction to a draft: its marker if there is none yet, the summary, the resume message, the record."""
     record = prepared.record
     if record.auto and not record.markers:
         record = msgspec.structs.replace(record, markers=(add_marker(draft, Marker(reason=record.reason)),))
     text = Message("assistant", (Text(prepared.summary),), is_summary=True)
     summary = draft.add({"text": prepared.summary, "compaction": record.id}, text, kind="summary")
-    resume = 0
-    if asks:
-        message = resume_message()
+    row = 0
+    if resume is not None:
+        message = resume_message(resume)
         (item,) = draft.codec.wire.render(message)
-        resume = draft.add(item, message, kind="resume")
-    draft.add_event(msgspec.structs.replace(record, summary=summary, resume=resume))
+        row = draft.add(item, message, kind="resume")
+    draft.add_event(msgspec.structs.replace(record, summary=summary, resume=row))
 
 
 def add_marker(draft: Draft, marker: Marker) -> int:
@@ -409,14 +413,21 @@ def add_marker(draft: Draft, marker: Marker) -> int:
     return draft.add(draft.codec.cleaned(msgspec.to_builtins(marker)), Message("user", (marker,)), kind="marker")
 
 
-def resume_message() -> Message:
+def resume_text(resume: bool | str) -> str | None:
+    """Return the text that asks the agent to continue, or ``None`` for ``False`` or an empty text."""
+    if isinstance(resume, str):
+        return resume_note(resume.strip()) if resume.strip() else None
+    return RESUME_PROMPT if resume else None
+
+
+def resume_message(text: str) -> Message:
     """Return the message that asks the agent to continue after an automatic compaction."""
-    return Message("user", (Text(RESUME_PROMPT),), source_id=RESUME_SOURCE)
+    return Message("user", (Text(text),), source_id=RESUME_SOURCE)
 
 
-def resume_tokens(counter: Counter) -> int:
+def resume_tokens(counter: Counter, text: str) -> int:
     """Count the resume message and the assistant line that may have to separate it from an earlier user message."""
-    return counter.message(resume_message()) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
+    return counter.message(resume_message(text)) + counter.message(Message("assistant", (Text(ASSISTANT_LINE),)))
 
 
 # --- ahead of time -----------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class PreparedCompaction(msgspec.Struct):
     record: CompactionRecord
     summary: str
     report: Report
-    asks: bool = False
-    """Whether a message asks the agent to continue."""
+    resume: str | None = None
+    """Text of the message that asks the agent to continue, if any."""
     changed: bool = True
     """False if a trigger fired but its strategy changed nothing, so that there is nothing to commit."""
 

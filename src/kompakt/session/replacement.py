@@ -38,8 +38,8 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """The readable part of the provider's summary."""
     reason: str
-    asks: bool
-    """Whether a message asks the agent to continue, unless a user requested the compaction."""
+    resume: str | None
+    """Text of the message that asks the agent to continue, unless a user requested the compaction."""
 
 
 async def publish(
@@ -72,7 +72,7 @@ async def publish(
             if not fits(report.tokens_after):
                 return Draft(head, reader.codec)
             prepared = _prepared(now, view, state, report, tip=reader.head.rows, markers=markers, auto=is_auto(markers))
-            add_compaction(draft, prepared, asks=shown.asks and is_auto(markers))
+            add_compaction(draft, prepared, resume=shown.resume if is_auto(markers) else None)
             done.append(prepared)
             return draft
 

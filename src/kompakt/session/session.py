@@ -339,6 +339,7 @@ class Session:
         instructions: str | None = None,
         model: str | None = None,
         tokenizer: Tokenizer | None = None,
+        resume: bool | str = True,
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
@@ -348,6 +349,9 @@ class Session:
 
         ``tokenizer`` counts instead of the model's own counter. With ``reason`` the session is always compacted, and
         the report has that reason.
+
+        After an automatic compaction a message asks the agent to continue. ``resume`` replaces its text, or omits it if
+        ``False``.
 
         Raises:
             DoesNotFit: what must stay is larger than the budget; only the failure is recorded.
@@ -360,6 +364,7 @@ class Session:
             instructions=instructions,
             model=model,
             tokenizer=tokenizer,
+            resume=resume,
             reason=reason,
         )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:
