@@ -1,6 +1,7 @@
-"""The front door for payloads: what a caller hands in and gets back, in the shape it came in.
+"""The functions for payloads: check, repair, count, compact, recall, parse and render.
 
-Binds wire and model; holds no knowledge of its own. Nothing here mutates what it is given.
+Results have the shape of the given payload. This module connects wire, engine and model, and has no provider-specific
+code. It never mutates its arguments.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _log = logging.getLogger("kompakt")
 
 
 class _Given(NamedTuple):
-    """What a caller handed in, read."""
+    """A payload and the history parsed from it."""
 
     payload: Payload
     history: History
     origins: Origins
 
     def returned(self, history: History) -> Any:
-        """Write a history in the caller's shape: untouched parts are the caller's own objects."""
+        """Return a history in the shape of the payload; unchanged parts are the caller's own objects."""
         if history is self.history and not isinstance(self.payload, History):
             return self.payload
         made = restore(render(history), self.origins)
@@ -72,27 +73,27 @@ def _read(payload: Payload, format: str | None) -> _Given:
     if isinstance(value, dict):
         body = cast("JsonObject", value)
         return _Given(payload, wire.parse(_items(body, wire), body), origins)
-    return _Given(payload, wire.parse(_listed(value, "payload"), None), origins)
+    return _Given(payload, wire.parse(_as_list(value, "payload"), None), origins)
 
 
 def parse(payload: Payload, format: str | None = None) -> History:
-    """Read a payload into messages; the result remembers the envelope they came in.
+    """Parse a payload into messages; the result keeps the request body around them.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
+        InputError: the payload is not a history, or its format cannot be detected.
     """
     return _read(payload, format).history
 
 
 def _items(body: JsonObject, wire: Wire) -> list[Json]:
-    """Take the messages out of a body; a plain string is the one message it stands for."""
+    """Return the messages of a body; a string as input is one message."""
     value = body.get(wire.messages_key)
     if isinstance(value, str) and wire.messages_key == "input":
         return [value]
-    return [] if value is None else _listed(value, wire.messages_key)
+    return [] if value is None else _as_list(value, wire.messages_key)
 
 
-def _listed(value: object, path: str) -> list[Json]:
+def _as_list(value: object, path: str) -> list[Json]:
     if not isinstance(value, list):
         raise MalformedPayload(path, "an array of messages", value)
     return cast("list[Json]", value)
@@ -101,9 +102,9 @@ def _listed(value: object, path: str) -> list[Json]:
 def render(
     messages: History | Sequence[Message], format: str | None = None, *, dropped: list[Drop] | None = None
 ) -> Json:
-    """Write messages as a payload: the same format restores the body, another says them in its own words.
+    """Render messages as a payload: in their own format with the original body, in another format translated.
 
-    What the other format has no words for is appended to ``dropped``, or logged when no list is given.
+    What the other format cannot express is appended to ``dropped``, or logged when no list is given.
     """
     history = messages if isinstance(messages, History) else History(messages, format=format or "openai-chat")
     wire = wire_for(format or history.format)
@@ -112,7 +113,7 @@ def render(
         if dropped is not None:
             dropped.extend(drops)
         elif drops:
-            _log.warning("%s to %s left out: %s", history.format, wire.format, "; ".join(map(str, drops)))
+            _log.warning("rendering %s as %s dropped: %s", history.format, wire.format, "; ".join(map(str, drops)))
         return payload
     items = [item for message in history for item in wire.render(message)]
     if history.body is None:
@@ -125,13 +126,13 @@ def render(
 
 
 def check(payload: Payload, format: str | None = None, *, strict: bool = False, resting: bool = False) -> list[Problem]:
-    """List every place where the payload's provider would refuse it; an empty list means it is accepted.
+    """List every place where the provider would reject the payload; an empty list means that it is valid.
 
-    ``strict`` adds the rules of servers that merely speak the format. ``resting`` is for a history that is not being
-    sent yet: it is judged as if the user had spoken next, so the assistant may have the last word.
+    ``strict`` adds the rules of servers that are only compatible with the format. ``resting`` is for a history that is
+    not being sent yet: it is checked as if a user message came next, so the assistant message may be the last.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
+        InputError: the payload is not a history, or its format cannot be detected.
     """
     history = parse(payload, format)
     return _problems(_sent(history, resting), history, strict)
@@ -144,17 +145,17 @@ def _problems(sent: Sequence[Json], history: History, strict: bool) -> list[Prob
 
 
 def _sent(history: History, resting: bool) -> list[Json]:
-    """Write the messages as they would be sent."""
+    """Render the messages as they would be sent."""
     wire = WIRES[history.format]
     items = [item for message in history for item in wire.render(message)]
-    return items + wire.render(_NEXT) if resting and _answered(history) else items
+    return items + wire.render(_NEXT_PROMPT) if resting and _ends_with_answer(history) else items
 
 
-def _answered(history: History) -> bool:
+def _ends_with_answer(history: History) -> bool:
     return bool(history.messages) and history.messages[-1].role == "assistant"
 
 
-_NEXT = Message("user", (Text(CONTINUE_LINE),))
+_NEXT_PROMPT = Message("user", (Text(CONTINUE_LINE),))
 
 
 @overload
@@ -166,12 +167,12 @@ def repair(
     payload: Shape, format: str | None = None, *, strict: bool = False, resting: bool = False
 ) -> Repair[Shape]: ...
 def repair(payload: Any, format: str | None = None, *, strict: bool = False, resting: bool = False) -> Repair[Any]:
-    """Repair a payload with as little change as possible; the same shape comes back, with what was done.
+    """Repair a payload with as few changes as possible; return it in the same shape, with the changes.
 
-    ``strict`` and ``resting`` mean what they mean to ``check``.
+    ``strict`` and ``resting`` have the same meaning as in ``check``.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
+        InputError: the payload is not a history, or its format cannot be detected.
     """
     given = _read(payload, format)
     repaired = _repaired(given.history, strict=strict, resting=resting)
@@ -179,7 +180,7 @@ def repair(payload: Any, format: str | None = None, *, strict: bool = False, res
 
 
 class _Repaired(NamedTuple):
-    """A history that its provider accepts, as far as a repair can go."""
+    """A repaired history, its changes and what could not be repaired."""
 
     history: History
     changes: tuple[Change, ...] = ()
@@ -195,7 +196,7 @@ def _repaired(history: History, *, strict: bool = False, resting: bool = False) 
     whole = wire.parse(items, body)
     messages, more = wire.repair(whole, strict=strict)
     next_request = messages
-    if resting and _answered(history):
+    if resting and _ends_with_answer(history):
         messages = boundaries.without_last(messages, whole[-1])
         if not messages or messages[-1].role != "assistant":
             next_request = messages  # the repair moved or dropped the answer, so no user message comes next
@@ -209,10 +210,10 @@ def _repaired(history: History, *, strict: bool = False, resting: bool = False) 
 def count(payload: Payload, model: str | None = None, format: str | None = None) -> TokenCount:
     """Count the tokens of a whole request: messages, system, tools, media.
 
-    Counted for ``model``, else for the payload's own model, else in o200k as it is.
+    The counter is that of ``model``, else of the model in the payload, else o200k without a factor.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
+        InputError: the payload is not a history, or its format cannot be detected.
     """
     history = parse(payload, format)
     return tokens.count(history, _counter(history, model))
@@ -249,10 +250,10 @@ def split(
     payload: Mapping[str, Any], min_keep_tail: int = 4, format: str | None = None
 ) -> tuple[list[Any], list[Any]]: ...
 def split(payload: Any, min_keep_tail: int = 4, format: str | None = None) -> tuple[list[Any], list[Any]]:
-    """Split a payload's messages in two where a turn begins; the tail keeps at least ``min_keep_tail``.
+    """Split the messages of a payload at the start of a turn; the tail has at least ``min_keep_tail`` messages.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
+        InputError: the payload is not a history, or its format cannot be detected.
         UsageError: ``min_keep_tail`` is negative.
     """
     given = _read(payload, format)
@@ -264,9 +265,9 @@ def split(payload: Any, min_keep_tail: int = 4, format: str | None = None) -> tu
 
 
 class Compaction(msgspec.Struct, Generic[Shape], frozen=True, kw_only=True):
-    """A payload that fits, in the shape it came in, and the account of what was done.
+    """A payload that fits the budget, in its original shape, and the report of the compaction.
 
-    It can be pickled, unless it was made with a ``tokenizer`` that cannot, such as a lambda.
+    It can be pickled, unless its ``tokenizer`` cannot, such as a lambda.
     """
 
     payload: Shape
@@ -275,9 +276,9 @@ class Compaction(msgspec.Struct, Generic[Shape], frozen=True, kw_only=True):
     changed: bool
     report: Report
     request_changes: dict[str, Json] = {}
-    """What the payload cannot say and the sender has to: headers and parameters."""
+    """Headers and parameters that the sender has to add, because the payload cannot contain them."""
     memory: Memory
-    """The history as it was before, which ``recall`` searches and restores."""
+    """The history before the compaction, which ``recall`` searches and restores."""
 
     def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Find or restore what is no longer in the payload; see ``kompakt.recall``."""
@@ -288,7 +289,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Recallable(Protocol[Answer_co]):
-    """Something that answers ``recall`` itself: a compaction, a session, a store."""
+    """An object with its own ``recall``: a compaction, a session, a store."""
 
     def recall(self, query_or_reference: str, tokens: int | None = ..., /) -> Answer_co:
         """Find or restore something."""
@@ -307,24 +308,24 @@ def recall(
     source: Payload, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS, format: str | None = None
 ) -> Recalled: ...
 def recall(source: Any, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS, format: str | None = None) -> Any:
-    """Find passages of a history by words, or give back byte-exactly what a reference names.
+    """Find passages of a history by words, or restore byte-exactly what a reference names.
 
-    ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer is awaited. It has at most
-    ``tokens`` tokens, or any number with ``None``; a reference that names nothing is searched for like any words.
+    ``source`` is the original payload, a ``Compaction``, or a session or store, whose answer must be awaited. The
+    answer has at most ``tokens`` tokens; ``None`` means no limit. An unknown reference is searched like other words.
 
     Raises:
-        InputError: the payload is not a history, or its format cannot be told.
-        UsageError: the question is no text, or ``tokens`` is not positive.
+        InputError: the payload is not a history, or its format cannot be detected.
+        UsageError: the query is not a string, or ``tokens`` is not positive.
     """
     asked = getattr(source, "recall", None)
     if asked is not None:
         return asked(query_or_reference, tokens)
     try:
         history = parse(source, format)
-    except AmbiguousFormat as error:  # what was said reads the same in all of them
+    except AmbiguousFormat as error:  # the text is the same in all candidates
         history = parse(source, error.candidates[0])
     memory = Memory(history, counter=_counter(history, None))
-    if memory.lacks(query_or_reference):  # references of ``compact`` name messages of the repaired history
+    if memory.lacks(query_or_reference):  # references in a compacted payload name messages of the repaired history
         repaired = _repaired(history)
         if repaired.changes:
             memory = Memory(repaired.history, counter=_counter(history, None))
@@ -332,12 +333,12 @@ def recall(source: Any, query_or_reference: str, tokens: int | None = DEFAULT_TO
 
 
 def recall_tool(format: str) -> JsonObject:
-    """Return the definition of a tool that lets a model recall.
+    """Return the definition of a tool with which a model can recall.
 
     Answer its calls with ``recall(source, input["query"]).text``.
 
     Raises:
-        UnknownFormat: there is no such format.
+        UnknownFormat: no format has this name.
     """
     return wire_for(format).define_tool(name=TOOL_NAME, description=TOOL_DESCRIPTION, schema=copy.deepcopy(TOOL_SCHEMA))
 
@@ -383,20 +384,20 @@ def compact(
     tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction[Any]:
-    """Give back a payload within budget that the provider accepts; untouched when nothing is due.
+    """Return a payload within the budget that the provider accepts; unchanged when no compaction is due.
 
-    ``budget`` is a number of tokens or a ``Budget``; without one it is the model's own. ``policy`` is a name, a
-    ``Policy`` or one strategy, which may also be given as ``strategy``; its triggers count beside the budget, and where
-    it has any, neither budget nor model has to be known. ``pins`` are texts that must survive as they are, or indices
-    of messages. ``tokenizer``, a ``Counter`` or a function from a text to its tokens, counts instead of the model's own
-    counter. ``progress`` is told how many messages are done, and of how many.
+    ``budget`` is a number of tokens or a ``Budget``; by default it is that of the model. ``policy`` is a name, a
+    ``Policy`` or a strategy, which may also be given as ``strategy``. The triggers of the policy apply in addition to
+    the budget; if it has any, budget and model may be unknown. ``pins`` are texts that must be kept verbatim, or
+    indices of messages. ``tokenizer`` replaces the counter of the model: a ``Counter``, or a function that counts the
+    tokens of a text. ``progress`` is called with the number of finished messages and their total.
 
     Raises:
-        DoesNotFit: what must stay is larger than the budget.
-        InputError: the payload is not a history, or its format cannot be told.
-        UsageError: the policy has to await something and a loop is running; use ``acompact``.
+        DoesNotFit: what must be kept is larger than the budget.
+        InputError: the payload is not a history, or its format cannot be detected.
+        UsageError: the policy has to await something and an event loop is running; use ``acompact``.
     """
-    chosen = _chosen(policy, strategy)
+    chosen = _policy_for(policy, strategy)
     work = acompact(
         payload,
         budget,
@@ -452,20 +453,20 @@ async def acompact(
     tokenizer: Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction[Any]:
-    """Do what ``compact`` does, with policies that await something.
+    """Like ``compact``, also for policies that have to await something.
 
     Raises:
-        DoesNotFit: what must stay is larger than the budget.
-        InputError: the payload is not a history, or its format cannot be told.
+        DoesNotFit: what must be kept is larger than the budget.
+        InputError: the payload is not a history, or its format cannot be detected.
     """
     began = time.perf_counter()
     if not isinstance(instructions, str | None):  # type: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"instructions={instructions!r} is not a text")
     if progress is not None and not callable(progress):
-        raise UsageError(f"progress={progress!r} cannot be called")
+        raise UsageError(f"progress={progress!r} is not callable; pass a function of two numbers")
     given = _read(payload, format)
     repaired = _repaired(given.history)
-    chosen = _chosen(policy, strategy)
+    chosen = _policy_for(policy, strategy)
     order = CompactionOrder(
         budget=budget_for(budget, model or given.history.model, chosen, request=given.history),
         policy=chosen,
@@ -482,10 +483,10 @@ async def acompact(
 def _account(
     given: _Given, repaired: _Repaired, order: CompactionOrder, outcome: Outcome, began: float
 ) -> Compaction[Any]:
-    """Put the outcome into the caller's shape and report what was done."""
+    """Return the outcome in the caller's shape, with its report."""
     context = outcome.context
     result = repaired.history.with_messages(context.project())
-    known = context.fixed_tokens + context.archive.tokens  # what `count` says of the history that was compacted
+    known = context.fixed_tokens + context.archive.tokens  # the same number as `count` of the compacted history
     before = known if not repaired.changes else tokens.count(given.history, order.counter).total
     repair_step = (Step("repair", before, known, len(given.history)),) if before != known else ()
     rewritten = context.is_rewritten
@@ -519,13 +520,13 @@ def _account(
 
 
 def _pins(pins: Iterable[str | int], given: History, history: History) -> tuple[str | int, ...]:
-    """Check pins, and find messages that were pinned by index again where a repair moved them."""
+    """Validate pins; update the indices of pinned messages that a repair moved."""
     if isinstance(pins, str) or not isinstance(pins, Iterable):  # type: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"pins={pins!r} is not a list; pass pins=[{pins!r}]")
     wanted: list[str | int] = []
     for pin in pins:
         if isinstance(pin, bool) or not isinstance(pin, str | int) or pin == "":  # type: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"pin {pin!r} is neither a text nor the index of a message")
+            raise UsageError(f"pin {pin!r} is neither a text nor the index of a message; pass a string or an integer")
         if pin not in wanted:
             wanted.append(pin)
     if history is given:
@@ -536,35 +537,35 @@ def _pins(pins: Iterable[str | int], given: History, history: History) -> tuple[
 
 def _moved(pin: int, given: History, places: dict[int, int]) -> int:
     if not -len(given) <= pin < len(given):
-        raise UsageError(f"pin {pin!r} is not a message: there are {len(given)}")
+        raise UsageError(f"pin {pin!r} is not the index of a message; the history has {len(given)}")
     place = places.get(id(given[pin].raw))
     if place is None:
         raise UsageError(f"message {pin!r} is pinned but had to be repaired; repair the history first, or pin its text")
     return place
 
 
-def _chosen(policy: AnyPolicy, strategy: Strategy | None) -> Policy:
-    """Return the policy that is meant.
+def _policy_for(policy: AnyPolicy, strategy: Strategy | None) -> Policy:
+    """Return the policy for the arguments.
 
     Raises:
-        UsageError: both a policy and a strategy are given, or there is no such policy.
+        UsageError: both a policy and a strategy are given, or the policy is unknown.
     """
     if strategy is None:
         return policy_named(policy)
     if policy != "default":
-        raise UsageError("policy=… and strategy=… are two names for one thing; give one of them")
+        raise UsageError("policy=… and strategy=… are both given; pass only one of them")
     return policy_named(strategy)
 
 
 def budget_for(
     budget: int | Budget | None, model: str | None, policy: Policy | None = None, *, request: History | None = None
 ) -> Budget:
-    """Return the budget that is meant: the one given, or the model's own, less the output that a request asks for.
+    """Return the given budget, or that of the model less the output that a request asks for.
 
-    There is none where only the policy's triggers count.
+    It is empty where only the triggers of the policy apply.
 
     Raises:
-        UsageError: neither is known.
+        UsageError: neither a budget nor a model is given.
     """
     if isinstance(budget, Budget):
         return budget
@@ -573,7 +574,7 @@ def budget_for(
     if model is None:
         if policy is not None and policy.has_triggers:
             return Budget(window=0, trigger=0, target=0)
-        raise UsageError("no budget and no model to take one from; pass budget=… or model=…")
+        raise UsageError("no budget and no model with a known budget; pass budget=… or model=…")
     found = limits_of(model)
     if request is None:
         return Budget.for_model(found)

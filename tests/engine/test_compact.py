@@ -130,7 +130,7 @@ class TestPins:
 
     def test_an_index_beyond_the_history_is_a_usage_error(self) -> None:
         """The error names the pin and how many messages there are."""
-        with pytest.raises(kompakt.UsageError, match="pin 7 is not a message: there are 1"):
+        with pytest.raises(kompakt.UsageError, match="pin 7 is not the index of a message; the history has 1"):
             kompakt.compact(chat(user("hi")), 100, format="openai-chat", pins=[7])
 
     def test_by_text_wherever_it_stood(self) -> None:

@@ -1,9 +1,8 @@
-"""How much may be sent: the one place that computes budget, output reserve, trigger and target of a request.
+"""Budget, output reserve, trigger and target of a request, all computed here.
 
-A compaction can only change a part of a request. System prompt, tools, the task and what the model has not answered
-yet stay as they are, so the target is computed on the rest (``Budget.goal``). Everything that asks "is it full?" and
-"how far down?" asks here, with tokens counted once whatever the provider's convention.
-Invariant: a Budget that exists is consistent — its target lies below its trigger, its trigger within the usable window.
+A compaction can change only a part of a request. System prompt, tools, the task and unanswered messages are fixed, so
+the target is computed on the rest (``Budget.goal``). Every token is counted once, whatever the provider's convention.
+Invariant: a ``Budget`` is consistent. Its target is below its trigger, and its trigger within the usable window.
 """
 
 from __future__ import annotations
@@ -15,43 +14,44 @@ from kompakt.errors import UsageError
 from kompakt.model.limits import Limits
 
 OUTPUT_CAP = 32_000
-"""Tokens kept free for the answer at most: models that may write 128,000 rarely do, and the room is worth more to the
-prompt."""
+"""Most tokens kept free for the answer: models that may write 128,000 rarely do, and the prompt needs the room."""
 
 MIN_ANSWER = 1_000
-"""Tokens left for an answer where the reserve yields to the prompt: enough for a tool call."""
+"""Tokens left for an answer where the reserve gives way to the prompt: enough for a tool call."""
 
 MAX_IMPLIED_RESERVE = 0.25
-"""Largest share of what can change that is kept free for an answer whose length the request does not state."""
+"""Largest share of the variable part kept free for an answer whose length the request does not state."""
 
 TRIGGER_SHARE = 0.9
-"""Share of the usable window at which compaction is due: counts are estimates until the provider reports usage, and a
-tool result may arrive in between."""
+"""Share of the usable window at which a compaction is due: counts are estimates until the provider reports usage, and a
+tool result may arrive in between.
+"""
 
 TARGET_SHARE = 0.5
-"""Share of what can change that a compaction leaves: the gap is what keeps it from firing again at the next step."""
+"""Share of the variable part that a compaction leaves: the gap prevents another one at the next step."""
 
 STEADY_STEPS = 8
-"""Steps of average size that fit between target and trigger wherever the room exists: each compaction breaks the
-prompt cache and costs detail."""
+"""Average steps that fit between target and trigger where there is room: each compaction breaks the prompt cache and
+loses detail.
+"""
 
 LEAST_SHARE = 0.2
-"""Smallest share of what can change that a compaction aims for, where the room for these steps does not exist."""
+"""Smallest share of the variable part that a compaction aims for when these steps do not fit."""
 
 FEW_STEPS = 3
-"""Where a budget for a single call holds no more steps than this, nearly all of it is used."""
+"""A budget for a single call that holds at most this many steps is used nearly completely."""
 
 FULL_SHARE = 0.9
-"""Share of what can change that is used there: nothing follows that would need the room."""
+"""Share of the variable part that is used then, because no further step needs the room."""
 
 LEAST_ROOM = 1_000
-"""Tokens of what can change that a target given in tokens leaves, where it lies below what cannot."""
+"""Tokens of the variable part that an absolute target leaves, where it is below the fixed part."""
 
 READ_MARGIN = 0.95
-"""Share of what a provider takes that is used: its count and ours differ from text to text."""
+"""Share of the provider's limit that is used, because its count and ours differ."""
 
 REFUSED_SHARE = 0.8
-"""Share of a refused request that is tried next, where the provider does not say how much it takes."""
+"""Share of a rejected request to try next, when the provider does not state its limit."""
 
 
 class Usage(Struct, frozen=True):
@@ -68,12 +68,12 @@ class Usage(Struct, frozen=True):
 
     @property
     def prompt(self) -> int:
-        """Count what was sent."""
+        """Return the tokens that were sent."""
         return self.input + self.cache_read
 
     @property
     def total(self) -> int:
-        """Count what the window held at the end of the step."""
+        """Return the tokens in the window at the end of the step."""
         return self.input + self.cache_read + self.output
 
 
@@ -85,16 +85,16 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     window: int
     reserve: int = 0
-    """Part of the window kept free for the answer; it yields before anything is cut that the model has not read."""
+    """Part of the window kept free for the answer; it gives way before unread messages are cut."""
     trigger: int
     target: int
     relative: bool = False
-    """Whether `target` is a share of the trigger, to be taken of what can change, and not a number of tokens."""
+    """Whether `target` is a share of the trigger, applied to the variable part, and not a number of tokens."""
     steady: bool = True
-    """Whether a goal leaves room for the next steps of a running agent. A budget for a single call uses the room."""
+    """Whether a goal leaves room for further steps of a running agent; a budget for a single call uses the room."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that contradict one another, once."""
+        """Reject inconsistent numbers."""
         for name in ("window", "reserve", "trigger", "target"):
             value: object = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -121,7 +121,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, tokens: int, *, steady: bool = True) -> Budget:
-        """Make a plain budget of this many tokens, aiming for half of what can change.
+        """Create a budget of this many tokens with a target of half of the variable part.
 
         Pass ``steady=False`` for a single call: the fewer steps the budget holds, the more of it is used.
         """
@@ -138,7 +138,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         trigger_share: float = TRIGGER_SHARE,
         target_share: float = TARGET_SHARE,
     ) -> Budget:
-        """Make the budget of a model: trigger as a share of what is usable, target as a share of what can change."""
+        """Create the budget of a model: trigger as a share of the usable window, target of the variable part."""
         room = usable(limits, output_cap=output_cap)
         # The limit of the prompt is the provider's own: no reserve can yield beyond it.
         window = room if limits.input else max(limits.context, room)
@@ -154,11 +154,11 @@ class Budget(Struct, frozen=True, kw_only=True):
         output_counts: bool = False,
         trigger_share: float = TRIGGER_SHARE,
     ) -> Budget:
-        """Make the budget of one request with `fixed` tokens of system prompt and tools.
+        """Create the budget of one request with `fixed` tokens of system prompt and tools.
 
-        ``output`` is the length of the answer that the request states. It is reserved, but takes no more than half of
-        what the fixed part leaves, unless the provider is known to refuse what exceeds the window together with it
-        (``output_counts``). Where the request leaves it open, the provider takes what there is, and less is reserved.
+        ``output`` is the length of the answer that the request states. It is reserved, but at most half of what the
+        fixed part leaves, unless the provider rejects requests that exceed the window together with it
+        (``output_counts``). If the request does not state it, the provider uses what remains, and less is reserved.
         """
         if limits.context == 0:
             return cls(window=0, trigger=0, target=0, relative=True)
@@ -189,38 +189,38 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> int:
-        """Count what a request may take; 0 is unlimited."""
+        """Return the tokens that a request may have; 0 is unlimited."""
         return self.window - self.reserve
 
     @property
     def limit(self) -> int:
-        """Count what a compacted request may take; 0 is unlimited."""
+        """Return the tokens that a compacted request may have; 0 is unlimited."""
         return max(self.trigger, self.usable)
 
     @property
     def ceiling(self) -> int:
-        """Count what a request may take when the reserve yields to it; 0 is unlimited."""
+        """Return the tokens that a request may have when the reserve gives way to it; 0 is unlimited."""
         return max(self.limit, self.window - min(self.reserve, MIN_ANSWER))
 
     def due(self, tokens: int) -> bool:
-        """Tell whether a request of this size calls for a compaction."""
+        """Return whether a request of this size needs a compaction."""
         return 0 < self.trigger < tokens
 
     def overflows(self, usage: Usage) -> bool:
-        """Tell whether a finished step left more in the window than is usable."""
+        """Return whether a finished step left more in the window than is usable."""
         return 0 < self.limit < usage.total
 
     def mark(self, share: float, *, fixed: int = 0) -> int:
-        """Return the size at which this share of what can change below the trigger is used."""
+        """Return the size at which this share of the variable part below the trigger is used."""
         return max(1, min(self.trigger, fixed + _share(max(0, self.trigger - fixed), share)))
 
     def goal(self, step: float, *, fixed: int = 0, share: float | None = None) -> int:
-        """Return what to come down to, when `fixed` tokens stay as they are and an average step takes `step`; 0 is
+        """Return the size to compact to, with `fixed` tokens that cannot change and an average step of `step`; 0 is
         unlimited.
 
-        A share of what can change, less where that leaves no room for the next steps; more where few steps fit and none
-        follow. A target that was given as a
-        number of tokens is taken literally, as far as it leaves anything of what can change.
+        It is a share of the variable part: less where that leaves no room for the next steps, more where few steps fit
+        and none follow. A target given as a number of tokens is used literally, as far as it leaves some of the
+        variable part.
         """
         if not self.trigger:
             return 0
@@ -236,13 +236,13 @@ class Budget(Struct, frozen=True, kw_only=True):
         return fixed + max(least, min(usual, int(room - STEADY_STEPS * step)))
 
     def steps_between(self, step: float, *, fixed: int) -> float:
-        """Count the average steps that fit between the smallest goal and the trigger."""
+        """Return how many average steps fit between the smallest goal and the trigger."""
         return max(0.0, self.trigger - fixed) * (1 - LEAST_SHARE) / max(1.0, step)
 
     # --- change ---------------------------------------------------------------------------------------------------
 
     def scaled(self, ratio: float) -> Budget:
-        """Return the budget in tokens as they are counted here, where the provider counts `ratio` for each."""
+        """Return the budget in tokens of our counter, where the provider counts `ratio` for each."""
         if ratio <= 1.0 or not self.trigger:
             return self
         trigger, reserve = max(1, int(self.trigger / ratio)), int(self.reserve / ratio)
@@ -251,11 +251,11 @@ class Budget(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, window=window, reserve=reserve, trigger=trigger, target=target)
 
     def within(self, read: int) -> Budget:
-        """Return the budget of a provider that was seen to read no more than this; never below a quarter."""
+        """Return the budget for a provider that accepted at most this many tokens; at least a quarter remains."""
         return self.triggered_at(max(1, self.trigger // 4, min(self.trigger, int(read * READ_MARGIN))))
 
     def down_to(self, goal: int, *, shown: int) -> Budget:
-        """Return a budget that a request of `shown` tokens exceeds, and that aims for the goal."""
+        """Return a budget that a request of `shown` tokens exceeds, with the goal as its target."""
         trigger = max(goal + 1, min(self.trigger or shown - 1, shown - 1))
         return msgspec.structs.replace(self, trigger=trigger, target=goal, relative=False)
 
@@ -268,10 +268,10 @@ class Budget(Struct, frozen=True, kw_only=True):
 def size_after_refusal(
     sent: int, *, limit: int | None, actual: int | None = None, output: int | None = None, reserve: int = 0
 ) -> tuple[int, float]:
-    """Return the size to try after a request of `sent` tokens was refused as too long, and the provider's ratio.
+    """Return the size to try after a request of `sent` tokens was rejected as too long, and the provider's ratio.
 
-    ``limit``, ``actual`` (the prompt) and ``output`` are the provider's own numbers, where it states them. The size is
-    in tokens as they are counted here; the ratio is how many tokens the provider counts for one of them.
+    ``limit``, ``actual`` (the prompt) and ``output`` are the provider's numbers where it states them. The size is in
+    tokens of our counter; the ratio is the provider's tokens per token of ours.
     """
     if not limit:
         return max(2, int(sent * REFUSED_SHARE)), 1.0
@@ -281,7 +281,7 @@ def size_after_refusal(
 
 
 def usable(limits: Limits, *, output_cap: int = OUTPUT_CAP) -> int:
-    """Count the tokens a model leaves for prompt and history; 0 is unlimited."""
+    """Return the tokens that a model leaves for prompt and history; 0 is unlimited."""
     if output_cap < 0:
         raise UsageError(f"output_cap={output_cap!r} is negative; use 0 to keep nothing free")
     if limits.context == 0:

@@ -1,7 +1,7 @@
-"""What a provider demands of a history, as a value.
+"""The shape that a provider requires of a history, as a value.
 
-Each wire module supplies one ``Contract``; the engine obeys it and so never imports a wire module. A contract
-holds only what decides how a history may be *shaped*; the full list of rules is the wire module's ``problems``.
+Each wire package supplies one ``Contract``. The engine follows it and never imports a wire module. A contract has only
+what decides how a history may be *shaped*; all rules are in ``Wire.problems``.
 """
 
 from __future__ import annotations
@@ -11,55 +11,55 @@ from typing import Literal, TypeAlias
 import msgspec
 
 ResultLayout: TypeAlias = Literal["own-message", "after-run", "next-user-message"]
-"""Where results stand.
+"""The place of results.
 
-``own-message``: each in a message of its own, directly behind the message that made the calls.
-``after-run``: each an item of its own, behind the model's run of items.
-``next-user-message``: all of one answer in the user message that follows it, before any text.
+- ``own-message``: each in its own message, directly after the message with the calls.
+- ``after-run``: each as its own item, after the model's run of items.
+- ``next-user-message``: all results of one answer in the next user message, before any text.
 """
 
 PrefixRule: TypeAlias = Literal["strip-all", "with-its-item", "keep-current-turn", "keep-with-calls"]
-"""What becomes of signed reasoning behind a changed prefix.
+"""What happens to signed reasoning after a changed prefix.
 
-``strip-all``: it is refused, so all of it leaves the kept turns in one go.
-``with-its-item``: it is ignored; it stays or goes with the item it led to.
-``keep-current-turn``: it is bound to its part, not to the prefix; the newest turn needs it unchanged.
-``keep-with-calls``: plain text that turns with calls must carry.
+- ``strip-all``: it is rejected, so all of it is removed from the kept turns at once.
+- ``with-its-item``: it is ignored; it is kept or dropped with the item that it led to.
+- ``keep-current-turn``: it is bound to its part, not to the prefix; the newest turn needs it unchanged.
+- ``keep-with-calls``: plain text that turns with calls must have.
 """
 
 
 class IdRule(msgspec.Struct, frozen=True):
-    """What the id of a call may look like."""
+    """The rule for ids of calls."""
 
     pattern: str
     """A regular expression that the whole id matches."""
     max_length: int
     scope: Literal["message", "request", "none"]
-    """Where an id may name one call only; ``none``: ids are optional, may repeat and are never renamed."""
+    """Where an id must be unique; ``none``: ids are optional, may repeat and are never renamed."""
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape one provider accepts."""
+    """The shape that one provider accepts."""
 
     format: str
     results: ResultLayout
     alternates: bool
-    """User and assistant must take turns; adjacent messages of one role are merged."""
+    """Whether user and assistant alternate; adjacent messages of one role are merged."""
     starts_with_user: bool
     ends_with_assistant: bool
-    """Whether the newest message may be the assistant's own (a prefill)."""
+    """Whether the last message may be the assistant's (a prefill)."""
     prefix_rule: PrefixRule
     ids: IdRule
     max_cache_breakpoints: int | None = None
     needs_tools: bool = False
-    """Tool definitions must be sent while any call or result is in the history."""
+    """Whether tool definitions must be sent while the history contains calls or results."""
     empty_text: bool = True
     """Whether a text may be empty."""
     system_in_messages: bool = True
-    """Whether system text is a message; otherwise it travels in the envelope."""
+    """Whether the system prompt is a message; otherwise it is in the body."""
     merges_results: bool = True
-    """Whether a message with results may also carry what the user says next."""
+    """Whether a message with results may also contain the next user text."""
     separate_output: bool = False
-    """Whether prompt and answer have limits of their own, so that nothing of the window is kept free for the answer."""
+    """Whether prompt and answer have separate limits, so that nothing of the window is reserved for the answer."""
     max_messages: int | None = None
     max_request_bytes: int | None = None

@@ -1,9 +1,8 @@
-"""Atomic groups, rounds and turns: the only place that knows where a history may be cut.
+"""Atomic groups, rounds and turns: the only place that decides where a history may be cut.
 
-A tool call and its results live or die together, with the reasoning that led to the call. Whoever slices a
-history — split, page, revert, replay, export, truncation — asks here, so a cut that orphans anything cannot be
-written. Everything is one pass over the messages and nothing raises, however malformed the history is. Which result
-belongs to which call is ``pairs``' knowledge.
+A tool call, its results and the reasoning that led to the call stay together. Everything that slices a history (split,
+page, revert, replay, export, truncation) uses these functions, so no cut can orphan anything. All of them take one pass
+over the messages, and none raises on a malformed history. ``pairs`` decides which result answers which call.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ GroupKind: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """The smallest set of messages that may leave a history alone; usually, not always, a run."""
+    """The smallest set of messages that may be removed together; usually, but not always, adjacent."""
 
     kind: GroupKind
     indices: tuple[int, ...]
@@ -48,12 +47,12 @@ class Round(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """Name the round for logs, errors and reports."""
+        """Return a name for logs, errors and reports."""
         return f"round {self.index} ({self.assistant_id or 'no assistant yet'}, opened by {self.opened_by})"
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """From a real user message up to the next one; what precedes the first belongs to the first."""
+    """From a user message up to the next one; messages before the first belong to the first turn."""
 
     index: int
     start: int
@@ -69,12 +68,12 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_user_message(message: Message) -> bool:
-    """Tell whether a provider takes a message for the user's: user content and no tool result in it."""
+    """Return whether a message is a user message without tool results."""
     return message.role == "user" and not any(type(part) is ToolResult for part in message.parts)
 
 
 def is_request(message: Message) -> bool:
-    """Tell whether a person (or a program in their place) speaks here, and not kompakt itself."""
+    """Return whether a user (or a program in their place) wrote a message, and not kompakt itself."""
     if not is_user_message(message):
         return False
     parts = message.parts
@@ -85,10 +84,10 @@ def is_request(message: Message) -> bool:
 
 
 def round_ids(messages: Sequence[Message]) -> list[str | None]:
-    """Give each message the assistant id of the round it is in; ``None`` before the first assistant.
+    """Return for each message the assistant id of its round; ``None`` before the first assistant message.
 
-    Where the wire carries no ids, an assistant message gets one derived from its position, and directly adjacent
-    assistant messages share one.
+    Where the wire has no ids, an assistant message gets one derived from its position, and adjacent assistant messages
+    share one.
     """
     ids: list[str | None] = []
     current: str | None = None
@@ -112,7 +111,7 @@ def round_ids(messages: Sequence[Message]) -> list[str | None]:
 
 
 def rounds(messages: Sequence[Message]) -> list[Round]:
-    """Split a history into API rounds; the last one is emitted also when it is unfinished."""
+    """Split a history into API rounds, including an unfinished last one."""
     ids = round_ids(messages)
     starts = [i for i in range(len(ids)) if i == 0 or ids[i] != ids[i - 1]]
     found: list[Round] = []
@@ -124,7 +123,7 @@ def rounds(messages: Sequence[Message]) -> list[Round]:
 
 
 def _opener(message: Message) -> str:
-    """Say what an assistant message does first that others would recognise it by."""
+    """Describe the first distinctive action of an assistant message."""
     for part in message.parts:
         if type(part) is ToolCall:
             return f"a call of {part.name or 'a nameless tool'}"
@@ -137,7 +136,7 @@ def _opener(message: Message) -> str:
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:
-    """List where turns begin; the first begins with the history."""
+    """Return the start of each turn; the first starts with the history."""
     starts = [i for i, message in enumerate(messages) if is_request(message)]
     if not messages:
         return []
@@ -158,7 +157,7 @@ def _spans(starts: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
 
 
 class _Run:
-    """Assistant messages that stand directly behind one another, or share an id: one answer, its calls in one group."""
+    """Adjacent assistant messages, or those with the same id: one answer, whose calls are one group."""
 
     __slots__ = ("adjacent", "bound", "group", "id", "tool_group")
 
@@ -167,15 +166,15 @@ class _Run:
         self.adjacent = False
         self.group = -1
         self.bound = False
-        """Reasoning that stands alone binds what follows it in the run."""
+        """A message of only reasoning binds the next message of the run."""
         self.tool_group = -1
 
 
 class Grouping:
     """Assigns messages to groups one by one.
 
-    ``add`` takes time in the parts of the new message only. Groups are numbered in the order they began;
-    ``root`` follows the rare merge of two, when one message answers calls of both.
+    ``add`` takes time proportional to the parts of the new message. Groups are numbered in order of their start;
+    ``root`` resolves merges, which happen when one message answers calls of two groups.
     """
 
     __slots__ = ("_merged", "_pairing", "_run", "kinds", "merges", "owners")
@@ -184,19 +183,19 @@ class Grouping:
         self.kinds: list[GroupKind] = []
         self.owners: list[int] = []
         self.merges: list[int] = []
-        """Groups that became part of an earlier one and that nobody has asked about yet."""
+        """Merged groups that ``take_merges`` has not returned yet."""
         self._merged: dict[int, int] = {}
         self._pairing: Pairing[int] = Pairing()
         self._run = _Run()
 
     def root(self, group: int) -> int:
-        """Return the group that this one is part of now."""
+        """Return the group that this one is now part of."""
         while group in self._merged:
             group = self._merged[group]
         return group
 
     def take_merges(self) -> list[int]:
-        """Return the groups that became part of another since this was last asked."""
+        """Return the groups merged since the last call."""
         merges, self.merges = self.merges, []
         return merges
 
@@ -215,12 +214,12 @@ class Grouping:
         return len(self.kinds) - 1
 
     def _add_other(self, message: Message) -> int:
-        """Assign a message that is not the model's: to the calls it answers, else to a group of its own."""
+        """Assign a message that is not the model's: to the calls it answers, else to its own group."""
         group = -1
         for part in message.parts:
             if type(part) is ToolResult:
                 group = self._answer(part, group)
-            elif type(part) is ToolCall:  # in the wrong role, but a call: its result must not be torn off
+            elif type(part) is ToolCall:  # wrong role, but still a call: its result must stay with it
                 group = group if group >= 0 else self._begin("tool")
                 self.kinds[group] = "tool"
                 self._pairing.expect(part.id, group)
@@ -249,7 +248,7 @@ class Grouping:
         return group
 
     def _continued(self, message: Message, calls: bool) -> int:
-        """Find the group that an assistant message continues, or begin a new run; -1 when it continues none."""
+        """Return the group that an assistant message continues; -1 when it starts a new run."""
         run = self._run
         same_id = message.id is not None and message.id == run.id
         if not same_id and not (run.adjacent and (message.id is None or run.id is None)):
@@ -261,12 +260,12 @@ class Grouping:
         return self.root(run.tool_group) if calls and run.tool_group >= 0 else -1
 
     def _join_calls(self, group: int) -> int:
-        """Make one group of all calls of a run."""
+        """Merge all calls of a run into one group."""
         self.kinds[group] = "tool"
         return self._merge(group, self._run.tool_group) if self._run.tool_group >= 0 else group
 
     def _expect(self, call: ToolCall, group: int) -> int:
-        """Note a call, so that its result finds this group."""
+        """Register a call, so that its result finds this group."""
         if call.follows is not None:
             approval = self._pairing.latest(call.follows)
             group = group if approval is None else self._merge(group, approval)
@@ -274,7 +273,7 @@ class Grouping:
         return group
 
     def _answer(self, result: ToolResult, group: int) -> int:
-        """Join the group of the call that a result answers; an orphan stays where it is, or begins a group."""
+        """Join the group of the answered call; an orphan stays in its group or starts one."""
         found = self._pairing.answer(result.call_id)
         if found is None:
             found = self._pairing.latest(result.call_id)
@@ -283,7 +282,7 @@ class Grouping:
         return group if group >= 0 else self._begin("tool")
 
     def _merge(self, one: int, other: int) -> int:
-        """Make one group of two and return it."""
+        """Merge two groups and return the result."""
         one, other = self.root(one), self.root(other)
         if one == other:
             return one
@@ -307,12 +306,12 @@ def _only_reasons(message: Message) -> bool:
 
 
 def groups(messages: Sequence[Message]) -> list[Group]:
-    """Split a history into atomic groups, in the order they begin."""
+    """Split a history into atomic groups, in order of their start."""
     grouping = Grouping()
     owners = list(map(grouping.add, messages))
     if grouping.merges:
         owners = list(map(grouping.root, owners))
-    # Sorted, which they nearly are: a list for each group would keep the garbage collector walking.
+    # Sorting is fast, because they are nearly sorted; a list per group would slow down the garbage collector.
     owner, message, kinds = owners.__getitem__, messages.__getitem__, grouping.kinds
     found: list[Group] = []
     for number, places in groupby(sorted(range(len(owners)), key=owner), owner):
@@ -325,14 +324,14 @@ def groups(messages: Sequence[Message]) -> list[Group]:
 
 
 def safe_cuts(messages: Sequence[Message]) -> list[int]:
-    """List the positions where no group lies on both sides, both ends included."""
+    """Return the positions where no group is on both sides, including both ends."""
     grouping = Grouping()
     list(map(grouping.add, messages))
     return cuts_of(grouping)
 
 
 def cuts_of(grouping: Grouping) -> list[int]:
-    """List the safe cuts of all that was grouped; for who cannot hold all messages at once."""
+    """Return the safe cuts of all grouped messages, for callers that cannot hold all messages at once."""
     owners = list(map(grouping.root, grouping.owners))
     last = {owner: index for index, owner in enumerate(owners)}
     cuts, furthest = [0], 0
@@ -344,30 +343,30 @@ def cuts_of(grouping: Grouping) -> list[int]:
 
 
 def page_end(cuts: Sequence[int], start: int, *, size: int) -> int:
-    """Return the cut up to which a page goes: at most ``size`` messages from ``start``, unless a group is larger."""
+    """Return the cut at the end of a page: at most ``size`` messages from ``start``, unless a group is larger."""
     at = bisect(cuts, start + size) - 1
     return cuts[at] if cuts[at] > start else cuts[min(at + 1, len(cuts) - 1)]
 
 
 def turn_cuts(messages: Sequence[Message]) -> list[int]:
-    """List the safe cuts at which a turn begins; the start of the history is always one."""
+    """Return the safe cuts at which a turn starts; 0 is always one."""
     return sorted({0}.union(turn_starts(messages)).intersection(safe_cuts(messages)))
 
 
 def round_cuts(messages: Sequence[Message]) -> list[int]:
-    """List the safe cuts at which a round begins: where one unbroken turn may be divided."""
+    """Return the safe cuts at which a round starts, where a single turn may be divided."""
     return sorted({0}.union(one.start for one in rounds(messages)).intersection(safe_cuts(messages)))
 
 
 def cut_before(cuts: Sequence[int], position: int) -> int:
-    """Return the last cut that is not behind ``position``."""
+    """Return the last cut that is not after ``position``."""
     return max((cut for cut in cuts if cut <= position), default=0)
 
 
 def split_at(messages: Sequence[Message], *, min_keep_tail: int, inside_turn: bool = False) -> int:
-    """Find where to split so that the tail has at least ``min_keep_tail`` messages and starts a turn.
+    """Return where to split so that the tail has at least ``min_keep_tail`` messages and starts a turn.
 
-    One unbroken turn gives 0, an empty head; with ``inside_turn`` it is divided where a round begins instead.
+    A single turn gives 0, an empty head; with ``inside_turn`` it is split where a round starts.
 
     Raises:
         UsageError: ``min_keep_tail`` is negative.
@@ -397,12 +396,12 @@ def pages(messages: Sequence[Message], *, size: int) -> Iterator[Sequence[Messag
 
 
 def sides(messages: Sequence[Message], at: int) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Divide a history at a cut that one of the functions above has found."""
+    """Divide a history at a cut from one of the functions above."""
     return messages[:at], messages[at:]
 
 
 def without_last(messages: Sequence[Message], last: Message) -> Sequence[Message]:
-    """Take a message that was put at the end away again, also when it was merged into another."""
+    """Remove a message that was added at the end, also when it was merged into another."""
     if not messages or messages[-1] is last:
         return messages[:-1]
     kept = [part for part in messages[-1].parts if not any(part is one for one in last.parts)]

@@ -1,7 +1,7 @@
-"""JSON values: which ones kompakt works on, and how an object of an SDK becomes one.
+"""JSON values: validation, conversion of SDK objects, and decoding.
 
-Invariant: a value that passed ``plain`` consists of JSON types and bytes, has at most ``MAX_DEPTH`` levels and holds
-no integer that Python refuses to write. So recursive code, comparisons and JSON writers work on it without a guard.
+Invariant: a value from ``plain`` consists of JSON types and bytes, has at most ``MAX_DEPTH`` levels and no integer that
+Python refuses to write. So recursive code, comparisons and JSON writers need no guard.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import msgspec
 from kompakt.errors import InputError, MalformedPayload
 
 MAX_DEPTH = 200
-"""Levels of nesting. Providers stop earlier: protobuf readers at 100, serde at 128."""
+"""Levels of nesting. Providers accept fewer: protobuf 100, serde 128."""
 
 MAX_INNER_DEPTH = 100
-"""Levels of a value that is decoded from text inside a payload: it may take the place of the text."""
+"""Levels of a value decoded from text inside a payload, which it may replace."""
 
 MAX_DIGITS = 4_300
-"""Digits of an integer; Python neither reads nor writes longer ones by default."""
+"""Digits of an integer; by default Python neither reads nor writes longer ones."""
 
 _TOO_LARGE = 10**MAX_DIGITS
 _SCALARS = frozenset({str, float, bool, type(None), bytes, bytearray})
 
 Origins = dict[int, tuple[Any, object]]
-"""Each converted value by its id, with the object that it was converted from; holding the value keeps the id valid."""
+"""Each converted value by its id, with the original object; holding the value keeps the id valid."""
 
 
 class Plain(NamedTuple):
-    """A JSON value and where its converted parts came from."""
+    """A JSON value and the originals of its converted parts."""
 
     value: Any
     origins: Origins
 
 
 def plain(value: object, path: str = "payload") -> Plain:
-    """Return a value as JSON: the same object when it is JSON already, else a copy with the foreign parts converted.
+    """Return a value as JSON: the same object when it already is, else a copy with other types converted.
 
-    Objects with ``model_dump`` (what SDKs return) become what their SDK would send; tuples become lists.
+    Objects with ``model_dump`` (results of SDKs) become what their SDK would send; tuples become lists.
 
     Raises:
-        InputError: it is nested too deeply, holds an integer that is too long, or is not JSON; names the path.
+        InputError: the value is nested too deeply, has an integer that is too long, or is not JSON; names the path.
     """
     if _is_plain(value, path):
         return Plain(value, {})
@@ -52,7 +52,7 @@ def plain(value: object, path: str = "payload") -> Plain:
 
 
 def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
-    """Tell whether a value is JSON all through, level by level: this runs on every payload and has to be quick."""
+    """Return whether a value is JSON, level by level; this runs on every payload and must be fast."""
     if type(value) is not dict and type(value) is not list:
         return type(value) in _SCALARS or (type(value) is int and -_TOO_LARGE < value < _TOO_LARGE)
     level: list[Any] = [value]
@@ -63,7 +63,7 @@ def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
             if type(holder) is dict:
                 values = holder.values()
                 try:
-                    "".join(holder)  # the quickest way to see whether all names are text
+                    "".join(holder)  # the fastest check that all names are strings
                 except TypeError:
                     return False
             for inner in values:
@@ -84,13 +84,13 @@ def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
 
 
 def _too_deep(path: str) -> InputError:
-    return InputError(f"{path[:80]}: nested more than {MAX_DEPTH} levels deep, which no provider takes")
+    return InputError(f"{path[:80]}: nested more than {MAX_DEPTH} levels deep, which no provider accepts")
 
 
 def _convert(value: object, path: str, depth: int, origins: Origins) -> Any:
     if type(value) in _SCALARS:
         return value
-    if isinstance(value, str):  # a subclass, such as a member of an enumeration
+    if isinstance(value, str):  # a subclass, such as an enum member
         return str.__str__(value)
     if isinstance(value, int):
         if not -_TOO_LARGE < value < _TOO_LARGE:
@@ -130,23 +130,23 @@ def _key(key: object, path: str) -> str:
         return str.__str__(key)
     if isinstance(key, int) and -_TOO_LARGE < key < _TOO_LARGE:
         return str(int(key))
-    raise MalformedPayload(path, "an object whose names are text", key)
+    raise MalformedPayload(path, "an object with string keys", key)
 
 
 def _dumped(value: object, dump: Callable[..., object], path: str) -> object:
-    """Dump an SDK's object the way the SDKs of OpenAI and Anthropic do before they send it."""
+    """Dump an SDK object like the SDKs of OpenAI and Anthropic do before they send it."""
     hidden: object = getattr(value, "__api_exclude__", None)
     try:
         try:
             return dump(mode="json", by_alias=True, exclude_unset=True, exclude=hidden, warnings=False)
-        except TypeError:  # not pydantic: it takes no such options
+        except TypeError:  # not pydantic: no such options
             return dump()
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {type(value).__name__}.model_dump failed: {error}") from error
 
 
 def restore(value: Any, origins: Origins) -> Any:
-    """Put the caller's own objects back where a value still holds what was made of them."""
+    """Replace converted values that are still unchanged with the caller's own objects."""
     if not origins:
         return value
     found = origins.get(id(value))
@@ -164,11 +164,11 @@ def restore(value: Any, origins: Origins) -> Any:
 
 
 def decode_loosely(data: bytes) -> Any:
-    """Decode JSON that may hold half of a surrogate pair, as an escape or encoded; strict readers refuse it.
+    """Decode JSON with lone surrogates, escaped or encoded, which strict decoders reject.
 
     Raises:
-        ValueError: it is not JSON, or not UTF-8 otherwise.
-        RecursionError: it is nested too deeply.
+        ValueError: the data is not JSON, or otherwise not UTF-8.
+        RecursionError: the data is nested too deeply.
     """
     return json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_refuse)
 
@@ -178,10 +178,10 @@ def _refuse(constant: str) -> None:
 
 
 def decode_text(text: str) -> Any:
-    """Decode JSON text that stands inside a value, such as the arguments of a call.
+    """Decode JSON text inside a value, such as the arguments of a call.
 
     Raises:
-        ValueError: it is not JSON, or nested more than ``MAX_INNER_DEPTH`` levels deep.
+        ValueError: the text is not JSON, or nested more than ``MAX_INNER_DEPTH`` levels deep.
     """
     try:
         value: object = msgspec.json.decode(text)

@@ -1,8 +1,8 @@
-"""What a model holds and what it costs: the one place a context window comes from.
+"""Context windows, output limits and prices of models.
 
-Windows are data, never constants in code, so a session that changes its model changes its budget. The numbers are a
-snapshot packaged beside this module (`scripts/refresh_limits.py` writes it); nothing here touches the network.
-Invariant: every model name gets limits. A name nobody knows gets a small window, marked as assumed, and one warning.
+Windows are data, not constants in code, so the budget follows the model of a session. The numbers are a snapshot
+packaged beside this module (`scripts/refresh_limits.py` writes it); nothing here uses the network. Invariant: every
+model name has limits. An unknown name gets a small window, marked as assumed, and one warning.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from msgspec import Struct
 SNAPSHOT = "limits.json"
 
 ASSUMED_WINDOW = 32_000
-"""Window of an unknown model: what most models served today hold at least; too small costs an early compaction,
-too large costs a refused request."""
+"""Tokens of an unknown model's window. Most current models have at least this; a smaller value causes early
+compactions, a larger one rejected requests.
+"""
 
 ASSUMED_OUTPUT = 4_096
-"""Output limit of an unknown model: without one, the default reserve of 32,000 would eat the whole assumed window."""
+"""Output tokens of an unknown model: the default reserve of 32,000 would fill the whole assumed window."""
 
 PER_MILLION = -6
-"""Prices are stored in USD per million tokens, as providers print them, and handed out per token: a decimal shift,
-so that 0.2 becomes 2e-07 and not its neighbour."""
+"""Decimal shift from stored prices (USD per million tokens, as providers publish them) to prices per token, so that 0.2
+becomes exactly 2e-07.
+"""
 
 _SCALE = {"k": 1_000, "m": 1_000_000}
 
@@ -36,23 +38,24 @@ _STATED_WINDOW = re.compile(r"(?:\[(\d+)([km])\]|(?<=:\d):(\d+)(k))$")
 """A window written into the name: `claude-sonnet-4-5[1m]` (Claude Code), `…-v1:0:200k` (Bedrock provisioned)."""
 
 _MAX_NAME = 200
-"""Characters of a name that are looked at; no model has a longer one, and a request may state anything."""
+"""Characters of a name that are read: no model has a longer name, and a request may contain anything."""
 
 _VENDOR = re.compile(r"^(?:(?:[a-z-]+|ai21)\.(?=[a-z])|databricks-)+")
-"""Bedrock regions and makers (`us.anthropic.`, `us-gov.`, `ai21.`), letters up to a dot before a letter."""
+"""Bedrock regions and vendors (`us.anthropic.`, `us-gov.`, `ai21.`): letters up to a dot before a letter."""
 
 _VARIANT = re.compile(r"(?:[-@]latest|@default|:[a-z]+|-v?\d+:\d+|(?<=\d)-v\d+)$")
-"""Endings that name a route, not a model: `:free`, `:thinking`, `-latest`, `@default`, `-v1:0`, `-1:0`, `4-6-v1`."""
+"""Suffixes that name a route, not a model: `:free`, `:thinking`, `-latest`, `@default`, `-v1:0`, `-1:0`, `4-6-v1`."""
 
 _SEPARATE = re.compile(r"gemini")
-"""Models whose window is a limit of the prompt alone: Google lists "input token limit" and "output token limit", and
-what the registries call the context is the former (ai.google.dev/gemini-api/docs/models)."""
+"""Models whose window limits the prompt alone: Google lists an input and an output token limit, and registries call the
+former the context (ai.google.dev/gemini-api/docs/models).
+"""
 
 _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
 class UnknownModelWarning(UserWarning):
-    """A model's window was assumed because nobody stated it."""
+    """The window of a model is unknown and was assumed."""
 
 
 class Price(Struct, frozen=True):
@@ -65,7 +68,7 @@ class Price(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one model accepts and returns; `model` is the name the numbers were found under."""
+    """The limits of one model; `model` is the name under which they were found."""
 
     model: str
     context: int
@@ -88,7 +91,7 @@ _warned: set[str] = set()
 
 
 def limits(model: str) -> Limits:
-    """Return the limits of a model, assuming a small window with one warning when the name is unknown."""
+    """Return the limits of a model; an unknown name gets a small window and one warning."""
     found = lookup(model)
     if not found.known:
         _warn_once(model)
@@ -103,7 +106,7 @@ def lookup(model: str) -> Limits:
 def with_window(found: Limits, context: int, *, separate: bool = False) -> Limits:
     """Return the limits of a model that is served with another window.
 
-    Where the window limits the prompt alone (``separate``, or known of the model), so does the other.
+    If the window limits the prompt alone (``separate``, or known for the model), the other one does too.
     """
     if separate or (found.input is not None and found.input >= found.context):
         return msgspec.structs.replace(found, context=context, input=context or None)
@@ -112,13 +115,13 @@ def with_window(found: Limits, context: int, *, separate: bool = False) -> Limit
 
 
 def price_of(model: str) -> Price | None:
-    """Return the prices of a model, or nothing where nobody states them."""
+    """Return the prices of a model; ``None`` when they are unknown."""
     found = _find(model)
     return None if found is None else found.price
 
 
 def base_name(model: str) -> str:
-    """Reduce a name as providers and routers write it to the key of the snapshot, date kept."""
+    """Return the snapshot key of a name as providers and routers write it, with its date."""
     name = _VENDOR.sub("", model.strip().lower().rsplit("/", 1)[-1][:_MAX_NAME])
     while (shorter := _VARIANT.sub("", name)) != name:
         name = shorter
@@ -133,7 +136,7 @@ def undated(name: str) -> str:
 
 
 def is_specific(name: str) -> bool:
-    """Tell a model from a bare family: `mistral` says nothing about the window of `mistral-next`."""
+    """Return whether a name is specific: the family `mistral` does not define the window of `mistral-next`."""
     return "-" in name or any(map(str.isdigit, name))
 
 
@@ -165,7 +168,9 @@ def _key(name: str) -> str | None:
 
 
 def _speaks_for(prefix: str, *, rest: str) -> bool:
-    """Tell a variant of a known model from a new version: `claude-sonnet` says nothing about `claude-sonnet-9`."""
+    """Return whether a known model covers a variant, but not a new version: `claude-sonnet` does not cover
+    `claude-sonnet-9`.
+    """
     return is_specific(prefix) and (any(map(str.isdigit, prefix)) or not rest[:1].isdigit())
 
 

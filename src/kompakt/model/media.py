@@ -1,7 +1,7 @@
-"""How many tokens a picture, a recording or a document costs, by each provider's published rule.
+"""Token counts of images, audio, video and documents, by each provider's published rule.
 
-Sizes are read from the first bytes of inline data; where nothing can be read (an address, an unknown codec) the
-provider's usual size is assumed, so media never counts as nothing and never as its base64 text.
+Sizes are read from the first bytes of inline data. If they cannot be read (a URL, an unknown codec), the provider's
+usual size is assumed. So media never count as nothing and never as base64 text.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kompakt.model.messages import Media
 MediaRule: TypeAlias = Literal["openai", "anthropic", "gemini"]
 
 _HEADER = 64 * 1024
-"""Bytes decoded to find a picture's size: JPEG may keep it behind long metadata."""
+"""Bytes decoded to find the size of an image: in a JPEG it may follow long metadata."""
 
 _USUAL = (1024, 1024)
-"""Assumed width and height of a picture that does not tell."""
+"""Assumed width and height of an image of unknown size."""
 
 _BYTES_PER_PAGE = 50_000
-"""A page of a PDF, roughly, when its pages cannot be counted."""
+"""Bytes of a PDF page, roughly, when pages cannot be counted."""
 
 
 def media_tokens(part: Media, rule: MediaRule) -> int:
-    """Count one piece of media by a provider's rule."""
+    """Count one media part by a provider's rule."""
     if part.media == "image":
         return _image_tokens(part, rule)
     if part.media in ("audio", "video"):
@@ -39,7 +39,7 @@ def media_tokens(part: Media, rule: MediaRule) -> int:
 def _image_tokens(part: Media, rule: MediaRule) -> int:
     width, height = image_size(part.data) or _USUAL
     if rule == "anthropic":
-        # Pictures are scaled to at most 1568 pixels a side; tokens = pixels / 750.
+        # Images are scaled to at most 1568 pixels a side; tokens = pixels / 750.
         scale = min(1.0, 1568 / max(width, height))
         return min(1_600, math.ceil(width * scale * height * scale / 750))
     if rule == "gemini":
@@ -57,7 +57,7 @@ def _image_tokens(part: Media, rule: MediaRule) -> int:
 
 
 def _timed_tokens(part: Media, rule: MediaRule) -> int:
-    """Count sound and film by length: 16 kB/s of sound, 250 kB/s of film where only the size is known."""
+    """Count audio and video by length: 16 kB/s of audio, 250 kB/s of video where only the size is known."""
     rate, per_second = (16_000, 32) if part.media == "audio" else (250_000, 263)
     if rule == "openai" and part.media == "audio":
         per_second = 10
@@ -69,7 +69,7 @@ def _byte_size(part: Media) -> int:
 
 
 def image_size(data: str | None) -> tuple[int, int] | None:
-    """Read width and height from the first bytes of a PNG, JPEG, GIF or WebP; ``None`` when they do not tell."""
+    """Return width and height from the first bytes of a PNG, JPEG, GIF or WebP; ``None`` if they are not there."""
     if not data:
         return None
     try:
@@ -87,7 +87,7 @@ def image_size(data: str | None) -> tuple[int, int] | None:
 
 
 def _jpeg_size(head: bytes) -> tuple[int, int] | None:
-    """Walk the segments of a JPEG up to its frame header."""
+    """Return the size in the frame header of a JPEG."""
     at = 2
     while at + 9 < len(head) and head[at] == 0xFF:
         marker, length = head[at + 1], struct.unpack(">H", head[at + 2 : at + 4])[0]

@@ -1,12 +1,11 @@
-"""Messages and parts: the values everything else is made of.
+"""Messages and parts: the values that everything else uses.
 
-One invariant: a value is frozen and remembers the wire form it came from (``raw``), so what nobody
-edited is rendered byte-equal. ``raw`` is shared with the caller's payload and never written to; an edit
-makes a new value with ``edited`` set, and the wire module lays the edit over a copy of ``raw``.
+Invariant: a value is frozen and keeps the wire form it came from (``raw``), so an unedited value is rendered
+byte-equal. ``raw`` is shared with the caller's payload and never modified. An edit makes a new value with ``edited``
+set, and the wire module applies the edit to a copy of ``raw``.
 
-Structs rather than dataclasses: a history of 10,000 messages is parsed at every request of a stateless
-caller, and a frozen dataclass costs ten times as much to build. ``gc=False`` is safe because a value never
-refers back to what holds it.
+Structs instead of dataclasses: a history of 10,000 messages is parsed for every stateless request, and a frozen
+dataclass takes ten times as long to build. ``gc=False`` is safe because a value never refers to its container.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ import msgspec
 from kompakt.model.contract import Contract
 
 Json: TypeAlias = Any
-"""A decoded JSON value. Providers add fields at will, so kompakt trusts its shape only where it has looked."""
+"""A decoded JSON value. Providers may add fields, so a shape is trusted only where it was verified."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-"""Developer messages count as system; a result that travels in a user message keeps the role user."""
+"""Developer messages count as system; a result inside a user message keeps the role user."""
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """Words, whoever wrote them."""
+    """Text of any role."""
 
     text: str
     raw: Json = None
@@ -36,7 +35,7 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Media(msgspec.Struct, frozen=True, gc=False):
-    """An image, a recording, a document: inline or by address."""
+    """An image, audio, video or document: inline or by URL."""
 
     media: Literal["image", "audio", "video", "document", "file"]
     mime: str | None = None
@@ -49,7 +48,7 @@ class Media(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """What the model thought; ``blob`` is the provider's opaque proof of it and is never edited."""
+    """Reasoning of the model; ``blob`` is the provider's signature or encrypted form and is never edited."""
 
     text: str = ""
     blob: str | None = None
@@ -58,25 +57,25 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A request to run a tool, by the model or (``hosted``) by the provider on its behalf."""
+    """A tool call by the model; with ``hosted`` the provider runs it."""
 
     id: str
     name: str
     input: Json = None
-    """JSON text where the wire carries text, a JSON value where it carries a value."""
+    """JSON text where the wire has text, a JSON value where it has a value."""
     hosted: bool = False
     follows: str | None = None
-    """The approval that this call carries out."""
+    """The approval request that this call carries out."""
     raw: Json = None
     edited: bool = False
     fixed: bool = False
-    """Whether no other input can stand in its place: it is signed, or the provider acts on it."""
+    """Whether the input must not be replaced: it is signed, or the provider acts on it."""
     asks: bool = False
-    """Whether it asks a person for approval, so that an answer may come much later."""
+    """Whether it asks a person for approval, so the answer may come much later."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     call_id: str
     output: str
@@ -85,27 +84,27 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
     media: tuple[Media, ...] = ()
     hosted: bool = False
     fixed: bool = False
-    """Whether no other output can stand in its place: a screenshot that must be a picture, say."""
+    """Whether the output must not be replaced, such as a screenshot that must be an image."""
     status: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
     pruned_at: float | None = None
-    """When the output was hidden from the model; the output itself stays here."""
+    """The time at which the output was hidden from the model; the output itself stays here."""
     raw: Json = None
     edited: bool = False
 
 
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """A durable request to compact: by the overflow check (``auto``) or by a person."""
+    """A stored request to compact: by the overflow check (``auto``) or by a person."""
 
     auto: bool = True
     instructions: str | None = None
     reason: str | None = None
-    """Why the compaction was requested, for its report."""
+    """The reason of the request, for the report."""
 
 
 class Opaque(msgspec.Struct, frozen=True, gc=False):
-    """Something a provider added that kompakt does not interpret: kept whole or dropped whole."""
+    """A part that kompakt does not interpret; it is kept or dropped as a whole."""
 
     type: str
     raw: Json = None
@@ -120,37 +119,37 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     role: Role
     parts: tuple[Part, ...]
     id: str | None = None
-    """The provider's id of an assistant message, where the wire or the transcript carries one."""
+    """The provider's id of an assistant message, where the wire or the transcript has one."""
     raw: Json = None
     edited: bool = False
     is_summary: bool = False
     source_id: str | None = None
-    """Which context provider added it; ``None`` for the conversation itself."""
+    """The context provider that added the message; ``None`` for the conversation itself."""
 
     @property
     def text(self) -> str:
-        """Join the words of the message."""
+        """Return the text of the message."""
         return "\n".join(part.text for part in self.parts if type(part) is Text)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """List the tool calls of the message."""
+        """Return the tool calls of the message."""
         return tuple(part for part in self.parts if type(part) is ToolCall)
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        """List the tool results of the message."""
+        """Return the tool results of the message."""
         return tuple(part for part in self.parts if type(part) is ToolResult)
 
     def with_parts(self, parts: Iterable[Part]) -> Message:
-        """Return this message with other parts; its remaining wire fields stay."""
+        """Return this message with other parts; other wire fields are kept."""
         return msgspec.structs.replace(self, parts=tuple(parts), edited=True)
 
 
 class History(Sequence[Message]):
-    """The messages of one request with the envelope they came in: model, system, tools and all else.
+    """The messages of one request with their envelope: model, system, tools and the rest of the body.
 
-    Equal to a list in use; ``body`` is the caller's own request, or ``None`` when the payload was a bare list.
+    It behaves like a list; ``body`` is the caller's request, or ``None`` when the payload was a list.
     """
 
     __slots__ = ("body", "contract", "format", "messages", "model", "system", "tools")
@@ -198,7 +197,7 @@ class History(Sequence[Message]):
         return f"<History of {len(self.messages)} messages, {self.format}>"
 
     def with_messages(self, messages: Iterable[Message], *, body: JsonObject | None = None) -> History:
-        """Return the same envelope, or another body in its place, around other messages."""
+        """Return a history with other messages and the same envelope, or with another body."""
         return History(
             messages,
             format=self.format,
@@ -211,7 +210,7 @@ class History(Sequence[Message]):
 
 
 def text_of(value: object) -> str:
-    """Read the words out of a content value: a string, one text block, or a list of them."""
+    """Return the text of a content value: a string, one text block, or a list of them."""
     if isinstance(value, str):
         return value
     blocks: list[Any] = value if isinstance(value, list) else [value]
@@ -219,7 +218,7 @@ def text_of(value: object) -> str:
 
 
 def _block_text(block: Any) -> str:
-    """Read the words of one text block, whatever provider shaped it."""
+    """Return the text of one text block of any provider."""
     if isinstance(block, dict):
         block = block.get("text")
     return block if isinstance(block, str) else ""

@@ -1,8 +1,8 @@
 """Which result answers which call.
 
-The rule, here and nowhere else: a result answers the call with its id in the model's run just before it; failing
-that, the oldest unanswered call with that id, at any distance. So ids that repeat pair by occurrence, and a result
-that comes late still finds its call. Every step takes constant time.
+The only rule: a result answers the call with its id in the model's run directly before it; otherwise the oldest
+unanswered call with that id, at any distance. So repeated ids pair by occurrence, and a late result still finds its
+call. Every step takes constant time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Owner = TypeVar("Owner")
 
 
 class Pairing(Generic[Owner]):
-    """Finds the owner of the call that a result answers, as calls and results go by."""
+    """Finds the owner of the call that a result answers, in one pass over calls and results."""
 
     __slots__ = ("_latest", "_run", "_waiting")
 
@@ -29,7 +29,7 @@ class Pairing(Generic[Owner]):
         self._latest: dict[str, Owner] = {}
 
     def begin_run(self) -> None:
-        """Note that the model starts another answer; calls still open go on waiting."""
+        """Start another answer of the model; open calls keep waiting."""
         run = self._run
         if run:
             for call_id, owners in run.items():
@@ -38,7 +38,7 @@ class Pairing(Generic[Owner]):
             self._run = {}
 
     def expect(self, call_id: str, owner: Owner) -> None:
-        """Note a call."""
+        """Register a call."""
         owners = self._run.get(call_id)
         if owners is None:
             self._run[call_id] = [owner]
@@ -47,7 +47,7 @@ class Pairing(Generic[Owner]):
         self._latest[call_id] = owner
 
     def answer(self, call_id: str) -> Owner | None:
-        """Return the owner of the call that this result answers, and count it as answered."""
+        """Return the owner of the call that this result answers, and mark it as answered."""
         owners = self._run.get(call_id)
         if owners:
             return owners.pop(0)
@@ -60,7 +60,9 @@ class Pairing(Generic[Owner]):
 
 
 class RunWatch:
-    """Tells where the model begins another answer: not where messages share an id, nor next to one that has none."""
+    """Detects where another answer of the model starts: not between messages with the same id, nor next to one without
+    an id.
+    """
 
     __slots__ = ("adjacent", "id")
 
@@ -69,7 +71,7 @@ class RunWatch:
         self.adjacent = False
 
     def begins(self, message: Message) -> bool:
-        """Take the next message and say whether an answer begins with it."""
+        """Add the next message and return whether an answer starts with it."""
         if message.role != "assistant":
             self.adjacent = False
             return False
@@ -82,7 +84,7 @@ class RunWatch:
 
 
 class PartPlace(NamedTuple):
-    """Where a part stands: message, then part."""
+    """The position of a part: message index, part index."""
 
     message: int
     part: int
@@ -96,7 +98,7 @@ class Pairs(msgspec.Struct, frozen=True):
     open: list[PartPlace]
     orphans: list[PartPlace]
     duplicates: list[PartPlace]
-    """Results that a later one for the same call replaces."""
+    """Results that a later result of the same call replaces."""
 
 
 def pair(messages: Sequence[Message]) -> Pairs:
@@ -134,7 +136,7 @@ def _match_early(
     unanswered: list[PartPlace],
     orphans: list[PartPlace],
 ) -> None:
-    """Match results that stand before their call, where one of each is left: two of a kind would be a guess."""
+    """Match results that precede their call, if there is exactly one of each; otherwise it would be a guess."""
     waiting: dict[str, list[PartPlace]] = {}
     early: dict[str, list[PartPlace]] = {}
     for places, table in ((unanswered, waiting), (orphans, early)):

@@ -1,8 +1,8 @@
 """References: short stable names of messages and parts.
 
-A message's reference is a prefix of a hash over it and all before it, so the same history gives the same names on every
-pass, fork and replica. Where a prefix is taken the later message's is longer: a name once given never changes.
-What is hashed is a canonical form — no cache marks, a string equals its single text block, key order ignored.
+The reference of a message is a prefix of a hash over it and all messages before it, so the same history gives the same
+names in every pass, fork and replica. If a prefix is taken, the later message gets a longer one: a name never changes.
+The hash covers a canonical form: without cache marks, a string equals its single text block, and key order is ignored.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Reasoni
 from kompakt.model.tokens import json_text
 
 MIN_DIGITS = 4
-"""Digits of the shortest reference: enough for a long session, short enough to be printed everywhere."""
+"""Digits of the shortest reference: enough for a long session, short enough to print everywhere."""
 
 _DIGEST_BYTES = 16
 
 
 class References:
-    """Names messages one by one, in the order of the history."""
+    """Assigns references to messages, in the order of the history."""
 
     __slots__ = ("_chain", "_given", "_known", "names")
 
@@ -30,13 +30,13 @@ class References:
         self.names: list[str] = []
         self._chain = b""
         self._given = given
-        """What the first messages are called already, where somebody remembers more of the history than is here."""
+        """Existing names of the first messages, where the caller knows more of the history."""
         self._known: dict[str, int] = {}
         for message in messages:
             self.add(message)
 
     def add(self, message: Message) -> str:
-        """Name the next message."""
+        """Assign a reference to the next message."""
         if len(self.names) < len(self._given):
             name = self._given[len(self.names)]
         else:
@@ -49,21 +49,21 @@ class References:
         return name
 
     def find(self, reference: str) -> int | None:
-        """Return the index of the message that a reference, or a part's reference, names."""
+        """Return the index of the message of a reference, or of the reference of a part."""
         return self._known.get(reference.partition(".")[0])
 
 
 def linked(chain: bytes, message: Message) -> bytes:
-    """Continue a chain of hashes by a message."""
+    """Add a message to a hash chain."""
     return hashlib.blake2b(chain + digest(message), digest_size=_DIGEST_BYTES).digest()
 
 
 def candidates(chain: bytes) -> Iterator[str]:
-    """List the names that a message with this chain may have, shortest first."""
+    """Yield the possible names of a message with this chain, shortest first."""
     whole = chain.hex()
     yield from (f"m{whole[:length]}" for length in range(MIN_DIGITS, len(whole) + 1))
     number = 2
-    while True:  # the very same history twice in one: names of equal chains are numbered
+    while True:  # the same history twice: equal chains are numbered
         yield f"m{whole}{number:x}"
         number += 1
 
@@ -97,7 +97,7 @@ def _canonical(part: Part) -> tuple[str, ...]:
 
 
 def _ordered(value: object) -> str:
-    """Write a JSON value the same way whatever the order of its keys."""
+    """Write a JSON value with sorted keys."""
     if isinstance(value, str):
         return value
     try:

@@ -1,8 +1,8 @@
-"""Count tokens offline, once for each text.
+"""Count tokens offline, once per text.
 
-A counter is a BPE vocabulary, a factor for the model family and the cache of what it has counted. The cache is keyed
-by content, so an edited text is counted anew and an equal text in another object is not; a counter has a cache of its
-own, so another vocabulary never sees these counts. Reported usage moves the factor and never the cached counts.
+A counter has a BPE vocabulary, a factor for the model family and a cache. The cache is keyed by content: an edited text
+is counted again, an equal text in another object is not. Counters of different vocabularies do not share a cache.
+Reported usage changes the factor, never the cached counts.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ from kompakt.model.messages import History, Json, Media, Message, Opaque, Part, 
 Vocabulary: TypeAlias = Literal["o200k", "cl100k"]
 
 MESSAGE_OVERHEAD = 3
-"""Tokens that frame a message (OpenAI's published figure; others are close)."""
+"""Tokens around a message (OpenAI's published figure; others are close)."""
 
 PRIMING = 3
-"""Tokens that begin the model's answer."""
+"""Tokens that start the model's answer."""
 
 CALL_OVERHEAD = 4
-"""Tokens that frame a call or a result: its type, its id, its braces."""
+"""Tokens around a call or a result: type, id, braces."""
 
 _CACHE_ENTRIES = 400_000
-"""Counts kept by one counter; the oldest half goes when it is full. About 50 MB."""
+"""Counts in the cache of one counter; the older half is evicted when it is full. About 50 MB."""
 
 _MAX_TEXT = 250_000
-"""Longer texts are counted piece by piece, so that one call never holds the interpreter for long: about 15 ms."""
+"""Characters of a text that is counted in one call (about 15 ms); longer texts are counted in pieces, so that the
+interpreter is never blocked for long.
+"""
 
 _CUT_WINDOW = 10_000
-"""Characters in which a piece's end is looked for; text without a space in so many is cut where it is."""
+"""Characters searched for a space to end a piece; text without one is cut anywhere."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """How one family of models counts, as far as it is known without the vendor's tokenizer."""
+    """How one family of models counts, as far as is known without its own tokenizer."""
 
     name: str
     vocabulary: Vocabulary = "o200k"
     factor: float = 1.0
-    """Tokens of this family for each token of the vocabulary; 1 where the vocabulary is the model's own."""
+    """Tokens of this family per token of the vocabulary; 1 where the vocabulary is the model's own."""
     media: MediaRule = "openai"
     tool_prompt: int = 0
-    """Tokens a provider adds to the system prompt as soon as tools are given."""
+    """Tokens that the provider adds to the system prompt when tools are given."""
 
 
 NEUTRAL = Family("o200k")
@@ -60,9 +62,9 @@ FAMILIES: tuple[tuple[tuple[str, ...], Family], ...] = (
         Family("openai"),
     ),
     (("gpt-4", "gpt-3.5", "gpt-35"), Family("openai-cl100k", "cl100k")),
-    # Median growth of reported prompts over o200k counts on 1,246 real steps of Claude Opus 4.5 and its kin.
+    # Median ratio of reported prompt growth to o200k counts, 1,246 real steps of Claude Opus 4.5 and similar models.
     (("claude", "anthropic"), Family("claude", factor=1.25, media="anthropic", tool_prompt=346)),
-    # The rest: the vendor's published vocabulary over o200k on 3,000 texts of real agent sessions (gemma for gemini).
+    # Others: ratio of the published vocabulary to o200k, 3,000 texts of real agent sessions (gemma for gemini).
     (("gemini", "gemma"), Family("gemini", factor=1.14, media="gemini")),
     (("mistral", "mixtral", "codestral", "devstral", "magistral", "ministral"), Family("mistral", factor=1.12)),
     (("qwen", "qwq"), Family("qwen", factor=1.07)),
@@ -74,7 +76,7 @@ FAMILIES: tuple[tuple[tuple[str, ...], Family], ...] = (
 
 
 def family_of(model: str | None) -> Family:
-    """Find the family of a model by its name; an unknown one is counted in o200k as it is."""
+    """Return the family of a model by its name; unknown models count in o200k without a factor."""
     if not model:
         return NEUTRAL
     name = model.lower().rsplit("/", 1)[-1]
@@ -86,28 +88,28 @@ def family_of(model: str | None) -> Family:
 
 @cache
 def _loaded(name: Vocabulary) -> Any:
-    """Load a vocabulary, which comes inside its wheel."""
-    from rs_bpe.bpe import openai  # late: 70 ms that `import kompakt` should not pay
+    """Load a vocabulary, which is part of its wheel."""
+    from rs_bpe.bpe import openai  # late: takes 70 ms, which `import kompakt` must not
 
     return openai.o200k_base() if name == "o200k" else openai.cl100k_base()
 
 
 @cache
 def vocabulary(name: Vocabulary) -> Callable[[str], int]:
-    """Return the count of a vocabulary."""
+    """Return the counting function of a vocabulary."""
     return _loaded(name).count
 
 
 @cache
 def _bounded(name: Vocabulary) -> Callable[[str, int], int | None]:
-    """Return the count of a vocabulary that stops where a text has more than so many tokens."""
+    """Return a counting function that stops when a text has more tokens than a limit."""
     return _loaded(name).count_till_limit
 
 
 def pieces(text: str, most: int) -> Iterator[str]:
     """Cut a text before spaces that follow a word, where the counts of both sides add up to the count of the whole.
 
-    A vocabulary divides a text by a pattern before it counts, and in neither pattern does a space continue anything.
+    A vocabulary splits a text by a pattern before it counts. In both patterns a space never continues a token.
     """
     start = 0
     while len(text) - start > most:
@@ -121,7 +123,7 @@ def pieces(text: str, most: int) -> Iterator[str]:
 
 
 def _last_cut(text: str, start: int, end: int) -> int:
-    """Find the last space between two places that follows a word; none is -1."""
+    """Return the index of the last space in a range that follows a word; -1 when there is none."""
     cut = text.rfind(" ", start, end)
     while cut > 0 and text[cut - 1].isspace():
         cut = text.rfind(" ", start, cut)
@@ -138,36 +140,36 @@ class Counter:
         self.factor = family.factor
         self._count = count
         self._adds_up = count is None
-        """Whether counts of pieces add up to that of the whole; of somebody's own function nobody knows."""
+        """Whether the counts of pieces add up to the count of the whole; unknown for a caller's function."""
         self._vocabulary = family.vocabulary if count is None else _function_name(count)
         self._cache: dict[int, int] = {}
 
     @classmethod
     def for_model(cls, model: str) -> Counter:
-        """Make a counter for the family of a model, with a factor of its own."""
+        """Create a counter for the family of a model, with its own factor."""
         return cls(family_of(model))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle what a count depends on: cache keys hold only in this process, and a vocabulary is loaded again."""
+        """Pickle without the cache, whose keys are only valid in this process; the vocabulary is loaded again."""
         return _restored, (self.family, None if self._adds_up else self._count, self.factor)
 
     @property
     def name(self) -> str:
-        """Name what a count depends on, so that a stored count can be told from another counter's."""
+        """Return the vocabulary and factor, so that stored counts of different counters can be distinguished."""
         return f"{self._vocabulary}*{self.factor:.4f}"
 
     def own(self) -> Counter:
-        """Return a counter with a factor of its own that shares what was counted."""
+        """Return a counter with its own factor that shares the cache."""
         counter = Counter(self.family, count=self._count)
         counter._vocabulary, counter._cache, counter.factor = self._vocabulary, self._cache, self.factor
         counter._adds_up = self._adds_up
         return counter
 
     def calibrate(self, reported: Usage, counted: int, *, weight: float = 0.2) -> None:
-        """Move the factor towards what a provider reported for a prompt that was counted here.
+        """Move the factor towards the usage that a provider reported for a prompt counted here.
 
-        Growth of a prompt serves best: the part of it that was not sent by the caller cancels out. A report that
-        is off by more than four times is not about the same prompt and is ignored.
+        Growth of a prompt is the best input: parts that the caller did not send cancel out. A report that differs by
+        more than a factor of four is about another prompt and is ignored.
         """
         if counted <= 0 or reported.prompt <= 0:
             return
@@ -177,7 +179,7 @@ class Counter:
 
     def text(self, text: str) -> int:
         """Count a text in tokens of the vocabulary, without the family's factor."""
-        # A 64-bit keyed hash and the length stand for the content: holding the text would keep it alive.
+        # The key is a 64-bit hash and the length: the text itself would stay in memory.
         key = hash(text) << 32 | len(text)
         found = self._cache.get(key)
         return self._keep(key, self._cold(text)) if found is None else found
@@ -191,7 +193,7 @@ class Counter:
         return found if self.factor == 1.0 else round(found * self.factor)
 
     def longer(self, text: str, end: str) -> int:
-        """Count a text with something behind it; where the text was counted, only its last word is counted again."""
+        """Count a text and its continuation; if the text is in the cache, only its last word is counted again."""
         whole = f"{text}{end}"
         cut = _last_cut(text, 0, len(text))
         if cut <= 0 or not self._adds_up:
@@ -200,7 +202,7 @@ class Counter:
         return self._keep(hash(whole) << 32 | len(whole), tokens)
 
     def fits(self, text: str, most: int) -> bool:
-        """Tell whether a text has at most so many tokens of the family; one that has more is not counted to its end."""
+        """Return whether a text has at most this many tokens; a longer text is not counted to its end."""
         if most < 0:
             return False
         found = self._cache.get(hash(text) << 32 | len(text))
@@ -209,7 +211,7 @@ class Counter:
         return found is not None and self.scaled(found) <= most
 
     def _unless_over(self, most: int, text: str) -> int | None:
-        """Count a text for the first time; ``None`` where it is known to have more tokens of the vocabulary."""
+        """Count an uncached text; ``None`` where it has more tokens of the vocabulary than the limit."""
         if not self._adds_up:
             return self.text(text)
         try:
@@ -220,7 +222,7 @@ class Counter:
 
     def _keep(self, key: int, tokens: int) -> int:
         if len(self._cache) >= _CACHE_ENTRIES:
-            every = self._cache.copy()  # in one step: other threads count, too
+            every = self._cache.copy()  # one step, because other threads count too
             self._cache = dict(islice(every.items(), _CACHE_ENTRIES // 2, None))
         self._cache[key] = tokens
         return tokens
@@ -233,15 +235,15 @@ class Counter:
             if len(text) <= _MAX_TEXT:
                 return count(text)
             return sum(map(count, pieces(text, _MAX_TEXT)))
-        except UnicodeEncodeError:  # lone surrogates: not text, but providers see them as replacement characters
+        except UnicodeEncodeError:  # lone surrogates: providers see replacement characters
             return count(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
     def value(self, value: Json) -> int:
-        """Count a JSON value as the compact text it is sent as."""
+        """Count a JSON value as compact text."""
         return 0 if value is None else self.text(value if type(value) is str else json_text(value))
 
     def scaled(self, tokens: int) -> int:
-        """Turn tokens of the vocabulary into tokens of the family."""
+        """Convert tokens of the vocabulary to tokens of the family."""
         return tokens if self.factor == 1.0 else round(tokens * self.factor)
 
     def part(self, part: Part) -> int:
@@ -257,12 +259,12 @@ class Counter:
         if isinstance(part, Media):
             return media_tokens(part, self.family.media)
         if isinstance(part, Reasoning):
-            # A redacted block is billed as the thinking it hides; its blob's length is the only measure there is.
+            # A redacted block is billed as the hidden thinking; only the length of its blob is known.
             return self.scaled(self.text(part.text) if part.text else len(part.blob or "") // 4)
         return self.scaled(self.value(part.raw)) if isinstance(part, Opaque) else 0
 
     def message(self, message: Message) -> int:
-        """Count a message with what frames it."""
+        """Count a message with its overhead."""
         return MESSAGE_OVERHEAD + sum(map(self.part, message.parts))
 
 
@@ -273,10 +275,10 @@ def _restored(family: Family, count: Callable[[str], int] | None, factor: float)
 
 
 def json_text(value: Json) -> str:
-    """Write a JSON value compactly; what JSON cannot say is written as Python would.
+    """Write a JSON value compactly; values that JSON cannot express are written with ``repr``.
 
     Raises:
-        InputError: it is nested too deeply to be written at all.
+        InputError: the value is nested too deeply.
     """
     try:
         try:
@@ -293,24 +295,24 @@ def _shared(family: Family) -> Counter:
 
 
 def counter_for(model: str | None) -> Counter:
-    """Return the counter that serves a model; models of one family share it and its cache.
+    """Return the counter of a model; models of one family share it and its cache.
 
     Raises:
-        UsageError: the model is no name.
+        UsageError: the model is not a string.
     """
     if model is not None and not isinstance(model, str):  # type: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"model={model!r} is not the name of a model")
+        raise UsageError(f"model={model!r} is not a model name; pass a string")
     return _shared(family_of(model))
 
 
 Tokenizer: TypeAlias = Counter | Callable[[str], int]
-"""What a caller may count with: a counter, or a function that counts the tokens of a text."""
+"""A counter, or a function that counts the tokens of a text."""
 
 
 def counter_of(tokenizer: Tokenizer | None, model: str | None) -> Counter:
-    """Return the counter that a caller asks for; the model's own when the caller gives none.
+    """Return the counter of a tokenizer; by default that of the model.
 
-    A function's counts are taken as they are: no factor of the model's family is applied to them.
+    The counts of a function are used without the factor of the model family.
     """
     if tokenizer is None:
         return counter_for(model)
@@ -320,7 +322,7 @@ def counter_of(tokenizer: Tokenizer | None, model: str | None) -> Counter:
 
 
 def _function_name(count: Callable[[str], int]) -> str:
-    """Name a function so that its counts are not taken for another's; one without a lasting name is named by its id."""
+    """Return a name of a function for stored counts; a function without a stable name gets its id."""
     name = getattr(count, "__qualname__", None)
     if name is None or "<" in name:
         return f"{name or type(count).__qualname__}@{id(count):x}"
@@ -328,7 +330,7 @@ def _function_name(count: Callable[[str], int]) -> str:
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """The tokens of one request and where they are."""
+    """The tokens of one request, and how they are distributed."""
 
     total: int
     by_role: dict[str, int]
@@ -341,7 +343,7 @@ class TokenCount(msgspec.Struct, frozen=True):
 
 
 def count(history: History, counter: Counter) -> TokenCount:
-    """Count a whole request: messages, system, tools, media and what frames them."""
+    """Count a whole request: messages, system, tools, media and overhead."""
     by_role: dict[str, int] = {}
     by_kind: dict[str, int] = {}
     by_tool: dict[str, int] = {}
@@ -366,12 +368,12 @@ def count(history: History, counter: Counter) -> TokenCount:
 
 
 def tool_tokens(tools: Iterable[Json], counter: Counter) -> int:
-    """Count tool definitions, with the prompt that a provider adds for them."""
+    """Count tool definitions and the prompt that a provider adds for them."""
     return counter.scaled(sum(counter.value(tool) for tool in tools)) + counter.family.tool_prompt
 
 
 def kind_of(part: Part) -> str:
-    """Name the kind of a part as reports do."""
+    """Return the kind of a part as it is called in reports."""
     names: dict[type, str] = {
         Text: "text",
         Media: "media",
