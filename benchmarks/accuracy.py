@@ -1,10 +1,10 @@
-"""How near estimates come to what Anthropic reports, on a folder of Claude Code sessions.
+"""Accuracy of token estimates compared with the usage that Anthropic reports, on Claude Code sessions.
 
 Usage: python -m benchmarks.accuracy DIR.
 
-A session falls into stretches: a summary written by the agent replaces what precedes it, so the prompt starts anew
-there. Within a stretch the first reported prompt is the anchor, since a session file holds neither the system prompt
-nor the tool definitions. For each later call
+A session is divided into stretches: a summary written by the agent replaces what precedes it, so the prompt starts
+again there. Within a stretch, the first reported prompt is the anchor, because a session file has neither the system
+prompt nor the tool definitions. For each later call
 
     predicted = first reported prompt + factor × tokens counted since (o200k, messages with their framing)
     reported  = input + cache read + cache creation
@@ -13,13 +13,13 @@ nor the tool definitions. For each later call
 The factor is fitted on the other sessions only (leave one out): the median over their stretches of reported over
 counted growth. A session is within 15 % when every one of its calls is.
 
-How to read it: the anchor is part of both numbers, so the error of growth alone is larger; the spread of reported over
-counted growth shows it. Sessions of one project are not kept apart, so a factor may know its project's style.
+The anchor is part of both numbers, so the error of growth alone is larger; the spread of reported over counted growth
+shows it. Sessions of one project are not separated, so a factor may fit the style of a project.
 
-Two choices move the numbers, so all variants are shown. Thinking: all of it counts as resent (what `kompakt.count`
-assumes), or that of the current turn, or none. Shrinking: some agents hide old outputs without a trace in the file, and
-a prompt that gets smaller gives it away. The headline knows nothing of that; a variant starts a new stretch there, as a
-live counter could.
+Two choices affect the numbers, so all variants are shown. Thinking: all of it counts as resent (what `kompakt.count`
+assumes), or that of the current turn, or none. Shrinking: some agents hide old outputs without a trace in the file;
+only the prompt becomes smaller. The main number ignores that; a variant starts a new stretch there, as a live counter
+could.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from kompakt.wire.registry import WIRES
 Thinking: TypeAlias = Literal["all", "turn", "none"]
 
 MIN_CALLS = 3
-"""Calls of a stretch below which its growth says little."""
+"""Minimum number of calls of a stretch for a meaningful growth."""
 
 NEAR = 0.15
-"""The error at which an estimate still serves: triggers leave more room than that."""
+"""The acceptable error: triggers leave more room than that."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Calls between two rewritings of the prompt: what was reported, and what was counted before each."""
+    """Calls between two rewrites of the prompt, with reported and counted tokens."""
 
     reported: tuple[int, ...]
     counted: tuple[int, ...]
@@ -122,7 +122,7 @@ def _runs(calls: list[int], prompts: dict[int, int]) -> Iterator[list[int]]:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one session came out."""
+    """The result for one session."""
 
     session: str
     calls: int
@@ -218,7 +218,6 @@ def _spread(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print and save."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python -m benchmarks.accuracy DIR", file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
-"""Counting tokens: new text, and text seen before in other string objects.
+"""Counting tokens: new text, and known text in other string objects.
 
-A stateless caller decodes the same history anew at every step: equal content, different objects. So what counts is the
-second number. The text is that of the bundled sessions: source code, logs, test runs, JSON, prose. Each part is counted
-once, as kompakt counts it.
+A stateless caller decodes the same history again at every step: equal content, different objects. So the second number
+matters more. The text is that of the bundled sessions: source code, logs, test runs, JSON, prose. Each part is counted
+once.
 """
 
 from __future__ import annotations

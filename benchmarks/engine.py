@@ -32,7 +32,7 @@ UNLIMITED = 1_000_000_000
 STEPS = 300
 BLOCK = 20
 OUTPUT_CHARS = 1_000
-"""Mean size of a tool output where nothing else is said."""
+"""Default mean size of a tool output."""
 
 COLD_CHARS = 1_100
 """Mean size of a tool output at which 1,000 messages have 200,000 tokens."""
@@ -44,7 +44,7 @@ RUN_STEPS = 4_000
 RUN_BUDGET = 50_000
 STABLE_BUDGET = 20_000
 PEER_SECONDS = 20
-"""How long a peer may take for its part of the long run before it is stopped where it is."""
+"""Time limit of a peer for its part of the long run."""
 
 
 @cache
@@ -281,7 +281,7 @@ def _peer_seconds(peer: AgentFramework, messages: list[Any], budget: int) -> flo
 
 
 def long_run(policy: str) -> tuple[float, int, int]:
-    """Run all steps with a budget check at each: seconds in all, rewritings, largest request in tokens."""
+    """Run all steps with a budget check at each: total seconds, rewrites, largest request in tokens."""
     first, steps = parsed_session(RUN_STEPS, 7)
     run = Run(first, RUN_BUDGET, policy=policy)
     taken, largest = 0.0, 0
@@ -354,7 +354,7 @@ def measure_memory() -> list[Row]:
 
 
 def stability(contender: Contender, *, max_seconds: float = 60) -> tuple[float, int]:
-    """Return the share of steps at which the request before is a prefix of the next, and how many were done."""
+    """Return the share of steps after which the previous request is a prefix of the next, and the number of steps."""
     first, *steps = session(STEPS, 3)
     state, before = contender.grow(None, first, STABLE_BUDGET)
     kept = done = 0

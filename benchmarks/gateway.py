@@ -36,7 +36,7 @@ WARM = 20
 CONNECTIONS = 32
 SECONDS, WARM_SECONDS = 8.0, 4.0
 INSTALL, START = 600, 90
-"""Seconds that a peer has to be installed and to start."""
+"""Time limit in seconds for installing and starting a peer."""
 KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 HEADERS = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
 PATH = "/v1/chat/completions"
@@ -89,7 +89,7 @@ def rounds(number: int, *, size: int, start: int = 0) -> list[bytes]:
 
 
 def history(tokens: int, tag: str) -> list[bytes]:
-    """Make a history of about so many tokens."""
+    """Make a history of about that many tokens."""
     task = {"role": "user", "content": f"Find out why the queue stalls ({tag}). Never touch the migrations folder."}
     one = rounds(1, size=60)
     each = sum(int(openai.o200k_base().count(part.decode())) for part in one)
@@ -110,7 +110,7 @@ def free_port() -> int:
 
 
 def answers(port: int, path: str = "/", *, timeout: float = 1) -> bool:
-    """Tell whether a server answers anything at all."""
+    """Return whether a server responds."""
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         connection.request("GET", path)
@@ -174,7 +174,7 @@ def gateway(folder: Path, target: int, window: int) -> Any:
 
 
 class Line:
-    """A connection that is kept."""
+    """A persistent connection."""
 
     def __init__(self, port: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -220,7 +220,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def overhead_rows(name: str, found: list[Timing]) -> tuple[list[Row], dict[str, Any]]:
-    """Say what was added, in milliseconds."""
+    """Return the overhead in milliseconds."""
     usual = [one for one in found if not one.compacted]
     ours, theirs = [one.gateway * 1_000 for one in usual], [one.bare * 1_000 for one in usual]
     added = [one.added * 1_000 for one in usual]
@@ -289,7 +289,7 @@ async def _rate(port: int, sessions: Sequence[Session], seconds: float) -> tuple
 
 
 def served(target: int) -> int:
-    """Ask the upstream how many requests it had."""
+    """Return the number of requests of the upstream."""
     connection = http.client.HTTPConnection("127.0.0.1", target, timeout=10)
     connection.request("GET", "/count")
     found = int(connection.getresponse().read())
@@ -309,7 +309,7 @@ def rate(port: int, target: int, tokens: int, *, seconds: float = SECONDS) -> fl
 
 
 def installed(name: str) -> Path:
-    """Install a peer into an environment of its own, once.
+    """Install a peer into its own environment, once.
 
     Raises:
         RuntimeError: that did not work in time.
@@ -328,7 +328,7 @@ def installed(name: str) -> Path:
 
 @contextmanager
 def peer(name: str, folder: Path, target: int) -> Iterator[int]:
-    """Run a peer's proxy as its documentation says, with whatever it logs or limits by default turned off."""
+    """Run the proxy of a peer as documented, with logging and limits turned off."""
     program, port = installed(name), free_port()
     home = {"HOME": str(folder), "HF_HUB_OFFLINE": "1"}
     if name == "litellm":
@@ -346,7 +346,7 @@ def peer(name: str, folder: Path, target: int) -> Iterator[int]:
 
 
 def throughput() -> tuple[list[Row], dict[str, str]]:
-    """Measure requests a second: short ones, and ones with the history of an agent at work."""
+    """Measure requests a second: short ones, and ones with an agent's history."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for what, tokens in (("short requests", 200), ("20,000-token histories", 20_000)):
@@ -373,7 +373,7 @@ def throughput() -> tuple[list[Row], dict[str, str]]:
 
 
 def measure() -> list[Row]:
-    """Measure what is added to requests."""
+    """Measure the overhead."""
     return [row for window, name in CASES for row in overhead_rows(name, overhead(window, name))[0]]
 
 

@@ -1,4 +1,4 @@
-"""Rows, medians and tables: what all benchmarks share."""
+"""Rows, medians and tables of benchmarks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ import kompakt
 RESULTS = Path(__file__).parent / "results"
 
 PACKAGES = ("msgspec", "rs-bpe", "splintr-rs", "agent-framework-core", "langchain-core", "langchain", "litellm")
-"""What numbers may depend on; those that are installed are named in the results."""
+"""Packages that results depend on; installed versions are stored with the results."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One number, and the goal it is held against."""
+    """One number and its goal."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     at_most: float | None = None
     at_least: float | None = None
     peer: bool = False
-    """A number of somebody else's software, for comparison."""
+    """Whether this is a number of another library."""
     note: str = ""
     low: float | None = None
     high: float | None = None
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Say whether the goal is met."""
+        """Whether the goal is met."""
         if self.at_most is not None:
             return "met" if self.value <= self.at_most else "MISSED"
         if self.at_least is not None:
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The median of several runs, and how far they lie apart."""
+    """The median of several runs and their range."""
 
     value: float
     low: float
@@ -119,7 +119,7 @@ def _number(value: float) -> str:
 
 
 def save(area: str, rows: Sequence[Row], *, directory: Path = RESULTS, **more: Any) -> None:
-    """Write an area's rows as JSON, with what they depend on."""
+    """Write the rows of an area as JSON, with package versions."""
     directory.mkdir(parents=True, exist_ok=True)
     record = {
         "area": area,

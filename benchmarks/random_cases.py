@@ -1,4 +1,4 @@
-"""Random histories, and what a shortened one is asked: is it valid, does it fit, are the user's words still there.
+"""Random histories, and the checks of a shortened one: valid, fits, requests of the user present.
 
 Nothing here uses kompakt: validity is decided by the tests' own judge of OpenAI Chat and by a plain look at the ids,
 size by OpenAI's published rule of counting.
@@ -27,7 +27,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def is_feasible(self) -> bool:
-        """Tell whether system, first and newest user message fit together."""
+        """Whether system prompt, first and newest user message fit together."""
         system = [message for message in self.messages if message["role"] == "system"]
         words = dict.fromkeys((self.task, self.newest))
         return neutral_tokens([*system, *({"role": "user", "content": text} for text in words)]) <= self.budget
@@ -76,7 +76,7 @@ def _with_turns(random: Random, messages: Sequence[Item]) -> list[Item]:
 
 
 def is_valid(messages: Any) -> bool:
-    """Tell whether a provider takes the messages and has something to answer."""
+    """Return whether a provider accepts the messages and has something to answer."""
     if not isinstance(messages, list) or judge(messages):
         return False
     calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
@@ -85,10 +85,10 @@ def is_valid(messages: Any) -> bool:
 
 
 def has_words(messages: Sequence[Item], words: str) -> bool:
-    """Tell whether a user message still holds the words as they were typed."""
+    """Return whether a user message still has the text verbatim."""
     return any(message["role"] == "user" and words in (message["content"] or "") for message in messages)
 
 
 def starts_with_user(messages: Sequence[Item]) -> bool:
-    """Tell whether the user speaks first, after the system."""
+    """Return whether the first message after the system prompt is the user's."""
     return next((message["role"] for message in messages if message["role"] != "system"), "") == "user"

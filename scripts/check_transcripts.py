@@ -1,7 +1,7 @@
-"""Hold real recordings against the promises of the readers: nothing lost, rounds as recorded, accepted once repaired.
+"""Check the readers on real recordings: nothing lost, rounds as recorded, valid after repair.
 
-Usage: python scripts/check_transcripts.py DIR. Prints one row a session; exits 1 when any of them fails. What a file
-holds is counted here from its raw JSON, not through the readers that are on trial.
+Usage: python scripts/check_transcripts.py DIR. Prints one row per session and exits with 1 if any fails. The expected
+counts come from the raw JSON, independent of the readers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN_SEPARATOR = "\0"
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A data file, decoded here: one record a line for JSON lines, else one record."""
+    """A decoded data file: one record per line for JSON Lines, else one record."""
 
     lines: list[bytes]
     records: list[Any]
@@ -40,7 +40,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Document:
-    """Decode a data file; lines that are not JSON are left out."""
+    """Decode a data file; lines that are not JSON are skipped."""
     data = path.read_bytes()
     if path.suffix != ".jsonl":
         return Document([], [json.loads(data)])
@@ -52,7 +52,7 @@ def load(path: Path) -> Document:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What was found out about one session."""
+    """The result for one session."""
 
     session: RecordedSession
     rounds: int
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Tell whether the session breaks a promise."""
+        """Whether a check failed."""
         return bool(self.lost or self.remaining) or self.expected_rounds not in (None, self.rounds)
 
 
@@ -103,7 +103,7 @@ def _examine(directory: Path, session: RecordedSession) -> Row:
 
 
 def _judged(session: RecordedSession) -> tuple[int, tuple[str, ...]]:
-    """Count the problems of a body, and name those that repair leaves."""
+    """Count the problems of a body, and list those that remain after repair."""
     try:
         problems = kompakt.check(session.body, format=session.format)
         repaired = kompakt.repair(session.body, format=session.format)
@@ -149,7 +149,7 @@ def _recorded(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def _recorded_rounds(document: Document) -> int:
-    """Count the changes of the assistant id, and one round for what precedes the first."""
+    """Count the changes of the assistant id, plus one round before the first."""
     kinds = [record["message"].get("id") if record["type"] == "assistant" else None for record in _recorded(document)]
     ids = [id for id in kinds if id is not None]
     changes = sum(index == 0 or id != ids[index - 1] for index, id in enumerate(ids))
@@ -172,7 +172,7 @@ def _blocks(content: Any) -> list[str]:
 # --- every other source, text by text ----------------------------------------------------------------------------
 
 WORDS = frozenset(["arguments", "content", "input", "output", "text", "thinking"])
-"""Fields that hold what somebody said, called or got back, in any of the sources."""
+"""Fields with texts, calls and results, in any of the sources."""
 
 
 def _lost_words(document: Document, session: RecordedSession, entry: str) -> int:
@@ -204,7 +204,7 @@ def _pieces(document: Document, source: str, entry: str) -> Iterator[str]:
 
 
 def _told(event: dict[str, Any]) -> dict[str, Any]:
-    """Reduce an event to what was said, called or answered; files before and after an edit are no message."""
+    """Reduce an event to its texts, calls and results, without file contents around an edit."""
     call: dict[str, Any] = event.get("tool_call_metadata") or {"model_response": {"choices": []}}
     arguments: dict[str, Any] = event.get("args") or {}
     words = arguments.get("content") if event.get("action") in ("message", "system") else None
@@ -213,7 +213,7 @@ def _told(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(value: Any, *, inside: bool = False) -> Iterator[str]:
-    """Yield the texts below fields that hold words."""
+    """Yield the texts of text fields."""
     if isinstance(value, str):
         if inside and value:
             yield value

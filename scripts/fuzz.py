@@ -1,8 +1,8 @@
-"""Feed bytes to the readers, guided by coverage: only errors of our own may come out.
+"""Fuzz the readers with coverage guidance: only errors of kompakt may be raised.
 
     python scripts/fuzz.py [-max_total_time=60] [corpus directory]
 
-Needs atheris (`pip install atheris`), which is no dependency of the project; every other argument is libFuzzer's.
+Needs atheris (`pip install atheris`), which is not a dependency of the project. Other arguments are those of libFuzzer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMATS = (None, "openai-chat", "openai-responses", "anthropic", "gemini", "bedr
 
 
 def seeds(folder: Path) -> None:
-    """Write one small session of each format to begin with."""
+    """Write one small session per format as the initial corpus."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
     plain = importlib.import_module("tests.histories.plain")
     encode = importlib.import_module("json").dumps
@@ -30,7 +30,7 @@ def seeds(folder: Path) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """Read bytes as a file would be read, then check and repair what they hold."""
+    """Read bytes like a file, then check and repair the content."""
     from kompakt import api, files
     from kompakt.errors import KompaktError
 
@@ -44,7 +44,7 @@ def one_input(data: bytes) -> None:
 
 
 def main() -> None:
-    """Run until the time is up or something else than our own error comes out."""
+    """Run until the time is up or an unexpected error is raised."""
     try:
         atheris: Any = importlib.import_module("atheris")
     except ModuleNotFoundError:

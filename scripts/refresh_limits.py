@@ -1,8 +1,8 @@
 """Rebuild the packaged snapshot of model limits from two public registries.
 
-Windows come from models.dev, which tells the context apart from the input limit; newer models and prices come from
-LiteLLM. Both are read from disk — an installed package, a wheel, or the JSON itself — never from the network.
-Invariant: the same two sources give the same bytes.
+Windows come from models.dev, which distinguishes context and input limit; newer models and prices come from LiteLLM.
+Both are read from disk (an installed package, a wheel, or JSON), never from the network. The same sources give the same
+bytes.
 
     python scripts/refresh_limits.py --litellm litellm-1.108.4-….whl --models-dev models-dev [--check]
 """
@@ -53,7 +53,7 @@ LIMITS_AT_HOME = [
     "sarvam",
     "alibaba",
 ]
-"""models.dev providers whose numbers speak for their own models; earlier ones win, since some also host others."""
+"""models.dev providers that list their own models; earlier ones win, because some also host other models."""
 
 PRICES_AT_HOME = [
     "openai",
@@ -73,23 +73,23 @@ PRICES_AT_HOME = [
     "amazon_nova",
     "vertex_ai-language-models",
 ]
-"""The same for LiteLLM's names of providers."""
+"""The same, with the provider names of LiteLLM."""
 
 SUBSCRIPTIONS = {"github_copilot", "chatgpt", "github-copilot"}
-"""Routes that cut a model's window down or bill it otherwise; their numbers are not the model's."""
+"""Routes with another window or price than the model's own."""
 
 NOT_CHAT = re.compile(
     r"embed|rerank|whisper|tts|transcri|image|moderation|guard|ocr|(?:^|-)live(?:-|$)|realtime"
     r"|(?:^|/)(?:bge|e5|voyage|multi-?qa|granite-ttm)-|mini-?lm|multilingual-e5"
 )
 MIN_CONTEXT = 2_048
-"""What holds less is an embedding or a forecast under a chat label."""
+"""Smaller models are embedding or forecasting models with a chat label."""
 
 GENERIC = {"auto", "chat", "free", "gpt", "router"}
-"""Words that people give to models they serve themselves; a window found under one of them would be a stranger's."""
+"""Common names of self-hosted models. A window found under such a name belongs to another model."""
 
 MAX_SHOWN = 40
-"""Changed windows printed by a refresh: enough to judge it, short enough to read."""
+"""Maximum number of changed windows that a refresh prints."""
 
 PLAIN_NAME = re.compile(r"^[a-z0-9][a-z0-9._+-]*$")
 
@@ -108,7 +108,7 @@ class LiteEntry(Struct):
 
 
 class DevLimit(Struct):
-    """Limits as models.dev writes them; 0 stands for not known."""
+    """Limits in the form of models.dev; 0 means unknown."""
 
     context: int | None = None
     input: int | None = None
@@ -125,7 +125,7 @@ class DevCost(Struct):
 
 
 class DevModalities(Struct):
-    """What goes in and comes out."""
+    """Input and output types."""
 
     input: list[str] = []
     output: list[str] = []
@@ -158,7 +158,7 @@ Cost = tuple[float, float, float | None, float | None]
 
 
 class Record(NamedTuple):
-    """What one provider says about one model."""
+    """The data of one provider about one model."""
 
     provider: str
     size: Size
@@ -254,13 +254,13 @@ def _cost(*prices: float | None, scale: int) -> Cost | None:
 
 
 def own_record(records: Iterable[Record], *, home: list[str]) -> Record | None:
-    """Find what the maker itself says."""
+    """Return the data of the model's own provider."""
     own = [r for r in records if r.provider in home]
     return min(own, key=lambda r: home.index(r.provider), default=None)
 
 
 def agreed_size(lite: list[Record], dev: list[Record]) -> Size:
-    """Take the maker's own limits, else what most hosts say, the smaller one on a tie; models.dev first."""
+    """Return the limits of the model's provider, else those of most hosts (the smaller on a tie); models.dev first."""
     if own := own_record(dev, home=LIMITS_AT_HOME) or own_record(lite, home=PRICES_AT_HOME):
         return own.size
     records = dev or lite
@@ -272,7 +272,7 @@ def agreed_size(lite: list[Record], dev: list[Record]) -> Size:
 
 
 def agreed_cost(lite: list[Record], dev: list[Record]) -> Cost | None:
-    """Take the maker's own prices, else what most hosts ask; LiteLLM first, since it is fresher."""
+    """Return the prices of the model's own provider, else those of most hosts; LiteLLM first, because it is newer."""
     priced = [[r for r in records if r.cost] for records in (lite, dev)]
     for records, home in zip(priced, (PRICES_AT_HOME, LIMITS_AT_HOME), strict=True):
         if own := own_record(records, home=home):
@@ -296,7 +296,7 @@ def _most_common(values: Iterable[int]) -> int:
 
 
 def with_plain_names(records: dict[str, list[Record]], *, home: list[str]) -> dict[str, list[Record]]:
-    """Let a plain name speak with the records of its newest date where the maker lists dates only."""
+    """Add a plain name with the data of its newest dated version, if the provider lists dated versions only."""
     found = dict(records)
     for name in sorted(records, reverse=True):
         plain = found.get(undated(name), [])
@@ -306,7 +306,7 @@ def with_plain_names(records: dict[str, list[Record]], *, home: list[str]) -> di
 
 
 def merge(lite: dict[str, list[Record]], dev: dict[str, list[Record]]) -> dict[str, Row]:
-    """Make one row per base name, windows from models.dev where it has them, prices from LiteLLM."""
+    """Make one row per base name, with windows from models.dev if available, and prices from LiteLLM."""
     lite, dev = with_plain_names(lite, home=PRICES_AT_HOME), with_plain_names(dev, home=LIMITS_AT_HOME)
     rows: dict[str, Row] = {}
     for name in sorted(lite.keys() | dev.keys()):
@@ -334,7 +334,7 @@ def _trim(row: Row) -> Row:
 
 
 def encode(rows: Mapping[str, Row], *, sources: Iterable[Source]) -> bytes:
-    """Write the snapshot: one model a line, so that a refresh reads well as a diff."""
+    """Write the snapshot with one model per line, for readable diffs."""
     about = {
         "fields": "context, input, output, price in, price out, cache read, cache write",
         "unit": "tokens; USD per million tokens",
@@ -346,7 +346,7 @@ def encode(rows: Mapping[str, Row], *, sources: Iterable[Source]) -> bytes:
 
 
 def summary(old: Mapping[str, Row], new: Mapping[str, Row]) -> str:
-    """Say what a refresh changes."""
+    """Return a summary of the changes."""
     shared = sorted(old.keys() & new.keys())
     windows = [name for name in shared if old[name][:3] != new[name][:3]]
     prices = [name for name in shared if old[name][3:] != new[name][3:]]
@@ -358,7 +358,7 @@ def summary(old: Mapping[str, Row], new: Mapping[str, Row]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Rebuild the snapshot, or with --check only say whether it is current."""
+    """Rebuild the snapshot, or with --check report whether it is current."""
     parser = argparse.ArgumentParser(description="Rebuild the packaged snapshot of model limits.")
     parser.add_argument("--litellm", default="litellm", help="wheel, JSON file or installed package")
     parser.add_argument("--models-dev", default="models-dev", help="wheel, JSON file or installed package")

@@ -1,16 +1,15 @@
-"""Try every promise of `compact` 100,000 times and write down how it went.
+"""Test every guarantee of `compact` on 100,000 histories and store the result.
 
-Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins; independent judges look
-at each outcome. The last result is kept in benchmarks/results/soak.json, so that the number can be looked up.
+Hypothesis draws 20,000 histories for each of the five formats, with budgets, policies and pins. Independent judges
+check each result. The last result is in benchmarks/results/soak.json.
 
-With `--mutations COUNT` so many mutated payloads go through check, repair, count, compact, recall, parse and render
-instead, in equal parts for each format; see benchmarks/results/soak_mutations.json.
+With `--mutations COUNT`, that many mutated payloads go through check, repair, count, compact, recall, parse and render,
+in equal parts for each format; see benchmarks/results/soak_mutations.json.
 
-With `--sessions MINUTES` fifty writers race on ten stored sessions instead, from four processes, for so many minutes in
-all over memory, SQLite, PostgreSQL and Redis; see benchmarks/results/soak_sessions.json.
+With `--sessions MINUTES`, fifty writers in four processes race on ten stored sessions, on memory, SQLite, PostgreSQL
+and Redis; see benchmarks/results/soak_sessions.json.
 
-With `--gateway MINUTES` two hundred sessions go through one gateway at once for so long; see
-benchmarks/results/soak_gateway.json.
+With `--gateway MINUTES`, two hundred sessions use one gateway concurrently; see benchmarks/results/soak_gateway.json.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ MUTATIONS = ROOT / "benchmarks" / "results" / "soak_mutations.json"
 LOAD = ROOT / "benchmarks" / "results" / "soak_gateway.json"
 MAX_GROWTH = 0.10
 CHUNK = 500
-"""Mutations that one process tries in a row."""
+"""Mutations per task."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=20_000, help="histories for each format")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--mutations", type=int, metavar="COUNT", help="try mutated payloads instead")
+    parser.add_argument("--mutations", type=int, metavar="COUNT", help="run mutated payloads instead")
     parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
-    parser.add_argument("--gateway", type=float, metavar="MINUTES", help="hold sessions through a gateway instead")
+    parser.add_argument("--gateway", type=float, metavar="MINUTES", help="run sessions through a gateway instead")
     options = parser.parse_args()
     if options.mutations is not None:
         return try_mutations(options.mutations, options.processes)
@@ -81,7 +80,7 @@ def main() -> int:
 
 
 def try_mutations(count: int, processes: int) -> int:
-    """Try mutated payloads at every door and write down what went wrong."""
+    """Run mutated payloads through every function and store the faults."""
     began = time.monotonic()
     sys.path.insert(0, str(ROOT))
     from tests import histories
@@ -107,8 +106,8 @@ def try_mutations(count: int, processes: int) -> int:
 
 
 def mutation_faults(task: tuple[str, int, int]) -> list[str]:
-    """Try the mutations of one format from one number up to another; an error is a fault, too."""
-    from tests.mutating import faults
+    """Run a range of mutations of one format; an unexpected error is a fault."""
+    from tests.mutations import faults
 
     name, start, stop = task
     logging.disable(logging.CRITICAL)
@@ -122,7 +121,7 @@ def mutation_faults(task: tuple[str, int, int]) -> list[str]:
 
 
 def race_on_sessions(minutes: float) -> int:
-    """Let many writers race on every store and write down what came of it."""
+    """Let many writers race on every store and store the result."""
     sys.path.insert(0, str(ROOT))
     from tests.contract.places import STORES
     from tests.faults.racing import PROCESSES, SESSIONS, WRITERS, race_on
@@ -147,7 +146,7 @@ def race_on_sessions(minutes: float) -> int:
 
 
 def load_gateway(minutes: float) -> int:
-    """Hold many sessions through one gateway at once and write down what came of it."""
+    """Run many sessions through one gateway and store the result."""
     sys.path.insert(0, str(ROOT))
     from tests.gateway import loading
 

@@ -1,4 +1,4 @@
-"""Settings that every test shares.
+"""Settings for all tests.
 
 ``KOMPAKT_EXAMPLES`` sets the number of examples per property: 100 by default, 10 in `make check`, thousands in a soak.
 Hypothesis derives the examples from the test itself, so the same tree always gives the same verdict. With
@@ -37,16 +37,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 SERVED = frozenset(["contract", "faults", "gateway", "hosts", "store"])
-"""Folders whose tests start servers and processes: slow, all of them."""
+"""Folders with slow tests that start servers and processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what starts servers out of the quick round."""
+    """Mark tests that start servers as slow."""
     for item in items:
         if SERVED.intersection(item.path.parts):
             item.add_marker(pytest.mark.slow)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name bytes by their length: compressed data may hold the time, and all workers must collect the same names."""
+    """Name bytes by their length: compressed data can contain a time, and all workers must collect the same names."""
     return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) else None

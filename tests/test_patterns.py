@@ -1,9 +1,8 @@
-"""Every regular expression of the package takes linear time, whatever text it is given.
+"""Every regular expression of the package takes linear time on any text.
 
-Patterns are found by walking the modules, so a new one is tested without being listed. Each is given long texts that
-repeat one unit: common signs, and for each repetition in the pattern what it repeats, after what precedes it.
-Quadratic work on a text of this length takes a hundred times as long as linear work, so the verdict does not depend on
-the machine.
+Patterns are found by walking the modules, so new ones are tested automatically. Each gets long texts that repeat one
+unit: common characters, and for each repetition in the pattern what it repeats, after what precedes it. On texts of
+this length, quadratic work takes a hundred times as long as linear work, so the verdict does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ import pytest
 import kompakt
 
 SIZES = (1_000, 4_000, 16_000)
-"""Characters of a text. The small ones keep a pattern with cubic work from running for hours."""
+"""Text lengths in characters. Short ones come first, so that a cubic pattern does not run for hours."""
 
 SECONDS = 0.06
-"""No linear pattern takes so long for the longest text; quadratic ones take at least twice as long."""
+"""Seconds. A linear pattern takes less for the longest text; quadratic ones take at least twice as long."""
 
 GROWTH = 9
 """Four times the text takes four times as long in linear time and sixteen times as long in quadratic time."""
@@ -37,7 +36,7 @@ USED_AS = {
     "kompakt.engine.admission.failures._RAISED": {"match"},
     "kompakt.gateway.routes._ENDPOINTS": {"fullmatch"},
 }
-"""How patterns are used that are called through another name."""
+"""The method of patterns that are called through another name."""
 
 BOUNDED = {"kompakt.evals.measures.precision._PATH": 1_000, "kompakt.model.limits._VENDOR": 200}
 """Patterns that never see more characters than this: the caller cuts the text."""
@@ -75,7 +74,7 @@ def _sources() -> dict[str, ast.Module]:
 
 
 def _named() -> Iterator[tuple[str, re.Pattern[Any]]]:
-    """Find the patterns that a module or a class has a name for."""
+    """Yield the named patterns of a module or class."""
     for found in pkgutil.walk_packages(kompakt.__path__, "kompakt."):
         if found.name.endswith("__main__"):
             continue
@@ -88,7 +87,7 @@ def _named() -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 
 def _literal() -> Iterator[tuple[str, re.Pattern[Any], str]]:
-    """Find the patterns that are written where they are used."""
+    """Yield the patterns that are written inline."""
     for path, tree in _sources().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
@@ -101,7 +100,7 @@ def _literal() -> Iterator[tuple[str, re.Pattern[Any], str]]:
 
 @cache
 def _uses() -> dict[str, dict[str, set[str]]]:
-    """Tell which methods are called on which names, by file."""
+    """Return the methods that are called on each name, by file."""
     uses: dict[str, dict[str, set[str]]] = {}
     for path, tree in _sources().items():
         for node in ast.walk(tree):
@@ -114,7 +113,7 @@ def _uses() -> dict[str, dict[str, set[str]]]:
 
 
 def _methods(name: str) -> set[str]:
-    """Tell how a pattern is used; one whose use cannot be seen is taken to be searched for."""
+    """Return how a pattern is used; ``search`` if unknown."""
     if name in USED_AS:
         return USED_AS[name]
     module, _, variable = name.rpartition(".")
@@ -145,7 +144,7 @@ PATTERNS = _all()
 
 
 def _character(items: list[Any]) -> str:
-    """Give a character of a set."""
+    """Return a character of a set."""
     if items[0][0] is op.NEGATE:
         return next((sign for sign in _SIGNS if not any(_is_in(sign, one) for one in items[1:])), "x")
     return _one(items[0])
@@ -171,7 +170,7 @@ def _is_in(sign: str, item: Any) -> bool:
 
 
 def _example(tree: Any, branch: int = 0) -> str:
-    """Give a text that a pattern, or a part of it, matches, more or less."""
+    """Return a text that roughly matches a pattern or a part of it."""
     out: list[str] = []
     for kind, value in tree:
         if kind is op.LITERAL:
@@ -192,7 +191,7 @@ def _example(tree: Any, branch: int = 0) -> str:
 
 
 def _repeated(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """Go through what a pattern repeats, each with an example of what precedes it."""
+    """Yield the repetitions of a pattern, each with an example of what precedes it."""
     for item in tree:
         kind, value = item
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
@@ -219,7 +218,7 @@ def _tree(pattern: re.Pattern[Any]) -> Any:
 
 
 def _texts(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
-    """Make long texts for a pattern; the last sign is one that hardly any pattern takes."""
+    """Make long texts for a pattern; the last character is one that few patterns match."""
     tree = _tree(pattern)
     whole = _example(tree)
     units = {("", unit) for unit in [*UNITS, whole, whole + " ", whole[:-1]]} | set(_repeated(tree))
@@ -242,7 +241,7 @@ def _seconds(pattern: re.Pattern[Any], methods: set[str], text: Any) -> float:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_takes_linear_time(name: str) -> None:
-    """The longest text takes a moment, or no more time than its length explains."""
+    """The longest text is fast, or takes time proportional to its length."""
     pattern, methods = PATTERNS[name]
     if not any(_repeated(_tree(pattern))):
         return  # nothing in it can take long
@@ -258,7 +257,7 @@ def test_takes_linear_time(name: str) -> None:
 
 
 def test_patterns_are_found() -> None:
-    """The walk finds patterns in modules, in tables and where they are written."""
+    """The walk finds patterns in modules, in tables and inline."""
     names = {name.rpartition(" ")[0] for name in PATTERNS}
     assert {"kompakt.engine.admission.kinds.json_value._LAYOUT", "kompakt.gateway.routes._ENDPOINTS"} <= names
     assert any(name.endswith(".py:sub") for name in names) and len(names) > 150

@@ -1,4 +1,4 @@
-"""Results and errors survive pickling, so that they can cross processes and be kept in caches."""
+"""Results and errors can be pickled, for other processes and caches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def again(value: Any) -> Any:
 
 
 def history() -> list[dict[str, Any]]:
-    """Make a conversation in which each round has words of its own."""
+    """Make a conversation with different words in each round."""
     messages: list[dict[str, Any]] = []
     for number in range(60):
         messages.append({"role": "user", "content": f"Where is lighthouse_{number}? " * 20})
@@ -39,7 +39,7 @@ def words(text: str) -> int:
 class TestCompactions:
     @pytest.mark.parametrize("body", [False, True], ids=["list", "body"])
     def test_a_compaction_keeps_payload_report_and_recall(self, body: bool) -> None:
-        """Every field is the same, and what was left out is still found."""
+        """All fields are equal, and hidden messages are still found."""
         messages = history()
         payload: Any = {"model": "gpt-4o", "messages": messages} if body else messages
         made = kompakt.compact(payload, 3_000, model="gpt-4o", format="openai-chat")
@@ -54,7 +54,7 @@ class TestCompactions:
         assert loaded.recall(found.hits[0].reference) == made.recall(found.hits[0].reference)
 
     def test_a_compaction_that_was_searched_before_can_be_pickled(self) -> None:
-        """The index is not part of the pickle and is made again."""
+        """The index is not part of the pickle and is rebuilt."""
         made = kompakt.compact(history(), 3_000, model="gpt-4o", format="openai-chat")
         unused = len(pickle.dumps(made))
         answer = made.recall("lighthouse_3")
@@ -79,7 +79,7 @@ class TestCompactions:
         assert again(made).recall("lighthouse_3").tokens == made.recall("lighthouse_3").tokens
 
     def test_a_counter_keeps_its_factor_and_counts_alike(self) -> None:
-        """A factor that was learned is not learned again."""
+        """A learned factor is preserved."""
         counter = counter_for("claude-opus-4-5").own()
         counter.calibrate(kompakt.Usage(input=130), 100)
         counter.tokens("The tide turns at noon.")
@@ -88,7 +88,7 @@ class TestCompactions:
         assert loaded.tokens("The tide turns at noon.") == counter.tokens("The tide turns at noon.")
 
     def test_a_memory_keeps_the_references_that_were_given(self) -> None:
-        """A memory that begins in the middle of a history still calls its messages by their names."""
+        """A memory that starts in the middle of a history keeps its references."""
         messages = kompakt.parse(history()[:4], "openai-chat")
         memory = Memory(messages, counter=counter_for(None), references=("m00aa", "m00bb"))
         assert again(memory).recall("m00bb") == memory.recall("m00bb")
@@ -141,7 +141,7 @@ ERRORS: list[kompakt.KompaktError] = [
 
 class TestErrors:
     def test_every_error_keeps_its_text_and_its_fields(self) -> None:
-        """What a handler in another process reads is what was raised."""
+        """A handler in another process sees the same error."""
         special = {type(error) for error in ERRORS}
         kinds = [kind for name in kompakt.__all__ if _is_error(kind := getattr(kompakt, name))]
         plain = [kind("a message") for kind in kinds if kind not in special]

@@ -1,6 +1,6 @@
-"""What has to hold for every payload, however broken: each door answers or refuses with an error of kompakt's own.
+"""Invariants for every payload, however broken: each function returns, or raises an error of kompakt.
 
-Used by a test on a few thousand mutated bodies and by the soak on 100,000.
+Used by a test on a few thousand mutated bodies and by the soak test on 100,000.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUDGETS = (120, 600, 4_000)
 
 
 def faults(format: str, number: int) -> list[str]:
-    """Try one mutated body at every door and say what went wrong."""
+    """Run one mutated body through every function and return the faults."""
     payload = mutated(format, number)
     found = list(_faults(payload, format, number))
     if not same(payload, mutated(format, number)):
@@ -47,7 +47,7 @@ def _faults(payload: Any, format: str, number: int) -> Iterator[str]:
 
 
 def _refused(payload: Any, named: str | None) -> Iterator[str]:
-    """What cannot be parsed is refused at every door."""
+    """A payload that cannot be parsed is rejected by every function."""
     doors = {
         "check": lambda: kompakt.check(payload, named),
         "repair": lambda: kompakt.repair(payload, named),
@@ -63,7 +63,7 @@ def _refused(payload: Any, named: str | None) -> Iterator[str]:
 
 
 def _repairs(payload: Any, named: str, strict: bool) -> Iterator[str]:
-    """One pass is enough, and leaves nothing that could be repaired."""
+    """One pass is enough and leaves nothing repairable."""
     once = kompakt.repair(payload, named, strict=strict)
     left = [problem for problem in kompakt.check(once.payload, named, strict=strict) if problem.repairable]
     if left:
@@ -74,7 +74,7 @@ def _repairs(payload: Any, named: str, strict: bool) -> Iterator[str]:
 
 
 def _compactions(payload: Any, named: str, budget: int) -> Iterator[str]:
-    """What fits once is left alone the second time, and the provider accepts it."""
+    """A result that fits is not changed by a second compaction and is valid."""
     try:
         once = kompakt.compact(payload, budget, format=named)
     except KompaktError:
@@ -89,7 +89,7 @@ def _compactions(payload: Any, named: str, budget: int) -> Iterator[str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare values level by level, so that depth does not matter; NaN equals itself, a tuple is not a list."""
+    """Compare values iteratively, so that depth does not matter; NaN equals itself, a tuple is not a list."""
     level = [(one, other)]
     while level:
         deeper: list[tuple[Any, Any]] = []
