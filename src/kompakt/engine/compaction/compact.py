@@ -198,7 +198,7 @@ def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
     wanted = [pin for pin in pins if isinstance(pin, int)]
     for pin in wanted:
         if not -length <= pin < length:
-            raise UsageError(f"pin {pin!r} is not a message: there are {length}")
+            raise UsageError(f"pin {pin!r} is not the index of a message; the history has {length}")
     return frozenset(range(length)[pin] for pin in wanted)
 
 
