@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.cli.running import run
+from tests.cli.commands import run
 
 import kompakt
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 import pytest
-from tests.agent.running import watched
-from tests.agent.scripting import Scripted, calls
+from tests.agent.agent_runs import watched
+from tests.agent.scripted_client import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import Plan, serving
-from tests.agent.running import (
+from tests.agent.agent_runs import (
     FORMATS,
     SYSTEM,
     TASK,
@@ -24,6 +23,7 @@ from tests.agent.running import (
     scripted,
     watched,
 )
+from tests.agent.client_servers import Plan, serving
 from tests.provider import Provider, empty, garbage, huge, refusing
 from tests.provider.answer import Answer, Call, Seen
 

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.agent.running import FORMATS, ids, said_in, watched
-from tests.agent.scripting import Scripted, calls
+from tests.agent.agent_runs import FORMATS, ids, said_in, watched
+from tests.agent.scripted_client import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent

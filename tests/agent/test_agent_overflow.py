@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 import pytest
-from tests.agent.running import FORMATS, Watched
-from tests.agent.scripting import Scripted, calls
+from tests.agent.agent_runs import FORMATS, Watched
+from tests.agent.scripted_client import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent

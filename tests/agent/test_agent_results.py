@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.running import FORMATS
-from tests.agent.scripting import Scripted, calls
+from tests.agent.agent_runs import FORMATS
+from tests.agent.scripted_client import Scripted, calls
 
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.agent.running import (
+from tests.agent.agent_runs import (
     FORMATS,
     STEPS,
     SYSTEM,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.agent.scripting import Scripted, calls
+from tests.agent.scripted_client import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent

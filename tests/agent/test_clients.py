@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import CLIENTS, KEY, Plan, asked_of, client_of, serving, stream, whole
+from tests.agent.client_servers import CLIENTS, KEY, Plan, asked_of, client_of, serving, stream, whole
 
 import kompakt
 from kompakt.agent.client import ChatClient, Delta, ToolSpec

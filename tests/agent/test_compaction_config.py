@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.agent.scripting import Scripted, calls
+from tests.agent.scripted_client import Scripted, calls
 
 import kompakt
 from kompakt.agent.agent import Agent
@@ -37,7 +37,7 @@ def run_agent(*, format: str = "openai-chat", tools: Any = (read_page,), **confi
     client = Scripted(*answers, "Done.", format=format)
 
     async def run() -> None:
-        given = {"budget": 3_000, "economic": False, **config}
+        given: dict[str, Any] = {"budget": 3_000, "economic": False, **config}
         async with Agent(client, tools=tools, compaction=CompactionConfig(**given)) as agent:
             await agent.run("Read the pages.", session="s")
             assert await (await agent.session("s")).compactions()

@@ -13,7 +13,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.asking import FORMATS, RULE, WORK, Client, Script, count, fault_of, material, summarize
+from tests.agent.summarizer_client import FORMATS, RULE, WORK, Client, Script, count, fault_of, material, summarize
 from tests.histories.messages import assistant, malformed, result, system, tool, user
 from tests.session.making import fresh, turns
 

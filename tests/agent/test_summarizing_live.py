@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.agent.asking import RULE, WORK, material
-from tests.agent.model_serving import model_served
+from tests.agent.local_model import model_served
+from tests.agent.summarizer_client import RULE, WORK, material
 from tests.histories.messages import user
 
 from kompakt.agent.clients import OpenAIChat

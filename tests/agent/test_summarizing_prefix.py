@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.agent.asking import FORMATS, RULE, WORK, Client, material
+from tests.agent.summarizer_client import FORMATS, RULE, WORK, Client, material
 from tests.histories.messages import assistant, user
 
 import kompakt

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import Outcome, run
+from tests.cli.commands import Outcome, run
 from tests.histories import FORMATS, plain
 from tests.judges import judge
 

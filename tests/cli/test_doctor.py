@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from tests.cli.storing import Run
+from tests.cli.store_helpers import Run
 
 
 @pytest.fixture

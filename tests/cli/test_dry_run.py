@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.progress import Progress
-from tests.cli.storing import BODY, Run, account
+from tests.cli.store_helpers import BODY, Run, account
 from tests.histories import FORMATS, plain
 
 import kompakt

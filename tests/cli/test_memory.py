@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.running import SOURCE
+from tests.cli.commands import SOURCE
 from tests.histories import plain
 
 MEGABYTES = 200

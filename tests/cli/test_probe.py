@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.running import run
+from tests.cli.commands import run
 from tests.gateway.payloads import answering
 from tests.gateway.serving import KEYS, free_port, gateway, hashed
 from tests.gateway.upstreams import Upstream, said

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import SOURCE, run
-from tests.cli.storing import BODY, Run, account, put, refused
+from tests.cli.commands import SOURCE, run
+from tests.cli.store_helpers import BODY, Run, account, put, refused
 from tests.histories import FORMATS, plain
 
 import kompakt

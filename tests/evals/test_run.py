@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.running import run as command
-from tests.cli.storing import runner
+from tests.cli.commands import run as command
+from tests.cli.store_helpers import runner
 from tests.evals.sample_sessions import long, write_transcript
 
 import kompakt

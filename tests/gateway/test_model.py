@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.agent.model_serving import model_served
+from tests.agent.local_model import model_served
 from tests.gateway.serving import gateway
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.running import run as command
+from tests.cli.commands import run as command
 from tests.hosts.agents import CLAUDE_CODE, CODEX, Agent, Finished, run
 from tests.hosts.binaries import claude_binary, codex_binary
 from tests.provider.answer import Answer

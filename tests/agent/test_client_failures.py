@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import HANG_UP, KEY, SILENCE, Plan, asked_of, client_of, serving, stream, whole
+from tests.agent.client_servers import HANG_UP, KEY, SILENCE, Plan, asked_of, client_of, serving, stream, whole
 from tests.agent.test_clients import FORMATS, ITEMS, MESSAGE, RESPONSE, STREAMED, WHOLE, candidate, chunk, each_format
 
 from kompakt.agent.client import Delta

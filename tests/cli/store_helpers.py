@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import Outcome
+from tests.cli.commands import Outcome
 from tests.histories import plain
 
 from kompakt import cli

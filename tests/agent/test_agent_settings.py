@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.agent.running import SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
+from tests.agent.agent_runs import SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
 from tests.provider import Provider
 
 import kompakt

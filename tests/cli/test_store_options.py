@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.running import run
-from tests.cli.storing import BODY, Run, account, put, refused
+from tests.cli.commands import run
+from tests.cli.store_helpers import BODY, Run, account, put, refused
 
 from kompakt.cli.session import remove as removing
 from kompakt.cli.session.store_options import printable, read_id

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import client_of
+from tests.agent.client_servers import client_of
 from tests.agent.test_clients import each_format
 from tests.provider import Provider, Script
 

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.agent.clients_serving import client_of
-from tests.agent.model_serving import model_served
+from tests.agent.client_servers import client_of
+from tests.agent.local_model import model_served
 
 import kompakt
 from kompakt.agent.events import Compacted, Recovered, RunEvent, Spoke, Stepped

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cli.running import run
+from tests.cli.commands import run
 
 from kompakt.cli import demo_provider as scripted
 from kompakt.gateway.config import load

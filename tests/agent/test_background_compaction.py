@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.agent.asking import Client as Scripted
-from tests.agent.running import SYSTEM, TASK, Watched, watched
-from tests.agent.test_agent_choices import Echo
-from tests.agent.test_agent_cutting_short import Trap
+from tests.agent.agent_runs import SYSTEM, TASK, Watched, watched
+from tests.agent.summarizer_client import Client as Scripted
+from tests.agent.test_agent_interruption import Trap
+from tests.agent.test_agent_settings import Echo
 
 import kompakt
 from kompakt.agent.agent import Agent

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import asked_of, whole
-from tests.agent.running import RULE, SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
-from tests.agent.test_agent_choices import Echo
+from tests.agent.agent_runs import RULE, SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
+from tests.agent.client_servers import asked_of, whole
+from tests.agent.test_agent_settings import Echo
 from tests.provider import Provider
 
 import kompakt

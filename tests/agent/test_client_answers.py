@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import Plan, asked_of, stream, whole
+from tests.agent.client_servers import Plan, asked_of, stream, whole
 from tests.agent.test_clients import CALL, CALLED, MESSAGE, REASONED, RESPONSE, block, candidate, chat_answer, chunk
 
 import kompakt

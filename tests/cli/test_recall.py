@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import run
+from tests.cli.commands import run
 from tests.histories import FORMATS, plain
 
 import kompakt

@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from tests.agent.test_wrapping import answer_of, async_clients, aused, calls_of, history, streamed, sync_clients, used
+from tests.agent.test_wrap import answer_of, async_clients, aused, calls_of, history, streamed, sync_clients, used
 
 import kompakt
 from kompakt.agent.wrap import TRIES, wrap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.cli.storing import Run, refused
+from tests.cli.store_helpers import Run, refused
 
 
 class TestKeys:

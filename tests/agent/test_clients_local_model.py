@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.agent.clients_serving import client_of
-from tests.agent.model_serving import model_served
+from tests.agent.client_servers import client_of
+from tests.agent.local_model import model_served
 
 import kompakt
 from kompakt.agent.client import Delta

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.running import SYSTEM, TASK, WINDOW, clean, client_for, ids, made_calls, said_in, scripted
+from tests.agent.agent_runs import SYSTEM, TASK, WINDOW, clean, client_for, ids, made_calls, said_in, scripted
 from tests.provider import Provider
 
 import kompakt
@@ -182,7 +182,7 @@ CHILD = """
 import asyncio, sys
 from kompakt.agent.agent import Agent
 from kompakt.session import lock
-from tests.agent.clients_serving import client_of
+from tests.agent.client_servers import client_of
 lock.hold.__wrapped__.__kwdefaults__["lease"] = 0.5
 _, url, path, log, format, task = sys.argv
 

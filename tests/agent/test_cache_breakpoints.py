@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.clients_serving import asked_of, whole
-from tests.agent.running import SYSTEM, TASK, WINDOW, Desk, clean, client_for, scripted
+from tests.agent.agent_runs import SYSTEM, TASK, WINDOW, Desk, clean, client_for, scripted
+from tests.agent.client_servers import asked_of, whole
 from tests.judges.anthropic_shapes import blocks_of
 from tests.provider import Provider
 from tests.provider.signing import unmarked

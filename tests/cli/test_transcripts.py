@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.storing import Run, refused
+from tests.cli.store_helpers import Run, refused
 from tests.wire.recording import CALL, META, OUTPUT, SAMPLES, Writer, encode, item, lines, result, said, text, use
 
 
