@@ -14,7 +14,7 @@ from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, one_round, 
 from tests.gateway.standing import settings
 
 import kompakt
-from kompakt.gateway.app import application
+from kompakt.gateway.app import create_app
 
 _MODELS = {
     "openai-chat": "test-model",
@@ -116,8 +116,8 @@ def play(
         return _answer(200, ANSWERS[format]) if refusal is None else _answer(400, refusal)
 
     async def whole() -> None:
-        app = application(made, transport=httpx.MockTransport(provider))
-        async with app.state.gateway.running():
+        app = create_app(made, transport=httpx.MockTransport(provider))
+        async with app.state.gateway.lifespan():
             transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 5))
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8484") as client:
                 items = history(format, 0)
@@ -132,7 +132,7 @@ def play(
                     played.statuses.append(answer.status_code)
                     if "x-kompakt-compaction" in answer.headers:
                         played.compacted.append(at)
-                    await app.state.gateway.keeping.flush()
+                    await app.state.gateway.storage.flush()
 
     asyncio.run(whole())
     return played

@@ -22,7 +22,7 @@ import httpx
 import uvicorn
 from tests.gateway.upstreams import wait_for
 
-from kompakt.gateway.app import application
+from kompakt.gateway.app import create_app
 from kompakt.gateway.config import GatewayConfig, Upstream
 
 ROOT = Path(__file__).parent.parent.parent
@@ -77,7 +77,7 @@ def gateway(
     upstream: str, *, store: str, change: Callable[[Any], Any] = lambda app: app, **changes: Any
 ) -> Iterator[Gate]:
     """Run a gateway in a thread; ``change`` may wrap the application."""
-    app = change(application(settings_for(upstream, store, **changes)))
+    app = change(create_app(settings_for(upstream, store, **changes)))
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(app, log_level="critical", lifespan="on", ws="none", timeout_graceful_shutdown=5)
     server = _Server(config)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from kompakt.gateway import server as serving
-from kompakt.gateway.app import Gateway, Handler, application
+from kompakt.gateway.app import Gateway, Handler, create_app
 from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.routes import Route
 from kompakt.gateway.tenancy.tenants import Tenant
@@ -61,7 +61,7 @@ class Served:
     def empty(self) -> None:
         """Wait until the last request is over: a client has its answer a moment before."""
         end = time.monotonic() + 10
-        while self.gateway.places.total or "kompakt_in_flight 0.0" not in self.gateway.metrics.text().decode():
+        while self.gateway.slots.total or "kompakt_in_flight 0.0" not in self.gateway.metrics.text().decode():
             assert time.monotonic() < end, "a request is not over"
             time.sleep(0.01)
 
@@ -100,14 +100,14 @@ def served(
 ) -> Iterator[Served]:
     """Run a gateway in a thread; with no handler the proxy itself answers."""
     chosen = make or ((lambda _: handler) if handler is not None else None)
-    app = application(made, transport=transport, make=chosen)
+    app = create_app(made, transport=transport, make=chosen)
     listening = serving.listen(made)
-    server = serving.Server(serving.config_of(app, made))
+    server = serving.GatewayServer(serving.uvicorn_config(app, made))
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 
     async def whole() -> None:
-        async with app.state.gateway.running():
+        async with app.state.gateway.lifespan():
             ready.set()
             await server.serve(sockets=[listening])
 

@@ -10,7 +10,7 @@ from tests.gateway.standing import served, settings
 
 from kompakt.errors import UsageError
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, Upstream, load
-from kompakt.gateway.reload import Reloading
+from kompakt.gateway.server import ConfigReloader
 from kompakt.gateway.tenancy.tenants import hash_key
 
 HASH = hash_key("a key")
@@ -160,20 +160,23 @@ class TestReloading:
             return load(base, path=path, environ={})
 
         with served(read()) as gate:
-            reloading = Reloading(gate.gateway, read, lambda: path)
+            reloader = ConfigReloader(gate.gateway, read, lambda: path)
             secret, store = gate.gateway.settings.secret, gate.gateway.settings.store
             path.write_text(f'[serve]\nport = 9\nmax_body = 10\n[serve.keys]\n"{HASH}" = "t"\n')
-            gate.loop.call_soon_threadsafe(reloading.reload)
+            gate.loop.call_soon_threadsafe(reloader.reload)
             gate.run(_soon())
             assert gate.gateway.settings.keys == {HASH: "t"}
             assert (gate.gateway.settings.port, gate.gateway.settings.secret) == (0, secret)
-            assert "only another start can change this, it stays as it was: port" in caplog.text
+            assert "restart required to change: port" in caplog.text
             assert gate.post("/v1/messages", content=b"x" * 11).status_code == 413
             path.write_text("[serve]\nmax_bodyy = 1\n")
-            gate.loop.call_soon_threadsafe(reloading.reload)
+            gate.loop.call_soon_threadsafe(reloader.reload)
             gate.run(_soon())
             assert gate.gateway.settings.max_body == 10 and gate.gateway.settings.store == store
-            assert "the configuration stays as it was" in caplog.text and "did you mean 'max_body'?" in caplog.text
+            assert (
+                "configuration reload failed, keeping the old settings" in caplog.text
+                and "did you mean 'max_body'?" in caplog.text
+            )
             text = gate.gateway.metrics.text().decode()
             assert 'kompakt_reloads_total{outcome="done"} 1.0' in text
             assert 'kompakt_reloads_total{outcome="failed"} 1.0' in text

@@ -106,12 +106,12 @@ def test_a_hundred_clients_that_leave_cost_nobody_anything(gate: Served, silent:
     silent.begins = begins
     lines = [begin(gate, conversation(gate, at)) for at in range(CLIENTS)]
     wait_for(lambda: silent.asked == CLIENTS, "the provider has all requests")
-    assert gate.gateway.places.total == CLIENTS
+    assert gate.gateway.slots.total == CLIENTS
     for line in lines:
         line.close()
     wait_for(lambda: silent.left == CLIENTS, "the provider's requests are closed")
     gate.empty()
-    assert gate.gateway.places.tenants == {}
+    assert gate.gateway.slots.tenants == {}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_within_its_body_is_no_fault(
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     with caplog.at_level(logging.INFO):
         line = begin(gate, head(gate, "POST", path, 1_000) + b"{")
-        wait_for(lambda: gate.gateway.places.total == 1, "the request is served")
+        wait_for(lambda: gate.gateway.slots.total == 1, "the request is served")
         line.close()
         gate.empty()
         assert [record.getMessage() for record in caplog.records if record.exc_info] == []

@@ -173,7 +173,7 @@ class TestPlaces:
                 thread.join(10)
             assert gate.post("/v1/messages", headers={"x-api-key": "c"}).text.endswith("data: 2\n\n")
             gate.empty()
-            assert gate.gateway.places.tenants == {}
+            assert gate.gateway.slots.tenants == {}
 
     def test_one_tenant_does_not_take_the_places_of_others(self) -> None:
         """Each has as many as each other."""

@@ -198,7 +198,7 @@ def test_the_store_is_asked_for_what_is_new(gate: Served, counted: type[Counted]
     send(gate, items)
     assert counted.names <= NEAR + MAX_ENDS + 20
     for at in range(3):
-        gate.run(gate.gateway.keeping.flush())
+        gate.run(gate.gateway.storage.flush())
         counted.names = 0
         items = [*items, {"role": "assistant", "content": "yes"}, {"role": "user", "content": f"more {at}"}]
         send(gate, items)
@@ -207,7 +207,7 @@ def test_the_store_is_asked_for_what_is_new(gate: Served, counted: type[Counted]
 
 def test_what_is_recorded_is_written_in_batches(gate: Served, counted: type[Counted]) -> None:
     send(gate, tiny("openai-chat", 1_001))
-    gate.run(gate.gateway.keeping.flush())
+    gate.run(gate.gateway.storage.flush())
     assert counted.largest == BATCH
 
     async def recorded() -> list[int]:
@@ -240,7 +240,7 @@ def test_another_replica_asks_for_the_newest_first(tmp_path: Path) -> None:
             asked.append(len(names))
             return await notes(tenant, names)
 
-        gate.gateway.keeping.records.notes = counting  # type: ignore[method-assign]
+        gate.gateway.storage.records.notes = counting  # type: ignore[method-assign]
         send(gate, items)
         assert sum(asked) <= 2 * NEAR
     assert sent[1][: len(sent[0])] == sent[0] and sent[1][-2:] == items[-2:]

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from kompakt.gateway.config import GatewayConfig, Upstream
-from kompakt.gateway.server import base_url, is_loopback, pasted, without_password
+from kompakt.gateway.server import base_url, client_settings, without_password
+from kompakt.gateway.tenancy.access import is_loopback
 
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello from the client"}]}
@@ -179,7 +180,7 @@ class TestReloading:
             file.write_text('[serve]\nmax_body = 500\nstore = "sqlite:///other.db"\n')
             gate.signal(signal.SIGHUP)
             until(lambda: _size(gate, 501) == 413, "the signal is heard")
-            until(lambda: "it stays as it was: store" in gate.log, "what is fixed is said")
+            until(lambda: "restart required to change: store" in gate.log, "the log names the fixed setting")
             file.write_text("[serve]\nmax_bodyy = 3\n")
             until(lambda: "did you mean 'max_body'?" in gate.log, "a broken file is noticed by itself", seconds=10)
             assert _size(gate, 501) == 413 and gate.process.poll() is None
@@ -206,9 +207,9 @@ class TestStarting:
     @pytest.mark.parametrize(
         ("flags", "said"),
         [
-            (("--store", "sqlite:////nowhere/at/all.db"), "name another store with --store"),
+            (("--store", "sqlite:////nowhere/at/all.db"), "choose another store with --store"),
             (("--store", "carrier-pigeon://x"), "unknown store"),
-            (("--host", "192.0.2.1"), "name another with --host and --port"),
+            (("--host", "192.0.2.1"), "choose another address with --host and --port"),
             (("--upstream", "openai"), "--upstream: 'openai' is not NAME=VALUE"),
             (("--policy", "nope"), "policy 'nope' is not known"),
         ],
@@ -265,7 +266,7 @@ class TestStarting:
     def test_each_client_finds_its_variable(self, upstreams: dict[str, str], expected: list[str]) -> None:
         """A single upstream gets the requests of every protocol that it may speak."""
         made = GatewayConfig(store="memory:", upstreams={name: Upstream(name, url) for name, url in upstreams.items()})
-        lines = [line for line in pasted(made, "http://g") if not line.startswith("#")]
+        lines = [line for line in client_settings(made, "http://g") if not line.startswith("#")]
         assert [line.partition(" ")[0] for line in lines] == expected
         assert all("  # " in line for line in lines)
 

@@ -25,7 +25,7 @@ async def fill(gate: Served, tenant: Tenant, names: list[str], *, compacted: boo
     await gate.gateway.registry.is_new(tenant.id)
     owner = Owner.of(tenant)
     for name in names:
-        session = await gate.gateway.keeping.store_of(owner).session(owner.session(name))
+        session = await gate.gateway.storage.store_of(owner).session(owner.session(name))
         said: list[dict[str, Any]] = [{"role": "user", "content": f"Begin {name} of {tenant.id}."}]
         for at in range(40):
             said.append({"role": "assistant", "content": f"step {at} marker{at:03} " + "word " * 40})

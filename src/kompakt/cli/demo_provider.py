@@ -22,10 +22,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from kompakt import api
-from kompakt.gateway.app import Gateway, application
+from kompakt.gateway.app import Gateway, create_app
 from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.errors import error_body
-from kompakt.gateway.server import Server, config_of, listen
+from kompakt.gateway.server import GatewayServer, listen, uvicorn_config
 
 MODEL = "scripted"
 TASK = "The nightly import fails. Find out why, fix it, and do not change the public interface."
@@ -137,10 +137,10 @@ async def running(
     settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncGenerator[tuple[str, Gateway]]:
     """Serve a gateway in this event loop and yield its URL."""
-    app = application(settings, transport=transport)
+    app = create_app(settings, transport=transport)
     listening = listen(settings)
-    server = Server(config_of(app, settings))
-    async with app.state.gateway.running():
+    server = GatewayServer(uvicorn_config(app, settings))
+    async with app.state.gateway.lifespan():
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.gateway
@@ -174,7 +174,7 @@ async def _run_session(client: httpx.AsyncClient, model: ScriptedProvider, gatew
             break
         call = message["tool_calls"][0]
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": output_of(len(before))})
-    await gateway.keeping.flush()
+    await gateway.storage.flush()
     found = await client.get(f"/kompakt/sessions/{session}/recall", params={"q": QUESTION, "tokens": 200})
     return DemoRun(
         requests=len(before),

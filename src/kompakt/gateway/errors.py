@@ -1,6 +1,6 @@
-"""Errors of the gateway's own, in the shape of the provider whose endpoint was called.
+"""Errors of the gateway, in the format of the provider whose endpoint was called.
 
-A client's SDK reads them like the provider's. What a client sent is never repeated in them.
+The client's SDK reads them like errors of the provider. They never repeat content that a client sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kompakt.gateway.http.outcomes import OUTCOME_HEADER
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 MAX_MESSAGE = 1_000
-"""Characters of a message; none of ours is longer."""
+"""Characters of a message."""
 
 _ANTHROPIC = {
     400: "invalid_request_error",
@@ -47,7 +47,7 @@ _OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found
 
 
 class GatewayError(Exception):
-    """A request that the gateway itself does not take."""
+    """An error that the gateway itself reports to the client."""
 
     def __init__(self, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
         self.status = status
@@ -57,21 +57,20 @@ class GatewayError(Exception):
         super().__init__(message)
 
     def response(self, format: str | None) -> Response:
-        """Say so to a client that speaks this format."""
         return error_response(format, self.status, self.message, code=self.code, headers=self.headers)
 
 
 def error_response(
     format: str | None, status: int, message: str, *, code: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Make the answer to a request that is not taken."""
+    """Return an error as a response in the format of the called endpoint."""
     body = msgspec.json.encode(error_body(format, status, without_controls(message), code=code))
     own = {**(headers or {}), OUTCOME_HEADER: "refused", "x-kompakt-refusal": code}
     return Response(body, status, headers=own, media_type="application/json")
 
 
 def error_body(format: str | None, status: int, message: str, *, code: str) -> dict[str, object]:
-    """Write an error as a provider would."""
+    """Return the body of an error in the format of a provider; ``None`` gives OpenAI's."""
     if format == "anthropic":
         kind = _ANTHROPIC.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -83,5 +82,5 @@ def error_body(format: str | None, status: int, message: str, *, code: str) -> d
 
 
 def without_controls(text: str) -> str:
-    """Write a text without what a terminal or a log would obey."""
+    """Replace control characters, which could forge log lines or control a terminal, and limit the length."""
     return _CONTROL.sub(" ", text)[:MAX_MESSAGE]

@@ -1,7 +1,7 @@
-"""Where a request goes: which endpoint it is for, in which format, and to which configured upstream.
+"""Routes: the endpoint of a request, its format, and the configured upstream.
 
-The path alone says the endpoint; a client may put the name of an upstream before it. Nothing in a request can name a
-host: what is not configured cannot be reached.
+The path alone determines the endpoint. It may start with the name of an upstream. Nothing in a request can name a host,
+so only configured upstreams can be reached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.errors import GatewayError
 
 Name: TypeAlias = Literal["chat", "responses", "messages", "count_tokens", "generate", "stream", "models", "other"]
-"""What an endpoint does; also a label of the metrics."""
+"""The kind of an endpoint; also a label of the metrics."""
 
 COMPACTED = frozenset[str](["chat", "responses", "messages", "count_tokens", "generate", "stream"])
 
@@ -35,7 +35,7 @@ _PATH = re.compile(r"/[\x21-\x7e]*")
 
 
 class Endpoint(NamedTuple):
-    """What a path is for."""
+    """The endpoint of a path."""
 
     name: Name
     format: str | None
@@ -43,32 +43,31 @@ class Endpoint(NamedTuple):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where one request goes."""
+    """The destination of one request."""
 
     name: Name
     format: str | None
-    """The format of bodies and errors; ``None`` for endpoints that hold no conversation."""
+    """The format of bodies and errors; ``None`` for endpoints without a conversation."""
     upstream: Upstream
     path: str
-    """What is asked for there, as the client escaped it, without the upstream's name."""
+    """The path at the upstream, with the client's escapes and without the upstream's name."""
     model: str | None = None
-    """The model, where the path names it."""
+    """The model, if the path contains it."""
     protocol: str = "openai"
-    """The provider whose endpoint was called: openai, anthropic or gemini."""
+    """The provider of the called endpoint: openai, anthropic or gemini."""
 
     @property
     def url(self) -> str:
-        """Return the whole address, without the query."""
+        """The full URL without the query."""
         return f"{self.upstream.url}{self.path}"
 
     @property
     def compacts(self) -> bool:
-        """Tell whether requests of this kind hold a history."""
+        """Whether requests of this kind hold a history."""
         return self.name in COMPACTED
 
 
 def endpoint_of(path: str) -> Endpoint:
-    """Say what a path is for."""
     for pattern, name, format in _ENDPOINTS:
         found = pattern.fullmatch(path)
         if found:
@@ -81,20 +80,20 @@ def endpoint_of(path: str) -> Endpoint:
 
 
 def error_format(path: str, settings: GatewayConfig) -> str | None:
-    """Say in whose shape an error about this path is written, whatever the path is."""
+    """Return the format of errors for any path, valid or not."""
     return endpoint_of(_split(path, settings)[1]).format
 
 
 def route_of(path: str, headers: Mapping[str, str], settings: GatewayConfig) -> Route:
-    """Say where a request goes.
+    """Return the route of a request.
 
     Raises:
-        GatewayError: the path leads out of an upstream's folder, or no upstream is configured for it.
+        GatewayError: the path leaves the upstream's base path, or no upstream is configured for it.
     """
     if path == "/kompakt" or path.startswith("/kompakt/"):
-        raise GatewayError(404, "the gateway has nothing there; see /kompakt/openapi.json", code="not_found")
+        raise GatewayError(404, "no such gateway endpoint; see /kompakt/openapi.json", code="not_found")
     if not _PATH.fullmatch(path) or _leaves(path):
-        raise GatewayError(400, "the path is not one that is passed on", code="invalid_path")
+        raise GatewayError(400, "the path is not valid", code="invalid_path")
     named, rest = _split(path, settings)
     endpoint = endpoint_of(rest)
     protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)
@@ -108,7 +107,7 @@ def route_of(path: str, headers: Mapping[str, str], settings: GatewayConfig) -> 
 
 
 def _split(path: str, settings: GatewayConfig) -> tuple[Upstream | None, str]:
-    """Take the name of an upstream off a path."""
+    """Split a path into the upstream that it names and the rest."""
     name, slash, rest = path[1:].partition("/")
     upstream = settings.upstreams.get(name)
     return (None, path) if upstream is None or not slash else (upstream, slash + rest)
@@ -119,7 +118,7 @@ def _only(settings: GatewayConfig) -> Upstream | None:
 
 
 def _leaves(path: str) -> bool:
-    """Tell whether a path climbs, however often it was escaped."""
+    """Tell whether a path contains ``.`` or ``..`` segments, also when escaped several times."""
     if not _SUSPECT.search(path):
         return False
     for _ in range(3):
@@ -130,7 +129,7 @@ def _leaves(path: str) -> bool:
 
 
 def _protocol_of(headers: Mapping[str, str]) -> str:
-    """Guess the provider of an endpoint that several have, by what its clients send."""
+    """Guess the provider of an endpoint that several providers have, by the headers of their clients."""
     if "anthropic-version" in headers or "x-api-key" in headers:
         return "anthropic"
     return "gemini" if "x-goog-api-key" in headers else "openai"

@@ -1,7 +1,8 @@
-"""Run the gateway: a socket, uvicorn, signals.
+"""Run the gateway: socket, uvicorn, signals and configuration reload.
 
-SIGTERM and SIGINT end it without cutting anybody off: no new connections, running requests and streams have ``drain``
-seconds to finish, what waits to be recorded is written, then everything is closed. SIGHUP reads the settings again.
+SIGTERM and SIGINT end it gracefully: it accepts no new connections, open requests and streams have ``drain`` seconds to
+finish, pending records are written, then everything is closed. SIGHUP and a change of the configuration file reload the
+settings. If they are invalid, the gateway logs the reason and keeps the old ones.
 """
 
 from __future__ import annotations
@@ -23,29 +24,32 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from kompakt.errors import UsageError
-from kompakt.gateway.app import Gateway, application
+from kompakt.gateway.app import Gateway, create_app
 from kompakt.gateway.config import OFFICIAL, GatewayConfig
 from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.connections import protocol
-from kompakt.gateway.reload import Reloading
+from kompakt.gateway.tenancy.access import is_loopback
 
 _log = logging.getLogger("kompakt.gateway")
 
 DEFAULT = "http://127.0.0.1:8484"
-"""Where the gateway is when nobody says otherwise."""
+"""The base URL with the default settings."""
 
 _OFFICIAL_HOSTS = frozenset(urlsplit(url).hostname for url in OFFICIAL.values())
 
 BACKLOG = 2_048
 KEEP_ALIVE = 75
-"""Seconds that a connection may rest between requests: agents think long, and a new one costs them a round trip."""
+"""Seconds that an idle connection stays open: agents pause between requests, and reconnecting costs a round trip."""
+
+RELOAD_PERIOD = 2.0
+"""Seconds between checks of the configuration file."""
 
 _CLIENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "openai": (("OPENAI_BASE_URL", "OpenAI SDKs, Qwen Code"), ("OPENAI_API_BASE", "aider")),
     "anthropic": (("ANTHROPIC_BASE_URL", "Claude Code, Anthropic SDKs"),),
     "gemini": (("GOOGLE_GEMINI_BASE_URL", "Gemini CLI"),),
 }
-"""For each protocol, the environment variables that point clients at an address, and which clients read them."""
+"""For each protocol, the environment variables with the base URL and the clients that read them."""
 
 
 def serve(
@@ -55,7 +59,7 @@ def serve(
     load: Callable[[], GatewayConfig] | None = None,
     find: Callable[[], Path | None] = lambda: None,
 ) -> None:
-    """Serve until told to end; ``load`` reads the settings again, ``find`` the file that they are in.
+    """Serve until a signal ends it; ``load`` reads the settings again, ``find`` returns the path of their file.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -64,10 +68,10 @@ def serve(
     configure_logging(json=settings.log_json)
     listening = listen(settings)
     with asyncio.Runner(loop_factory=_loops()) as runner:
-        runner.run(_served(settings, listening, key=key, load=load or (lambda: settings), find=find))
+        runner.run(_serve(settings, listening, key=key, load=load or (lambda: settings), find=find))
 
 
-async def _served(
+async def _serve(
     settings: GatewayConfig,
     listening: socket.socket,
     *,
@@ -75,33 +79,31 @@ async def _served(
     load: Callable[[], GatewayConfig],
     find: Callable[[], Path | None],
 ) -> None:
-    app = application(settings, key=key)
+    app = create_app(settings, key=key)
     gateway: Gateway = app.state.gateway
-    server = Server(config_of(app, settings))
-    async with gateway.running():
-        reloading = Reloading(gateway, load, find)
-        watching = asyncio.create_task(reloading.watch())
+    server = GatewayServer(uvicorn_config(app, settings))
+    async with gateway.lifespan():
+        reloader = ConfigReloader(gateway, load, find)
+        watching = asyncio.create_task(reloader.watch())
         try:
-            with _signals(server, gateway, reloading):
+            with _signals(server, gateway, reloader):
                 gc.collect()
-                gc.freeze()  # what was loaded stays: collections that hold the loop need not look at it again
-                _say(settings, listening)
+                gc.freeze()  # loaded modules stay: collections that block the event loop can skip them
+                _print_banner(settings, listening)
                 await server.serve(sockets=[listening])
         finally:
             watching.cancel()
 
 
-class Server(uvicorn.Server):
-    """uvicorn, with signals left to the gateway: its own handling would end the process before it is closed."""
+class GatewayServer(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end the process before the gateway is closed."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals alone."""
         yield
 
 
-def config_of(app: Any, settings: GatewayConfig) -> uvicorn.Config:
-    """Say how connections are served."""
+def uvicorn_config(app: Any, settings: GatewayConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol(settings),
@@ -118,10 +120,53 @@ def config_of(app: Any, settings: GatewayConfig) -> uvicorn.Config:
     )
 
 
+class ConfigReloader:
+    """Applies changes of the configuration to a running gateway."""
+
+    def __init__(self, gateway: Gateway, load: Callable[[], GatewayConfig], find: Callable[[], Path | None]) -> None:
+        self.gateway = gateway
+        self._load = load
+        self._find = find
+        self._seen = self._state()
+
+    async def watch(self) -> None:
+        """Reload whenever the file changes."""
+        while True:
+            await asyncio.sleep(RELOAD_PERIOD)
+            if self._state() != self._seen:
+                self.reload()
+
+    def reload(self) -> None:
+        self._seen = self._state()
+        metrics = self.gateway.metrics
+        try:
+            settings = self._load()
+        except UsageError as error:
+            metrics.reloads.labels("failed").inc()
+            _log.error("configuration reload failed, keeping the old settings: %s", error)
+            return
+        fixed = self.gateway.reconfigure(settings)
+        metrics.reloads.labels("done").inc()
+        _log.info("configuration reloaded")
+        if fixed:
+            _log.warning("restart required to change: %s", ", ".join(fixed))
+
+    def _state(self) -> tuple[object, ...]:
+        """Return a value that changes when the file changes."""
+        path = self._find()
+        if path is None:
+            return ()
+        try:
+            found = path.stat()
+        except OSError:
+            return (path,)
+        return (path, found.st_mtime_ns, found.st_size, found.st_ino)
+
+
 @contextmanager
-def _signals(server: Server, gateway: Gateway, reloading: Reloading) -> Generator[None]:
+def _signals(server: GatewayServer, gateway: Gateway, reloader: ConfigReloader) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    if sys.platform == "win32":  # event loops there take no signals: Ctrl-C ends the process
+    if sys.platform == "win32":  # its event loops support no signal handlers: Ctrl-C ends the process
         yield
         return
 
@@ -129,13 +174,13 @@ def _signals(server: Server, gateway: Gateway, reloading: Reloading) -> Generato
         if gateway.is_draining and number == signal.SIGINT:
             server.force_exit = True
         elif not gateway.is_draining:
-            _log.info("ending: %d requests under way have %g seconds", gateway.places.total, gateway.settings.drain)
+            _log.info("shutting down: %d open requests have %g seconds", gateway.slots.total, gateway.settings.drain)
         gateway.is_draining = server.should_exit = True
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler, number)
-    loop.add_signal_handler(signal.SIGHUP, reloading.reload)
+    loop.add_signal_handler(signal.SIGHUP, reloader.reload)
     try:
         yield
     finally:
@@ -144,10 +189,10 @@ def _signals(server: Server, gateway: Gateway, reloading: Reloading) -> Generato
 
 
 def listen(settings: GatewayConfig) -> socket.socket:
-    """Take the address.
+    """Open the listening socket.
 
     Raises:
-        UsageError: somebody else has it, or it is none.
+        UsageError: the address is in use or invalid.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -155,68 +200,63 @@ def listen(settings: GatewayConfig) -> socket.socket:
     except OSError as error:
         raise UsageError(
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; "
-            "name another with --host and --port"
+            "choose another address with --host and --port"
         ) from None
 
 
 def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the quicker event loop where it is installed."""
+    """Return the factory of uvloop, if it is installed."""
     try:
         return import_module("uvloop").new_event_loop
     except ImportError:
         return None
 
 
-# --- what is said at the start ------------------------------------------------------------------------------------
+# --- startup banner ------------------------------------------------------------------------------------------------
 
 
-def _say(settings: GatewayConfig, listening: socket.socket) -> None:
-    """Say on standard error where the gateway is and what to paste into a client."""
+def _print_banner(settings: GatewayConfig, listening: socket.socket) -> None:
+    """Print the address and the client settings on standard error."""
     base = base_url(settings, listening.getsockname()[1])
-    lines = [f"kompakt gateway on {base}, store {without_password(settings.store)}; point a client at it:"]
-    lines += [f"  {line}" for line in pasted(settings, base)]
+    lines = [f"kompakt gateway on {base}, store {without_password(settings.store)}; client settings:"]
+    lines += [f"  {line}" for line in client_settings(settings, base)]
     lines.append("check a client: kompakt doctor --client claude" + ("" if base == DEFAULT else f" --gateway {base}"))
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:
         lines.append(
-            f"warning: {settings.host} is open to the network and no keys are configured: anybody who reaches it can "
-            "use it; `kompakt serve --make-key TENANT` makes a key"
+            f"warning: {settings.host} is open to the network without keys: anybody who can connect can use it; "
+            "`kompakt serve --make-key TENANT` creates a key"
         )
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
 
 def base_url(settings: GatewayConfig, port: int) -> str:
-    """Return the address under which a client on this machine finds the gateway."""
+    """Return the base URL for a client on this machine."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def pasted(settings: GatewayConfig, base: str) -> Iterator[str]:
-    """List the lines to paste into a shell, with the clients that read them.
+def client_settings(settings: GatewayConfig, base: str) -> Iterator[str]:
+    """List the environment variables that point clients at the gateway.
 
-    An upstream with a name of its own may speak any protocol, and a single one gets every request.
+    An upstream with a custom name may serve any protocol, and a single upstream gets every request.
     """
     alone = len(settings.upstreams) == 1
     for name, upstream in settings.upstreams.items():
         official = urlsplit(upstream.url).hostname in _OFFICIAL_HOSTS
         protocols = [name] if name in _CLIENTS and (official or not alone) else list(_CLIENTS)
-        place = base if alone or name in _CLIENTS else f"{base}/{name}"
+        address_base = base if alone or name in _CLIENTS else f"{base}/{name}"
         for spoken in protocols:
-            address = f"{place}/v1" if spoken == "openai" else place
+            address = f"{address_base}/v1" if spoken == "openai" else address_base
             for variable, clients in _CLIENTS[spoken]:
-                said = clients if place == base else f"{clients}; upstream {name}"
-                yield f"{variable}={address}  # {said}"
+                comment = clients if address_base == base else f"{clients}; upstream {name}"
+                yield f"{variable}={address}  # {comment}"
         if "openai" in protocols:
-            yield f"# Codex, opencode, pi: set the base URL of a provider in their configuration to {place}/v1"
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine only."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+            yield f"# Codex, opencode, pi: set the base URL of a provider in their configuration to {address_base}/v1"
 
 
 def without_password(url: str) -> str:
-    """Write the address of a store so that it can be shown."""
+    """Return the URL of a store without its credentials and options."""
     parts = urlsplit(url)
     if parts.scheme.startswith("sqlite") or "@" not in parts.netloc:
         return url.partition("?")[0]

@@ -1,7 +1,7 @@
-"""To a provider and back: headers without what belongs to one connection only, bytes as they come.
+"""Requests to providers and their responses.
 
-An answer is passed on in the pieces in which it arrives, still compressed if it was. Only what is between client and
-gateway is removed from a request, and the client's credential stays in its own header.
+Only headers between client and gateway are removed from a request; the client's credential stays in its own header. A
+response is passed on chunk by chunk as it arrives, still compressed if it was.
 
 A provider can fail at any point. This module turns every exception of httpx into ``GatewayError``: the client gets 502
 or 504 in its own protocol if nothing was sent to it yet, and a closed connection otherwise.
@@ -31,38 +31,38 @@ _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer".split()
     + b"transfer-encoding upgrade".split()
 )
-"""Headers that are about one connection (RFC 9110, 7.6.1)."""
+"""Hop-by-hop headers (RFC 9110, section 7.6.1)."""
 
 MAX_ERROR = 1_000_000
-"""Bytes of an error that are read, and that it may decompress to, to see what it says; the rest is passed on unread."""
+"""Bytes of an error that are read to classify it, before and after decompression. The rest is passed on unread."""
 
 _OPENED = "kompakt.upstreams"
-"""Where a request's scope lists the answers of providers that were opened for it."""
+"""Key of the ASGI scope with the provider responses that were opened for a request."""
 
-MOMENT = 0.2
-"""Seconds after an announcement in which a refusal comes, if it comes."""
+ERROR_DELAY = 0.2
+"""Seconds to wait for an error after an announcement."""
 
 _EMPTY = (204, 304)
-"""Statuses whose answers have no body, whatever their headers say."""
+"""Statuses whose responses have no body, whatever their headers say."""
 
 _ANNOUNCEMENTS = (b"response.created", b"response.queued", b"response.in_progress")
+"""Events that the Responses API sends before it validates the request."""
 
 
 class UpstreamResponse(NamedTuple):
-    """A provider's answer that has begun."""
+    """A provider's response whose headers have arrived."""
 
     response: httpx.Response
     chunks: AsyncIterator[bytes]
     read: bytes = b""
-    """What was read of it already."""
+    """The bytes that were read already."""
 
     @property
     def status(self) -> int:
-        """The provider's status."""
         return self.response.status_code
 
     def text(self) -> str:
-        """Return the text of what was read, decompressed up to a limit; empty when it cannot be read."""
+        """Return ``read`` as text, decompressed up to ``MAX_ERROR`` bytes; empty when it cannot be decoded."""
         applied = encodings.listed(self.response.headers.get("content-encoding", ""))
         decoded = encodings.decode_prefix(self.read, applied, MAX_ERROR)
         return (decoded or b"").decode("utf-8", "replace")
@@ -71,35 +71,35 @@ class UpstreamResponse(NamedTuple):
 async def send(
     client: httpx.AsyncClient, request: Request, route: Route, settings: GatewayConfig, body: bytes | None
 ) -> UpstreamResponse:
-    """Send a request upstream; ``body`` of ``None`` sends what the client sends, piece by piece.
+    """Send a request upstream. If ``body`` is ``None``, the client's body is streamed.
 
     Raises:
-        GatewayError: the provider cannot be reached, or its answer is not HTTP.
+        GatewayError: the provider is unreachable, or its response is not HTTP.
     """
     began = time.perf_counter()
     query = request.scope.get("query_string", b"").decode("latin-1")
     try:
         url = httpx.URL(f"{route.url}?{query}" if query else route.url)
     except httpx.InvalidURL:
-        raise GatewayError(400, "the address cannot be sent to a provider", code="invalid_path") from None
+        raise GatewayError(400, "the URL is not valid", code="invalid_path") from None
     content = request.stream() if body is None and has_body(request) else body
     made = client.build_request(request.method, url, content=content)
-    made.headers = httpx.Headers([*_passed(request.headers.raw, settings), *_own(made.headers, body)])
+    made.headers = httpx.Headers([*_forwarded(request.headers.raw, settings), *_connection_headers(made.headers, body)])
     if body is not None and "accept-encoding" in made.headers:
         made.headers["accept-encoding"] = encodings.readable(made.headers["accept-encoding"])
-    with _failures("the provider cannot be reached", code="upstream_unreachable"):
+    with _failures("the provider is unreachable", code="upstream_unreachable"):
         response = await client.send(made, stream=True)
     request.scope.setdefault(_OPENED, []).append(response)
     if response.status_code < 200:
-        raise GatewayError(502, "the provider switched to another protocol", code="upstream_unreachable")
-    told = request_log(request)
-    told.upstream_seconds = (told.upstream_seconds or 0.0) + time.perf_counter() - began
+        raise GatewayError(502, "the provider tried to switch protocols", code="upstream_unreachable")
+    log = request_log(request)
+    log.upstream_seconds = (log.upstream_seconds or 0.0) + time.perf_counter() - began
     return UpstreamResponse(response, _chunks(response))
 
 
 @asynccontextmanager
 async def closing_responses(scope: Scope) -> AsyncGenerator[None]:
-    """Close every answer that is opened for a request, however the request ends."""
+    """Close all provider responses of a request when it ends."""
     opened: list[httpx.Response] = []
     scope[_OPENED] = opened
     try:
@@ -112,7 +112,7 @@ async def closing_responses(scope: Scope) -> AsyncGenerator[None]:
 
 @contextmanager
 def _failures(message: str, *, code: str) -> Generator[None]:
-    """Turn what httpx raises into a refusal."""
+    """Turn exceptions of httpx into ``GatewayError``."""
     try:
         yield
     except httpx.TimeoutException:
@@ -128,12 +128,11 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def has_body(request: Request) -> bool:
-    """Tell whether a request announces a body."""
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
-def _passed(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
-    """Choose the client's headers that go upstream."""
+def _forwarded(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
+    """Return the client's headers that go upstream."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")}
     left_out = _HOP | named | {b"host", b"content-length"}
@@ -144,20 +143,20 @@ def _passed(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> 
     ]
 
 
-def _own(headers: httpx.Headers, body: bytes | None) -> list[tuple[bytes, bytes]]:
-    """Take what belongs to the connection upstream from httpx."""
+def _connection_headers(headers: httpx.Headers, body: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Return the headers of httpx that belong to the upstream connection."""
     wanted = (b"host", b"content-length") if body is not None else (b"host", b"content-length", b"transfer-encoding")
     return [(name, value) for name, value in headers.raw if name.lower() in wanted]
 
 
 async def peek(upstream: UpstreamResponse, *, announced: bool = False) -> UpstreamResponse:
-    """Read the first piece of an answer, or all of a short error.
+    """Read the first chunk of a response, or the whole of a short error.
 
-    Some providers announce an answer before they look at the request. Where that is so (``announced``) this waits a
-    moment for the piece after the announcement: it may say that the request is refused.
+    The Responses API announces an answer before it validates the request (``announced``). Then this waits
+    ``ERROR_DELAY`` seconds for the next chunk, which may be an error.
 
     Raises:
-        GatewayError: the provider breaks off or takes too long; the client has not been sent anything yet.
+        GatewayError: the provider breaks off or times out; nothing has been sent to the client yet.
     """
     if upstream.status < 400:
         first = await anext(upstream.chunks, b"")
@@ -174,17 +173,18 @@ async def peek(upstream: UpstreamResponse, *, announced: bool = False) -> Upstre
 
 
 def _only_announces(read: bytes) -> bool:
-    """Tell whether nothing was streamed but that an answer is going to come."""
+    """Tell whether the stream holds only announcements so far."""
     named = [line.partition(b":")[2].strip() for line in read.splitlines() if line.startswith(b"event:")]
     return bool(named) and all(name in _ANNOUNCEMENTS for name in named)
 
 
 async def _with_next(upstream: UpstreamResponse) -> UpstreamResponse:
-    """Read what follows an announcement, if it follows at once."""
+    """Read the next chunk if it arrives within ``ERROR_DELAY`` seconds."""
     task = asyncio.ensure_future(anext(upstream.chunks, b""))
-    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # nobody may be left to ask
+    # Retrieve the exception even if nobody awaits the task any more; asyncio would log it otherwise.
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     try:
-        done, _ = await asyncio.wait({task}, timeout=MOMENT)
+        done, _ = await asyncio.wait({task}, timeout=ERROR_DELAY)
     except asyncio.CancelledError:
         task.cancel()
         raise
@@ -200,7 +200,7 @@ async def _with_next(upstream: UpstreamResponse) -> UpstreamResponse:
 
 
 def client_response(upstream: UpstreamResponse, headers: Sequence[tuple[str, str]] = ()) -> Response:
-    """Pass an answer on."""
+    """Return the provider's response for the client."""
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -217,7 +217,7 @@ def client_response(upstream: UpstreamResponse, headers: Sequence[tuple[str, str
 
 
 def client_headers(upstream: UpstreamResponse, *, without: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
-    """Choose the provider's headers that go back: none that only the gateway sets, none that contradicts the body."""
+    """Return the provider's headers for the client, without those of the gateway and those that contradict the body."""
     raw = [(name.lower(), value) for name, value in upstream.response.headers.raw]
     named = {part.strip().lower() for name, value in raw if name == b"connection" for part in value.split(b",")}
     left_out = _HOP | named | without

@@ -108,7 +108,7 @@ class Place(NamedTuple):
     store: Store
 
 
-class Api:
+class SessionsApi:
     """The endpoints under ``/kompakt`` and the page ``/inspect``."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -195,15 +195,15 @@ class Api:
         """Take back the newest compaction of a session."""
         place = await self._find(request)
         session = await _session(place)
-        await with_timeout(self.gateway.keeping.flush(), FLUSH_PATIENCE)  # the newest compaction may not be written yet
+        await with_timeout(self.gateway.storage.flush(), FLUSH_PATIENCE)  # the newest compaction may not be written yet
         timeline = (await session.reader()).timeline
         live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
         if not live:
             raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
         undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
-        note = {undo_name(newest.id): encode_note(undo, self.gateway.keeping.value_codec)}
-        await self.gateway.keeping.write_notes(Owner(place.store.tenant, ""), session.id, note)
+        note = {undo_name(newest.id): encode_note(undo, self.gateway.storage.value_codec)}
+        await self.gateway.storage.write_notes(Owner(place.store.tenant, ""), session.id, note)
         await session.undo(newest.id)
         return _json({"undone": newest.id, "tokens": newest.tokens_before})
 
@@ -249,10 +249,10 @@ class Api:
     async def _labels(self, found: Sequence[tuple[str, Head]]) -> dict[tuple[str, str], Label]:
         """Read what sessions are recognised by, with one question for each tenant."""
         labels: dict[tuple[str, str], Label] = {}
-        value_codec = self.gateway.keeping.value_codec
+        value_codec = self.gateway.storage.value_codec
         for tenant in dict.fromkeys(tenant for tenant, _ in found):
             names = {label_name(_id(head)): _id(head) for other, head in found if other == tenant}
-            for name, data in (await self.gateway.keeping.read_notes(Owner(tenant, ""), list(names))).items():
+            for name, data in (await self.gateway.storage.read_notes(Owner(tenant, ""), list(names))).items():
                 with suppress(StoreDamaged, WrongKey):
                     labels[tenant, names[name]] = decode_note(data, value_codec, Label)
         return labels
@@ -283,7 +283,7 @@ class Api:
                 yield Owner(tenant, "")
 
     def _store(self, tenant: str) -> Store:
-        return self.gateway.keeping.store_of(Owner(tenant, ""))
+        return self.gateway.storage.store_of(Owner(tenant, ""))
 
     async def _find(self, request: Request) -> Place:
         return await self._found(self._access(request), request.path_params["id"])
@@ -298,7 +298,7 @@ class Api:
             async for owner in self._owners(access):
                 store = self._store(owner.tenant)
                 session = await store.session(owner.session(id))
-                await self.gateway.keeping.flush_session(owner.tenant, session.id)
+                await self.gateway.storage.flush_session(owner.tenant, session.id)
                 head = await store.records.head(session.key)
                 if head is not None:
                     return Place(head, store)
