@@ -54,7 +54,7 @@ class TestDisk:
         self.refuses("max_page_count=1", "max_page_count=1000000000", "full", tmp_path)
 
     def test_read_only(self, tmp_path: Path) -> None:
-        self.refuses("query_only=ON", "query_only=OFF", "may not be written to", tmp_path)
+        self.refuses("query_only=ON", "query_only=OFF", "is read-only", tmp_path)
 
     def refuses(self, setting: str, back: str, said: str, directory: Path) -> None:
         async def scenario(records: Any, session: Session) -> None:
@@ -153,7 +153,7 @@ class TestDamage:
 
         async def look(_: Any, session: Session) -> None:
             found = await session.verify()
-            assert any("message 2" in fault and "not what was written" in fault for fault in found)
+            assert any("message 2" in fault and "differs from what was written" in fault for fault in found)
             assert not any("pay" in fault for fault in found)
 
         run(place, begin)

@@ -95,7 +95,7 @@ class TestSteps:
         async def scenario() -> None:
             async with opened(url) as records:
                 head = await start(records)
-                with pytest.raises(UsageError, match="still holds 1 sessions"):
+                with pytest.raises(UsageError, match="the store has 1 sessions"):
                     await migrate(records.engine, 0)
                 assert await version(records) == NEWEST
                 assert await records.head(KEY) == head
@@ -111,7 +111,7 @@ class TestSteps:
         async def scenario() -> None:
             async with opened(url) as records:
                 before = await filled(records)
-                monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, Migration(fail, fail)))
+                monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, Migration(fail, fail)))
                 monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)
                 with pytest.raises(ZeroDivisionError):
                     await migrate(records.engine)
@@ -152,7 +152,7 @@ class TestNotes:
         async def scenario() -> None:
             async with opened(url) as records:
                 await records.note("tenant", KEY, {"a": b"a"})
-                with pytest.raises(UsageError, match="still holds 1 notes"):
+                with pytest.raises(UsageError, match="the store has 1 notes"):
                     await migrate(records.engine, 2)
                 assert await version(records) == NEWEST
                 assert await records.notes("tenant", ["a"]) == {"a": b"a"}
@@ -170,7 +170,7 @@ class TestVersions:
                 await start(records)
                 async with records.engine.begin() as connection:
                     await connection.execute(text("UPDATE kompakt_schema SET version = 71"))
-            with pytest.raises(StoreVersion, match=rf"version 71 .* up to {NEWEST}; install a newer kompakt"):
+            with pytest.raises(StoreVersion, match=rf"version 71 .* up to {NEWEST}; install the newer kompakt"):
                 await open_records(url)
 
         asyncio.run(scenario())
@@ -179,7 +179,7 @@ class TestVersions:
     def test_no_such_version(self, url: str, wrong: int) -> None:
         async def scenario() -> None:
             async with opened(url) as records:
-                with pytest.raises(UsageError, match=f"no version {wrong}"):
+                with pytest.raises(UsageError, match=f"no schema version {wrong}"):
                     await migrate(records.engine, wrong)
 
         asyncio.run(scenario())

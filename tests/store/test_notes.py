@@ -58,7 +58,7 @@ class TestSqlite:
             with sqlite3.connect(tmp_path / "sessions.db") as connection:
                 connection.execute("UPDATE kompakt_notes SET data = 'sesame' WHERE name = CAST('a' AS BLOB)")
             connection.close()
-            with pytest.raises(StoreDamaged, match="note 'a' is not what was written") as caught:
+            with pytest.raises(StoreDamaged, match="note 'a' is damaged") as caught:
                 await records.notes("tenant", ["a", "b"])
             assert "sesame" not in str(caught.value)
             assert await records.notes("tenant", ["b"]) == {"b": b"b"}

@@ -115,7 +115,7 @@ def nobody() -> Iterator[None]:
 class TestOpening:
     @pytest.mark.parametrize("url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/x.db"])
     def test_an_address_without_a_file(self, url: str) -> None:
-        with pytest.raises(UsageError, match="SQLite store"):
+        with pytest.raises(UsageError, match=r"SQLite (store|URL)"):
             asyncio.run(open_sqlite(url))
 
     def test_relative_and_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ class TestOpening:
             await records.close()
             path.chmod(0o444)
             with nobody():
-                with pytest.raises(StoreUnavailable, match=r"permissions|may be written"):
+                with pytest.raises(StoreUnavailable, match=r"permissions|writable"):
                     await write(path, head)
                 with pytest.raises(StoreUnavailable, match="cannot be opened"):
                     await open_sqlite(path.parent / "new.db")
@@ -229,7 +229,7 @@ class TestDisk:
                 server = await asyncpg.connect(url)
                 await server.execute(damage)
                 await server.close()
-            with pytest.raises(StoreDamaged, match=f"session {KEY}.*is not what was written") as caught:
+            with pytest.raises(StoreDamaged, match=f"session {KEY}.*is damaged") as caught:
                 await records.rows(KEY, upto=3, limit=3)
             assert "sesame" not in str(caught.value)
             assert [found.seq for found in await records.rows_at(KEY, [1, 3])] == [1, 3]

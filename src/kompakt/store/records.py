@@ -248,7 +248,7 @@ def check_names(names: Iterable[str]) -> None:
     """Raise ``UsageError`` if the name of a note is too long."""
     for name in names:
         if len(name) > LONGEST_NAME:
-            raise UsageError(f"the name of a note has {len(name)} characters; use at most {LONGEST_NAME}")
+            raise UsageError(f"the name of a note has {len(name)} characters; use at most {LONGEST_NAME} characters")
 
 
 def used_blobs(batch: Batch) -> list[str]:

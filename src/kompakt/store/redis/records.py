@@ -1,26 +1,26 @@
 """Sessions in Redis.
 
-A session is a handful of keys, ``kompakt:{KEY}:…``; what reading a range costs is what is read.
+A session has these keys, each named ``kompakt:{KEY}:…``. Reading a range costs only what is read.
 
-    head      hash    the head, packed; the numbers of its newest row and event; where its tenant's keys are
-    rows      hash    packed rows by number         turns    sorted set   numbers of rows by turn
-    names     hash    numbers of rows by reference  events   hash         packed events by number
-    batches   set     ids of what was written       blobs    set          hashes of the blobs it uses
-    fences    hash    newest fence number by lock   lock:…   string       number of the holder's fence; expires
+    head      hash    the packed head, its newest row and event, and the prefix of its tenant's keys
+    rows      hash    packed rows by number         turns    sorted set   row numbers by turn
+    names     hash    row numbers by reference      events   hash         packed events by number
+    batches   set     ids of committed batches      blobs    set          hashes of the blobs it uses
+    fences    hash    newest fence number by lock   lock:…   string       fence number of the holder; expires
     notes     set     the keys of its notes
 
-and a tenant has ``kompakt:{TENANT}:sessions`` (a sorted set of keys, all with score 0, so in the order of their bytes),
-``blob:HASH`` and ``uses:HASH`` (the sessions that need the blob), ``note:NAME`` and ``noted`` (a set of the sessions
-that have notes). TENANT is a hash of its name.
+A tenant has ``kompakt:{TENANT}:sessions`` (a sorted set of keys, all with score 0, so ordered by their bytes),
+``blob:HASH`` and ``uses:HASH`` (the sessions that use the blob), ``note:NAME`` and ``noted`` (the set of sessions with
+notes). TENANT is a hash of its name.
 
-A commit is one script over the session's keys and its tenant's, one round trip. In a cluster the two may lie on
-different servers, and no transaction spans them; therefore a cluster is refused, and one server, with replicas if you
-like, is what this is for.
+A commit is one script over keys of the session and of its tenant, in one round trip. In a cluster these can be on
+different servers, and no transaction spans servers. Therefore a cluster is refused; use one server, with replicas if
+needed.
 
-An acknowledged commit survives the client's end at any moment. With ``appendfsync always`` it survives the server's end
-and a loss of power, too. With ``everysec``, Redis's default, the entry is mostly with the operating system before the
-answer is sent, but while the disk is slow it may wait for up to two seconds, and power lost costs the last second. A
-replica that takes over may lack what it was not yet sent.
+An acknowledged commit survives if the client dies at any moment. With ``appendfsync always`` it also survives a server
+crash and a power failure. With ``everysec``, the default of Redis, the operating system usually has the entry before
+the answer is sent, but a slow disk can delay it for up to two seconds, and a power failure loses the last second. A
+replica that is promoted may lack what it had not received.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from kompakt.store.redis.server import RedisServer, read_url
 _log = logging.getLogger("kompakt.store")
 
 SCHEMA = 2
-"""How things are kept; written beside them. 2 has notes, which 1 would not delete with their sessions."""
+"""Version of the layout, stored with the data. Version 2 has notes, which version 1 would not delete."""
 
 PAGE = 500
-"""How many rows one command asks for: the server does nothing else meanwhile."""
+"""Rows per command; the server is blocked while it runs one."""
 
 LARGE_PAGE = 50
-"""How many blobs; each may be megabytes."""
+"""Blobs per command; each may have megabytes."""
 
 PARTS = ("head", "rows", "names", "turns", "events", "batches", "blobs", "fences")
 
@@ -57,9 +57,9 @@ async def open_redis(url: str) -> RedisRecords:
     """Open the store at ``redis://[user:password@]host[:port]/[database][?prefix=…][&persistence=none]``.
 
     Raises:
-        UsageError: the URL cannot be meant.
-        StoreUnavailable: no answer, or a server that would lose what it acknowledged.
-        StoreVersion: a newer kompakt keeps its sessions there.
+        UsageError: the URL is not valid.
+        StoreUnavailable: the server cannot be reached, or would lose acknowledged data.
+        StoreVersion: a newer kompakt wrote the store.
     """
     address = read_url(url)
     server = RedisServer(address)
@@ -74,7 +74,7 @@ async def open_redis(url: str) -> RedisRecords:
 
 
 class RedisRecords:
-    """Rows and events in Redis; made by ``open_redis``, for one event loop."""
+    """Rows and events in Redis, for one event loop; created by ``open_redis``."""
 
     def __init__(self, server: RedisServer, *, prefix: str) -> None:
         self._server = server
@@ -83,31 +83,28 @@ class RedisRecords:
         self._prefix = f"{prefix}:"
 
     async def check(self) -> None:
-        """Leave a note how things are kept; refuse a note from the future."""
+        """Write the layout version, or compare it; refuse a newer one."""
         place = f"{self._prefix}schema"
         schema = await self._run("GET", place)
         if schema is None:
             await self._run("SET", place, SCHEMA, "NX")
         elif not schema.isdigit():
-            raise StoreDamaged(f"{self._server.place}: {place} is not a number")
+            raise StoreDamaged(f"{self._server.place}: {place} is not a number; restore the store from a backup")
         elif int(schema) < SCHEMA:
             await self._run("SET", place, SCHEMA)
         elif int(schema) > SCHEMA:
             raise StoreVersion(
-                f"{self._server.place} has schema {int(schema)} and this kompakt knows {SCHEMA}: install a newer one"
+                f"{self._server.place} has schema {int(schema)} and this kompakt knows {SCHEMA}; install a newer one"
             )
 
     async def close(self) -> None:
-        """Let go of the connections."""
         await self._server.close()
 
     async def head(self, key: str) -> Head | None:
-        """Return a session as it is now."""
         value, name = await self._run("HMGET", self._own(key, "head"), "value", "name")
         return self._head(key, value, name) if value is not None else None
 
     async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
-        """List sessions of a tenant in the order of their keys; a damaged head is skipped and logged, or raised."""
         if limit < 1:
             return []
         sessions = f"{self._tenant(tenant)}sessions"
@@ -121,12 +118,11 @@ class RedisRecords:
                 except StoreDamaged as error:
                     if strict:
                         raise
-                    _log.warning("a damaged session is left out of a list: %s", error)
+                    _log.warning("damaged session skipped in a list: %s", error)
             if heads or len(found) < limit:
                 return heads
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
-        """Write a batch in one script."""
         key = batch.head.key
         tenant = self._tenant(batch.head.tenant)
         args: list[str | bytes | int] = [batch.id, key, tenant]
@@ -146,17 +142,15 @@ class RedisRecords:
         args += [len(uses), *uses]
         answer = await self._script(COMMIT, [*(self._own(key, part) for part in PARTS), f"{tenant}sessions"], args)
         if answer == b"changed":
-            raise Conflict(f"session {key}: somebody else wrote first; read it again and try again")
+            raise Conflict(f"session {key}: another writer committed first; read it again and retry")
         if answer == b"fenced":
-            raise Conflict(f"session {key}: its lock was taken over; acquire it again and try again")
+            raise Conflict(f"session {key}: its lock has a new holder; acquire it again and retry")
         return answer == b"done"
 
     async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
-        """Return rows in order, a page at a time."""
         return await self._range(key, "rows", StoredRow, after=after, upto=upto, limit=limit)
 
     async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
-        """Return the rows of these numbers."""
         wanted = sorted(set(seqs))
         found: list[StoredRow] = []
         for start in range(0, len(wanted), PAGE):
@@ -166,12 +160,11 @@ class RedisRecords:
         return found
 
     async def turn_seqs(self, key: str, turn: int) -> list[int]:
-        """Return the numbers of a turn's rows; Redis orders equal scores by their bytes, so they are sorted here."""
         found = await self._run("ZRANGE", self._own(key, "turns"), turn, turn, "BYSCORE")
+        # Redis orders equal scores by the bytes of their members, not as numbers.
         return sorted(self._number(key, value) for value in found)
 
     async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
-        """Return which references are taken."""
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return {}
@@ -180,13 +173,12 @@ class RedisRecords:
         return {name: self._number(key, value) for name, value in pairs if value is not None}
 
     async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
-        """Return the events behind a number."""
         return await self._range(key, "events", StoredEvent, after=after)
 
     async def _range(
         self, key: str, part: str, kind: type[_Record], *, after: int, upto: int | None = None, limit: int | None = None
     ) -> list[_Record]:
-        """Read entries by their numbers, up to the newest that the head counts."""
+        """Read rows or events by number, up to the newest that the head counts."""
         counted = await self._run("HGET", self._own(key, "head"), part)
         newest = self._number(key, counted or b"0")
         last = newest if upto is None else min(upto, newest)
@@ -200,7 +192,6 @@ class RedisRecords:
         return found
 
     async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
-        """Return the blobs of these hashes, a page at a time."""
         prefix, wanted = self._tenant(tenant), list(dict.fromkeys(hashes))
         found: dict[str, bytes] = {}
         for start in range(0, len(wanted), LARGE_PAGE):
@@ -210,11 +201,10 @@ class RedisRecords:
         return found
 
     async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
-        """Say that there is no index: Redis has one only with a module."""
+        """Return ``None``: Redis has a search index only with a module."""
         return None
 
     async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
-        """Keep values under names that are not taken, in one script."""
         check_names(notes)
         if not notes:
             return
@@ -223,7 +213,6 @@ class RedisRecords:
         await self._script(NOTE, [self._own(key, "notes"), f"{prefix}noted"], [key, *pairs])
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the values of these names, a page at a time."""
         prefix, wanted = self._tenant(tenant), list(dict.fromkeys(names))
         found: dict[str, bytes] = {}
         for start in range(0, len(wanted), PAGE):
@@ -233,13 +222,11 @@ class RedisRecords:
         return found
 
     async def forget(self, tenant: str) -> None:
-        """Remove all notes of a tenant, one script a session."""
         prefix = self._tenant(tenant)
         for key in await self._run("SMEMBERS", f"{prefix}noted"):
             await self._script(FORGET, [self._own(key.decode(), "notes"), f"{prefix}noted"], [key, prefix])
 
     async def delete(self, keys: Iterable[str]) -> int:
-        """Remove sessions, one script each."""
         gone = 0
         for key in list(keys):
             own = [self._own(key, part) for part in (*PARTS, "notes")]
@@ -247,35 +234,31 @@ class RedisRecords:
         return gone
 
     async def scrub(self) -> None:
-        """Have the server write its files anew."""
         await self._server.scrub()
 
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        """Try to take a lock."""
         keys = [self._own(key, f"lock:{name}"), self._own(key, "fences")]
         number = await self._script(ACQUIRE, keys, [name, _milliseconds(lease)])
         return Fence(name, int(number)) if number is not None else None
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        """Hold a lock for longer."""
         keys = [self._own(key, f"lock:{fence.name}")]
         return bool(await self._script(RENEW, keys, [fence.number, _milliseconds(lease)]))
 
     async def release(self, key: str, fence: Fence) -> None:
-        """Give a lock back."""
         await self._script(RELEASE, [self._own(key, f"lock:{fence.name}")], [fence.number])
 
     def _own(self, key: str, part: str = "") -> str:
-        """Name a key of a session."""
+        """Return the name of a session's key."""
         return f"{self._prefix}{{{key}}}:{part}"
 
     def _tenant(self, tenant: str) -> str:
-        """Begin the names of a tenant's keys; a hash, so that no tenant can name another's."""
+        """Return the prefix of a tenant's keys. It is a hash, so that no tenant name can produce another's keys."""
         raw = tenant.encode("utf-8", "surrogatepass")
         return f"{self._prefix}{{{hashlib.blake2b(raw, digest_size=16, person=b'kompakt tenant').hexdigest()}}}:"
 
     def _head(self, key: str, value: bytes | None, name: bytes | None) -> Head:
-        """Unpack a head; its tenant is kept beside it, since it may hold what packed text cannot."""
+        """Decode a head. Its tenant is stored apart, because MessagePack cannot hold lone surrogates."""
         try:
             head = msgspec.msgpack.decode(value or b"", type=Head)
             head = msgspec.structs.replace(head, tenant=(name or b"").decode("utf-8", "surrogatepass"))
@@ -288,7 +271,7 @@ class RedisRecords:
     def _entries(
         self, key: str, kind: type[_Record], numbers: Iterable[int], values: Iterable[bytes | None]
     ) -> Iterator[_Record]:
-        """Unpack those that are there."""
+        """Decode the values that exist."""
         decoder = msgspec.msgpack.Decoder(kind)
         for number, value in zip(numbers, values, strict=True):
             if value is None:
@@ -300,15 +283,12 @@ class RedisRecords:
                 raise self._damaged(key, f"{what} {number}") from error
 
     def _number(self, key: str, value: bytes) -> int:
-        """Read a number."""
         if not value.isdigit():
             raise self._damaged(key, "a number")
         return int(value)
 
     def _damaged(self, key: str, what: str) -> StoreDamaged:
-        return StoreDamaged(
-            f"{self._server.place}: session {key}: {what} is not what was written; restore it from a backup"
-        )
+        return StoreDamaged(f"{self._server.place}: session {key}: {what} is damaged; restore the store from a backup")
 
 
 def _pack(value: Head | StoredRow | StoredEvent) -> bytes:
@@ -316,5 +296,5 @@ def _pack(value: Head | StoredRow | StoredEvent) -> bytes:
 
 
 def _milliseconds(lease: float) -> int:
-    """Give a lease as Redis counts: at least one millisecond."""
+    """Convert a lease to milliseconds; Redis requires at least one."""
     return max(1, round(lease * 1000))

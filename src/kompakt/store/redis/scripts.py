@@ -1,11 +1,11 @@
-"""What Redis runs for the store, each in one piece: a script is Redis's transaction.
+"""Lua scripts of the store. A script is a transaction in Redis.
 
-Other commands wait while one runs, and all that it wrote goes to the append-only file as one entry, which is read
-back whole or not at all. Redis takes nothing back when a script fails half-way, so all checks come before the first
-write, and the first write is one that a server without memory refuses; once it is let through, so are the others.
-The head is written behind all that it counts.
+Other commands wait while a script runs, and everything it writes is one entry of the append-only file, which is
+replayed completely or not at all. Redis does not roll back a script that fails half-way. Therefore all checks come
+before the first write, and the first write is one that a server without free memory refuses; once it is accepted, so
+are the others. The head is written after everything it counts.
 
-Numbers travel as text: Lua's are doubles, and printing one of them by itself would round it.
+Numbers are passed as text, because Lua's numbers are doubles and converting a large one to text rounds it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 
 class LuaScript(msgspec.Struct, frozen=True):
-    """A text in Lua with the name by which Redis remembers it."""
+    """A script and its SHA-1 digest, by which Redis caches it."""
 
     text: str
     digest: str
@@ -66,8 +66,9 @@ redis.call('ZADD', sessions, 0, key)
 redis.call('SADD', batches, batch)
 return 'done'
 """)
-"""Keys: those of the session, then the tenant's list. Arguments: batch, key, the tenant's prefix, the rows and events
-that were seen, fence's name and number, the head in four, then rows, events, blobs, uses, each behind their count."""
+"""Keys: those of the session, then the tenant's list. Arguments: batch id, session key, prefix of the tenant, the rows
+and events that the writer read, name and number of the fence, four values of the head, then rows, events, blobs and
+used blobs, each preceded by their count."""
 
 HEADS = _script("""
 local found = {}
@@ -77,7 +78,7 @@ for _, key in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT
 end
 return found
 """)
-"""Key: the tenant's list. Arguments: where to begin, how many, the store's prefix."""
+"""Key: the tenant's list. Arguments: start, limit, prefix of the store."""
 
 DELETE = _script("""
 local own, key = ARGV[1], ARGV[2]
@@ -101,7 +102,7 @@ end
 redis.call('UNLINK', unpack(KEYS))
 return tenant and 1 or 0
 """)
-"""Keys: those of the session. Arguments: their common prefix, the session's key."""
+"""Keys: those of the session. Arguments: their common prefix, the session key."""
 
 NOTE = _script("""
 for _, set in ipairs(KEYS) do
@@ -116,8 +117,8 @@ for at = 2, #ARGV, 2 do
   end
 end
 """)
-"""Keys: the notes of the session, the tenant's sessions that have notes. Arguments: the session's key, then names of
-notes as keys, each before its value."""
+"""Keys: the notes of the session, the tenant's sessions with notes. Arguments: the session key, then the key and value
+of each note."""
 
 FORGET = _script("""
 for _, note in ipairs(redis.call('SMEMBERS', KEYS[1])) do
@@ -128,8 +129,7 @@ for _, note in ipairs(redis.call('SMEMBERS', KEYS[1])) do
 end
 redis.call('SREM', KEYS[2], ARGV[1])
 """)
-"""Keys: the notes of the session, the tenant's sessions that have notes. Arguments: the session's key, the tenant's
-prefix."""
+"""Keys: the notes of the session, the tenant's sessions with notes. Arguments: session key, prefix of the tenant."""
 
 ACQUIRE = _script("""
 local time = redis.call('TIME')
@@ -139,18 +139,19 @@ if not redis.call('SET', KEYS[1], text, 'NX', 'PX', ARGV[2]) then return false e
 redis.call('HSET', KEYS[2], ARGV[1], text)
 return text
 """)
-"""Keys: the lock, the session's fences. Arguments: the lock's name, the lease in milliseconds.
+"""Keys: the lock, the session's fences. Arguments: name of the lock, lease in milliseconds.
 
-A number begins at the clock, in microseconds, and is always above the one before: so it grows even when the session
-was deleted in between, or the server came back without its last second. It stays exact in a double until 2255."""
+A fence number is the time in microseconds, or one more than the previous number if that is larger. So it grows even if
+the session was deleted in between, or the server lost its last second of writes. A double holds it exactly until
+2255."""
 
 RENEW = _script("""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """)
-"""Key: the lock. Arguments: the fence's number, the lease in milliseconds."""
+"""Key: the lock. Arguments: fence number, lease in milliseconds."""
 
 RELEASE = _script("""
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 """)
-"""Key: the lock. Argument: the fence's number."""
+"""Key: the lock. Argument: fence number."""

@@ -1,7 +1,7 @@
-"""The way to a Redis server: its URL, what must be true of it, its errors in kompakt's words.
+"""The connection to a Redis server: its URL, checks of its configuration, translation of its errors.
 
-Commands are tried again when the connection breaks, four times within a second: every one that the store sends may be
-repeated. No error quotes a password or what was sent.
+Commands are retried four times within a second if the connection breaks; every command of the store may be repeated. No
+error message quotes a password or data.
 """
 
 from __future__ import annotations
@@ -28,65 +28,67 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 POLL = 0.05
-"""How often, in seconds, scrubbing looks whether the server is done."""
+"""Seconds between checks whether the server has rewritten its files."""
 
 OWN = {"prefix": "kompakt", "persistence": "required"}
-"""What a URL may say to kompakt, and what holds unless it does."""
+"""URL parameters for kompakt, with their defaults."""
 
 DRIVERS = {"socket_timeout": "30", "socket_connect_timeout": "5", "max_connections": "50"}
-"""What it may say to the driver: seconds, and connections; who finds none free waits for one."""
+"""URL parameters for the driver, with their defaults. A caller waits if no connection is free."""
 
 REASONS: list[tuple[type[exceptions.RedisError], str, str]] = [
-    (exceptions.AuthenticationError, "", "refused the user or the password of the URL"),
-    (exceptions.AuthorizationError, "", "does not let this user in"),
-    (exceptions.NoPermissionError, "", "does not permit this user a command; it needs +@all on the keys of the prefix"),
-    (exceptions.BusyLoadingError, "", "is still loading its data; try again shortly"),
+    (exceptions.AuthenticationError, "", "refused the user or password of the URL"),
+    (exceptions.AuthorizationError, "", "refused this user"),
+    (exceptions.NoPermissionError, "", "does not permit this user a command; grant +@all on the keys of the prefix"),
+    (exceptions.BusyLoadingError, "", "is still loading its data; retry shortly"),
     (
         exceptions.TimeoutError,
         "",
-        "did not answer in time; raise socket_timeout in the URL, or see what it is busy with",
+        "did not answer in time; raise socket_timeout in the URL, or check the load of the server",
     ),
-    (exceptions.ConnectionError, "", "cannot be reached; start it, or mend the URL"),
+    (exceptions.ConnectionError, "", "cannot be reached; start it, or correct the URL"),
     (exceptions.ReadOnlyError, "", "is a read-only replica; name the primary in the URL"),
     (exceptions.OutOfMemoryError, "", "is out of memory and wrote nothing; raise its maxmemory, or delete sessions"),
-    (exceptions.ResponseError, "NOAUTH", "asks for a password; put one into the URL"),
-    (exceptions.ResponseError, "MISCONF", "cannot write to its disk; make room there, see the server's log"),
-    (exceptions.ResponseError, "BUSY", "is busy with a script; try again shortly"),
-    (exceptions.ResponseError, "NOREPLICAS", "has too few replicas to take writes; start them"),
+    (exceptions.ResponseError, "NOAUTH", "requires a password; add it to the URL"),
+    (exceptions.ResponseError, "MISCONF", "cannot write to its disk; free some space, and see the server's log"),
+    (exceptions.ResponseError, "BUSY", "is busy with a script; retry shortly"),
+    (exceptions.ResponseError, "NOREPLICAS", "has too few replicas to accept writes; start them"),
 ]
-"""What an error means, the first that fits: its type, how its text begins, what is said."""
+"""Type of an error, start of its text, and kompakt's message; the first match is used."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A URL, read."""
+    """A parsed URL."""
 
     url: str
-    """For the driver, with the password."""
+    """The URL for the driver, with the password."""
     place: str
-    """For people, without."""
+    """The URL for messages, without the password."""
     prefix: str
     volatile: bool
-    """Whether what is kept there may be lost."""
+    """Whether data may be lost (``persistence=none``)."""
 
 
 def read_url(url: str) -> Address:
-    """Read a URL, every part of it.
+    """Parse a URL.
 
     Raises:
-        UsageError: it cannot be meant; not quoted, since what is wrong with it may be where its password ends.
+        UsageError: the URL is not valid. The message does not quote it, because it may contain a password.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError("the Redis URL has no readable port; write special characters of a password as %XX") from None
+        raise UsageError(
+            "the port of the Redis URL is not a number; escape special characters of a password as %XX"
+        ) from None
     if parts.scheme == "unix":
         return _read_socket_url(parts)
     if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-        raise UsageError("a Redis URL is redis://[user:password@]host[:port]/[database], or rediss:// for TLS")
+        raise UsageError("not a Redis URL; use redis://[user:password@]host[:port]/[database], or rediss:// for TLS")
     database = parts.path.strip("/") or "0"
     if not (database.isascii() and database.isdigit()):
-        raise UsageError("the path of a Redis URL is the number of a database, such as /0")
+        raise UsageError("the path of a Redis URL must be the number of a database, such as /0")
     options = _options(parts)
     place = f"{parts.scheme}://{parts.hostname}:{port or 6379}/{database}"
     rest = {name: value for name, value in options.items() if name not in OWN}
@@ -95,13 +97,13 @@ def read_url(url: str) -> Address:
 
 
 def _read_socket_url(parts: SplitResult) -> Address:
-    """Read the URL of a server that listens on a Unix socket; the database is the parameter ``db``, as in redis-py."""
+    """Parse the URL of a Unix socket; the database is the parameter ``db``, as in redis-py."""
     if parts.hostname or not parts.path.strip("/"):
-        raise UsageError("the URL of a Redis socket is unix://[user:password@]/path/to/redis.sock[?db=0]")
+        raise UsageError("not the URL of a Redis socket; use unix://[user:password@]/path/to/redis.sock[?db=0]")
     given = parse_qsl(parts.query, keep_blank_values=True)
     database = dict(given).get("db", "0")
     if not (database.isascii() and database.isdigit()):
-        raise UsageError("db in the URL of a Redis socket is the number of a database, such as 0")
+        raise UsageError("db in the URL of a Redis socket must be the number of a database, such as 0")
     options = _options(parts._replace(query=urlencode([pair for pair in given if pair[0] != "db"])))
     rest = {name: value for name, value in options.items() if name not in OWN}
     known = f"unix://{parts.netloc}{parts.path}?{urlencode({'db': database, **rest})}"
@@ -118,15 +120,15 @@ def _check_options(options: dict[str, str]) -> None:
     unknown = [name for name in options if name not in OWN | DRIVERS and not name.startswith("ssl_")]
     if unknown:
         known = ", ".join((*OWN, *DRIVERS, "ssl_…"))
-        raise UsageError(f"unknown parameter {unknown[0]!r} in the Redis URL; known are {known}")
+        raise UsageError(f"unknown parameter {unknown[0]!r} in the Redis URL; use one of {known}")
     if options["persistence"] not in ("required", "none"):
-        raise UsageError("persistence in the Redis URL is 'required' or 'none'")
+        raise UsageError("persistence in the Redis URL must be 'required' or 'none'")
     if not options["prefix"] or set(options["prefix"]) & set("{}"):
-        raise UsageError("prefix in the Redis URL is a text without braces, not empty")
+        raise UsageError("prefix in the Redis URL must be a text without braces, not empty")
     for name in DRIVERS:
         digits = options[name] if name == "max_connections" else options[name].replace(".", "", 1)
         if not (digits.isascii() and digits.isdigit() and int(digits)):
-            raise UsageError(f"{name} in the Redis URL is a number above 0")
+            raise UsageError(f"{name} in the Redis URL must be a number above 0")
 
 
 class RedisServer:
@@ -145,19 +147,18 @@ class RedisServer:
         self._client = driver.Redis.from_pool(pool)
 
     async def close(self) -> None:
-        """Let go of the connections; the next command would open one again."""
+        """Close the connections; another command would open one again."""
         with self._translated():
             await self._client.aclose()
 
     async def run(self, *command: str | bytes | int) -> Any:
-        """Send a command."""
         with self._translated():
             return await self._client.execute_command(*command)
 
     async def script(self, script: LuaScript, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-        """Run a script by its name; send it whole when the server does not know it yet.
+        """Run a script by its digest, or by its text if the server does not have it.
 
-        A server that does not know it was perhaps restarted, and with other settings, so it is checked again.
+        A server without the script may have been restarted with another configuration, so it is checked again.
         """
         with self._translated():
             try:
@@ -167,32 +168,32 @@ class RedisServer:
                 return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
 
     async def check(self) -> None:
-        """Refuse a server that would not keep what it is given."""
+        """Refuse a server that could lose acknowledged data."""
         found: dict[str, Any] = {}
         for section in ("persistence", "memory", "cluster"):
             found |= await self.run("INFO", section)
         if found.get("cluster_enabled"):
-            raise StoreUnavailable(f"{self.place} is a cluster, where no commit can be whole; name a single server")
+            raise StoreUnavailable(f"{self.place} is a cluster, where commits cannot be atomic; use a single server")
         if self._volatile:
             return
-        way_out = "or add persistence=none to the URL's parameters if they may be lost"
+        fix = "or add persistence=none to the URL's parameters if they may be lost"
         if not found.get("aof_enabled"):
             raise StoreUnavailable(
                 f"{self.place} would lose acknowledged messages when it stops, since it has no append-only file; "
-                f"set `appendonly yes` there, {way_out}"
+                f"set `appendonly yes` there, {fix}"
             )
         policy = found.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise StoreUnavailable(
                 f"{self.place} would drop messages when memory is short, since its maxmemory-policy is {policy!r}; "
-                f"set `maxmemory-policy noeviction` there, {way_out}"
+                f"set `maxmemory-policy noeviction` there, {fix}"
             )
 
     async def scrub(self) -> None:
-        """Have the server write its files anew, and wait until the old ones are gone.
+        """Make the server rewrite its files, and wait until the old ones are gone.
 
-        An old snapshot may lie there whatever the settings are now, so both kinds of file are written, except by a
-        server that keeps none. The files of replicas, and backups, are not reached from here.
+        An old snapshot may exist whatever the current settings are, so both kinds of file are rewritten, unless the
+        server writes none. Files of replicas and backups are not rewritten.
         """
         found = await self.run("INFO", "persistence")
         if found["aof_enabled"]:
@@ -202,7 +203,7 @@ class RedisServer:
             await self._rewrite("BGSAVE", ("rdb_bgsave_in_progress",), "rdb_last_bgsave_status")
 
     async def _rewrite(self, command: str, signs: tuple[str, ...], status: str) -> None:
-        """Start a rewrite that begins after now, and wait for its end."""
+        """Start a rewrite and wait for its end."""
         while not await self._started(command):
             await asyncio.sleep(POLL)
         found = await self.run("INFO", "persistence")
@@ -210,10 +211,10 @@ class RedisServer:
             await asyncio.sleep(POLL)
             found = await self.run("INFO", "persistence")
         if found[status] != "ok":
-            raise StoreUnavailable(f"{self.place} could not write its files anew ({command}); see the server's log")
+            raise StoreUnavailable(f"{self.place} could not rewrite its files ({command}); see the server's log")
 
     async def _started(self, command: str) -> bool:
-        """Start a rewrite; false while another runs, which may have begun before the deletion."""
+        """Start a rewrite; false while another runs, which may have started before the deletion."""
         with self._translated():
             try:
                 await self._client.execute_command(command)
@@ -224,7 +225,7 @@ class RedisServer:
             return True
 
     async def _snapshots(self) -> bool:
-        """Tell whether the server makes snapshots; assumed when it does not say."""
+        """Return whether the server writes snapshots; true if CONFIG is not permitted."""
         try:
             answer: Any = await self._client.execute_command("CONFIG GET", "save")
         except exceptions.ResponseError:
@@ -233,17 +234,17 @@ class RedisServer:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """Turn the driver's errors into kompakt's."""
+        """Translate errors of the driver."""
         try:
             yield
         except exceptions.RedisError as error:
-            said = str(error)
-            if "WRONGTYPE" in said:
+            text = str(error)
+            if "WRONGTYPE" in text:
                 raise StoreDamaged(
-                    f"{self.place}: a key is not of the kind that was written; restore a backup"
+                    f"{self.place}: a key has the wrong type; restore the store from a backup"
                 ) from error
             for kind, begin, reason in REASONS:
-                if isinstance(error, kind) and said.startswith(begin):
+                if isinstance(error, kind) and text.startswith(begin):
                     raise StoreUnavailable(f"{self.place} {reason}") from error
             raise StoreUnavailable(
                 f"{self.place} refused a command ({type(error).__name__}); see the server's log"

@@ -1,10 +1,10 @@
-"""The schema of a SQL store, step by step, each with its way back.
+"""Migrations of the SQL schema, each with its reverse.
 
-A store knows its version. Opening one that is older brings it forward in one transaction, under a lock, so two
-processes that open it at once find it done; one that is newer than this kompakt is refused and left as it is. Steps are
-never edited once released: a change is a new step.
+A store has a schema version. Opening an older store migrates it in one transaction under a lock, so two processes can
+open it at the same time. A store that is newer than this kompakt is refused and not changed. Released migrations are
+never edited; a change is a new migration.
 
-1   the tables; the words for recall are kept as they were given
+1   the tables, including the words for recall
 2   the full-text index, built from those words
 3   notes
 """
@@ -23,16 +23,16 @@ from kompakt.errors import StoreDamaged, StoreVersion, UsageError
 from kompakt.store.sql.tables import index_names
 
 WRITE = "kompakt_write"
-"""The option of a connection that is going to write; SQLite then waits for its turn when the transaction begins."""
+"""Execution option of a connection that will write; SQLite then takes the write lock when the transaction begins."""
 
 MAX_NAMES = 20_000
-"""Words of one row that PostgreSQL's index takes with all their repetitions; of more, each word once."""
+"""Maximum number of words of a row that PostgreSQL indexes with repetitions; of a longer row each word counts once."""
 
 MAX_DIFFERENT = 25_000
-"""Different words of one row that PostgreSQL's index takes at most: it refuses more than a megabyte."""
+"""Maximum number of distinct words of a row in PostgreSQL, which refuses a tsvector above one megabyte."""
 
 _MIGRATING = 0x6B6F6D70
-"""The advisory lock on PostgreSQL under which a schema changes."""
+"""The advisory lock for migrations in PostgreSQL."""
 
 _PAGE = 1_000
 
@@ -77,11 +77,11 @@ INDEX_ROWS = {
         "UPDATE kompakt_words SET names = to_tsvector('simple', CAST(:names AS text)) WHERE key = :key AND seq = :seq"
     ),
 }
-"""How the words of a row get into the index."""
+"""Statements that index the words of a row."""
 
 
 def indexed(dialect: str, key: str, seq: int, words: str) -> dict[str, Any]:
-    """Return what ``INDEX_ROWS`` binds for a row."""
+    """Return the parameters of ``INDEX_ROWS`` for a row."""
     names = index_names(key, words)
     if dialect == "postgresql" and len(names) > MAX_NAMES:
         names = list(dict.fromkeys(names))[:MAX_DIFFERENT]
@@ -101,7 +101,7 @@ async def _create_tables(connection: AsyncConnection) -> None:
 async def _drop_tables(connection: AsyncConnection) -> None:
     kept = (await connection.execute(text("SELECT count(*) FROM kompakt_heads"))).scalar_one()
     if kept:
-        raise UsageError(f"the store still holds {kept} sessions; export and delete them before its tables are dropped")
+        raise UsageError(f"the store has {kept} sessions; export and delete them before dropping its tables")
     for name in re.findall(r"CREATE TABLE (\w+)", _TABLES):
         await connection.execute(text(f"DROP TABLE {name}"))
 
@@ -137,29 +137,29 @@ async def _create_notes(connection: AsyncConnection) -> None:
 async def _drop_notes(connection: AsyncConnection) -> None:
     kept = (await connection.execute(text("SELECT count(*) FROM kompakt_notes"))).scalar_one()
     if kept:
-        raise UsageError(f"the store still holds {kept} notes; delete their sessions before the table is dropped")
+        raise UsageError(f"the store has {kept} notes; delete their sessions before dropping the table")
     await connection.execute(text("DROP TABLE kompakt_notes"))
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One change of the schema and its way back."""
+    """One change of the schema and its reverse."""
 
     up: Callable[[AsyncConnection], Awaitable[None]]
     down: Callable[[AsyncConnection], Awaitable[None]]
 
 
-STEPS = (
+MIGRATIONS = (
     Migration(_create_tables, _drop_tables),
     Migration(_create_index, _drop_index),
     Migration(_create_notes, _drop_notes),
 )
-"""What leads from each version to the next, from an empty database on."""
+"""The migration from each version to the next, starting with an empty database."""
 
-NEWEST = len(STEPS)
+NEWEST = len(MIGRATIONS)
 
 
 async def version_of(connection: AsyncConnection) -> int:
-    """Return the version of the schema; 0 for a database that holds nothing of kompakt's."""
+    """Return the version of the schema; 0 for a database without tables of kompakt."""
     listed = {
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'kompakt_schema'",
         "postgresql": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('kompakt_schema')",
@@ -168,43 +168,43 @@ async def version_of(connection: AsyncConnection) -> int:
         return 0
     found = (await connection.execute(text("SELECT version FROM kompakt_schema"))).scalars().all()
     if len(found) != 1 or not isinstance(found[0], int) or found[0] < 0:
-        raise StoreDamaged("the store does not say which version it is: kompakt_schema should hold one number")
+        raise StoreDamaged("the table kompakt_schema does not hold one version number; restore the store from a backup")
     return found[0]
 
 
 async def migrate(engine: AsyncEngine, to: int | None = None) -> None:
-    """Bring the schema to a version, forward or back, in one transaction; to the newest unless told.
+    """Migrate the schema to a version, forward or back, in one transaction; by default to the newest.
 
     Raises:
         StoreVersion: the store is newer than this kompakt.
-        UsageError: there is no such version, or going back to it would drop sessions or notes.
+        UsageError: there is no such version, or going back would drop sessions or notes.
     """
     goal = NEWEST if to is None else to
     if not 0 <= goal <= NEWEST:
-        raise UsageError(f"there is no version {goal} of the schema; this kompakt knows 0 to {NEWEST}")
+        raise UsageError(f"there is no schema version {goal}; this kompakt knows versions 0 to {NEWEST}")
     async with engine.connect() as connection:
-        if await _known(connection) == goal:
+        if await _checked_version(connection) == goal:
             return
     async with engine.execution_options(**{WRITE: True}).begin() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
-        now = await _known(connection)
+        now = await _checked_version(connection)
         if now == 0:
             await connection.execute(text("CREATE TABLE IF NOT EXISTS kompakt_schema (version INTEGER NOT NULL)"))
             await connection.execute(text("DELETE FROM kompakt_schema"))
             await connection.execute(text("INSERT INTO kompakt_schema (version) VALUES (0)"))
-        for step in STEPS[now:goal]:
-            await step.up(connection)
-        for step in reversed(STEPS[goal:now]):
-            await step.down(connection)
+        for migration in MIGRATIONS[now:goal]:
+            await migration.up(connection)
+        for migration in reversed(MIGRATIONS[goal:now]):
+            await migration.down(connection)
         await connection.execute(text("UPDATE kompakt_schema SET version = :version"), {"version": goal})
 
 
-async def _known(connection: AsyncConnection) -> int:
+async def _checked_version(connection: AsyncConnection) -> int:
     now = await version_of(connection)
     if now > NEWEST:
         raise StoreVersion(
             f"the store's schema is version {now} and this kompakt knows versions up to {NEWEST}; "
-            "install a newer kompakt, which wrote it"
+            "install the newer kompakt that wrote it"
         )
     return now

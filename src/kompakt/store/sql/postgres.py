@@ -1,15 +1,20 @@
-"""Sessions in PostgreSQL: for services of many hosts.
+"""Sessions in PostgreSQL, for services on several hosts.
 
-Writers of different sessions never wait for one another, save that a session is not deleted while another of its tenant
-writes blobs, which are shared. A call after the server went away opens a new connection by itself.
+Writers of different sessions do not wait for each other, with one exception: blobs are shared by a tenant, so a session
+is not deleted while another session of the tenant writes blobs. After a server restart the next call reconnects.
 
-Locks are advisory locks of the server, all on one connection that a store keeps for them: when its process dies the
-server sees the connection end and its locks are free at once. A process that merely hangs keeps its connection, so a
-lock has a lease as well, in a row, by the server's clock. The row also says whether its holder has the advisory lock
-(``guarded``). Whoever gets the advisory lock may take a guarded row at once, for its holder is gone; whoever does not
-get it, or finds a row whose holder never had it, may take the row when its lease has run out. Either way the number in
-the row grows, and what the former holder still tries to commit is refused. Advisory locks belong to a connection, so a
-proxy that gives each transaction another connection cannot be used.
+A lock has two parts, because each covers a failure that the other does not:
+
+- An advisory lock of the server, held on one connection per store. If the process dies, the server notices the closed
+  connection and the advisory lock is free at once, without waiting for a lease.
+- A row with a lease by the server's clock and the fence number. A process that hangs keeps its connection and its
+  advisory lock, so only the lease ends its lock. ``guarded`` says whether the holder of the row has the advisory lock.
+
+A caller that gets the advisory lock may take a guarded row at once, because its holder is gone. Otherwise it may take
+the row when the lease has ended. Both increase the fence number, so a commit of the former holder is refused.
+
+Advisory locks belong to a connection. A proxy that uses another connection for each transaction (PgBouncer in
+transaction mode) cannot be used.
 """
 
 from __future__ import annotations
@@ -41,21 +46,21 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 NEEDS = (greenlet,)
-"""Imported here so that its lack is told before anything is opened."""
+"""Imported here so that a missing package is reported before anything is opened."""
 
 CONNECTIONS = 10
-"""Transactions of one store at once; one more connection holds its locks, and a few read notes."""
+"""Concurrent transactions of one store. One more connection holds its locks, and a few read notes."""
 
 PATIENCE = 30.0
-"""Seconds that a call waits for a connection or for an answer."""
+"""Seconds that a call waits for a connection or an answer."""
 
 READERS = 4
 """Connections for notes; a reader that finds none free waits."""
 
 _READ_NOTES = "SELECT name, data FROM kompakt_notes WHERE tenant = $1 AND name = ANY($2::bytea[])"
 _NOW = "extract(epoch FROM clock_timestamp())"
-# A commit holds a share lock on the lock's row until it ends. Both statements read the clock after they have waited for
-# that: ON CONFLICT computes its SET once it has the row, and the renewal takes the row in ``held`` first.
+# A commit holds a share lock on the lock's row until it ends. Both statements read the clock after waiting for that:
+# ON CONFLICT computes its SET once it has the row, and the renewal locks the row in ``held`` first.
 _ACQUIRE = text(
     "INSERT INTO kompakt_locks AS l (key, name, fence, expires, guarded)"
     f" VALUES (:key, :name, CAST({_NOW} * 1000 AS bigint), {_NOW} + CAST(:lease AS float8), :guarded)"
@@ -84,22 +89,22 @@ _SEARCH = text(
 )
 
 _REASONS = {
-    "08": "the connection was lost; nothing of this call was written unless it had ended, and it may be repeated",
-    "28": "the server does not accept this user and password",
+    "08": "the connection was lost; repeat the call, nothing is written twice",
+    "28": "the server refused the user or password",
     "3D": "there is no such database; create it first",
-    "42501": "this user may not do that; grant it the right to create and change tables",
-    "25006": "is read-only at the moment; use the primary server",
-    "53100": "the server's disk is full; make room and try again, nothing of this call was written",
-    "53": "the server has no connections or memory left; try again",
-    "57": "the server is stopping or starting; try again",
-    "40": "was changed by others at the same time; try again",
+    "42501": "this user lacks a privilege; allow it to create and change tables",
+    "25006": "is read-only; use the primary server",
+    "53100": "the server's disk is full, nothing of this call was written; free some space and retry",
+    "53": "the server has no connections or memory left; retry",
+    "57": "the server is stopping or starting; retry",
+    "40": "was changed by a concurrent transaction; retry",
 }
 
 
 class PostgresRecords(SqlRecords):
     """Records in a PostgreSQL database."""
 
-    _wrong = (SQLAlchemyError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+    _errors = (SQLAlchemyError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
     def __init__(self, engine: AsyncEngine, single: AsyncEngine, place: str) -> None:
         super().__init__(engine, place)
@@ -120,7 +125,6 @@ class PostgresRecords(SqlRecords):
         return explained(self.place, error)
 
     async def close(self) -> None:
-        """Let go of connections; may be called twice."""
         async with self.explaining():
             await self._locks.close()
             await self._readers.close()
@@ -132,7 +136,7 @@ class PostgresRecords(SqlRecords):
         await connection.execute(_WORDS, words)
 
     async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
-        """Nothing to do: the index is a column beside the words."""
+        """Nothing to do: the index is a column of the words."""
 
     async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
         names = dict.fromkeys(index_names(key, words))
@@ -154,9 +158,10 @@ class PostgresRecords(SqlRecords):
             return await self._readers.read(tenant, names)
 
     async def scrub(self) -> None:
-        """Rewrite each table from what is still in it; sessions wait meanwhile, one table at a time.
+        """Rewrite the tables one by one; writers wait.
 
-        The server's own log keeps what was deleted until it reuses those files, and so do its replicas and backups.
+        The server's write-ahead log contains deleted data until its files are reused. Replicas and backups are not
+        rewritten.
         """
         async with self.explaining(), self._single.connect() as connection:
             for name in NAMES:
@@ -168,17 +173,14 @@ class PostgresRecords(SqlRecords):
                     raise
 
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it."""
         async with self.explaining():
             return await self._locks.acquire(key, name, lease)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
         async with self.explaining():
             return await self._locks.renew(key, fence, lease)
 
     async def release(self, key: str, fence: Fence) -> None:
-        """Give a lock back; one that was lost is left alone."""
         async with self.explaining():
             await self._locks.release(key, fence)
 
@@ -198,10 +200,10 @@ class _NoteReaders:
         self._idle: list[tuple[AsyncConnection, Any]] = []
 
     async def read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]] | None:
-        """Return names and values of those that exist; ``None`` when the server could not be asked.
+        """Return the existing names with their values; ``None`` if the query failed.
 
         Raises:
-            TimeoutError: it did not answer.
+            TimeoutError: the server did not answer.
         """
         async with self._free:
             try:
@@ -226,7 +228,7 @@ class _NoteReaders:
         return connection, (await connection.get_raw_connection()).driver_connection
 
     async def close(self) -> None:
-        """Let go of the connections; the next reading opens one again."""
+        """Close the connections; the next read opens one again."""
         while self._idle:
             await _drop(self._idle.pop()[0])
 
@@ -237,13 +239,13 @@ async def _drop(connection: AsyncConnection) -> None:
 
 
 class _Locks:
-    """The locks of one store, on one connection."""
+    """The locks of one store, on one connection; see the module."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._open: AsyncConnection | None = None
         self._held: dict[tuple[str, str], int] = {}
-        """The number of each lock whose advisory lock this connection has."""
+        """Fence number of each lock whose advisory lock this connection holds."""
         self._turn = asyncio.Lock()
 
     async def acquire(self, key: str, name: str, lease: float) -> Fence | None:
@@ -261,7 +263,7 @@ class _Locks:
             return Fence(name, number)
 
     async def renew(self, key: str, fence: Fence, lease: float) -> bool:
-        """Renew the row, and take the advisory lock again when a connection was lost with it and nobody came."""
+        """Renew the row. If the advisory lock was lost with a connection and is free, take it again."""
         async with self._connected() as connection:
             place = (key, fence.name)
             if place not in self._held and await self._try(connection, *place):
@@ -270,19 +272,19 @@ class _Locks:
             values = {"key": key, "name": fence.name, "fence": fence.number, "lease": lease, "guarded": guarded}
             if (await connection.execute(_RENEW, values)).rowcount == 1:
                 return True
-            await self._let_go(connection, key, fence)
+            await self._unlock(connection, key, fence)
             return False
 
     async def release(self, key: str, fence: Fence) -> None:
         async with self._connected() as connection:
             await connection.execute(_RELEASE, {"key": key, "name": fence.name, "fence": fence.number})
-            await self._let_go(connection, key, fence)
+            await self._unlock(connection, key, fence)
 
     async def close(self) -> None:
         async with self._turn:
             await self._drop()
 
-    async def _let_go(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
+    async def _unlock(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
         if self._held.get((key, fence.name)) == fence.number:
             await connection.execute(_UNLOCK, _lock(key, fence.name))
             del self._held[key, fence.name]
@@ -292,7 +294,7 @@ class _Locks:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[AsyncConnection]:
-        """Use the connection; one that fails in any way is dropped, and the server frees what it held."""
+        """Use the connection. After any error it is dropped, and the server frees its advisory locks."""
         async with self._turn:
             try:
                 yield await self._alive()
@@ -319,11 +321,11 @@ class _Locks:
 
 
 async def open_postgres(url: str) -> SqlRecords:
-    """Open a store in a database: ``postgresql://user:pw@host:port/db`` or ``postgresql:///db?host=/socket/dir``.
+    """Open a database: ``postgresql://user:pw@host:port/db`` or ``postgresql:///db?host=/socket/dir``.
 
     Raises:
-        StoreUnavailable: the server cannot be reached, or does not let this user in.
-        StoreVersion: a newer kompakt made the tables.
+        StoreUnavailable: the server cannot be reached, or refused the user.
+        StoreVersion: a newer kompakt wrote the tables.
     """
     parsed = _parsed(url)
     place = f"postgresql://{parsed.host or parsed.query.get('host', '')}/{parsed.database or ''}"
@@ -349,9 +351,9 @@ def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise UsageError("not an address of a database; write postgresql://user:password@host:port/database") from None
+        raise UsageError("not a PostgreSQL URL; use postgresql://user:password@host:port/database") from None
     if parsed.get_backend_name() not in ("postgresql", "postgres"):
-        raise UsageError(f"{parsed.get_backend_name()!r} is not PostgreSQL; an address begins with postgresql://")
+        raise UsageError(f"{parsed.get_backend_name()!r} is not PostgreSQL; use a URL that starts with postgresql://")
     query = {("ssl" if name == "sslmode" else name): value for name, value in parsed.query.items()}
     return parsed.set(drivername="postgresql+asyncpg", query=query)
 
@@ -361,7 +363,7 @@ def _lock(key: str, name: str) -> dict[str, int]:
 
 
 def _numbers(*parts: bytes) -> dict[str, int]:
-    """Name an advisory lock: two numbers made from its parts."""
+    """Return the two integers that identify an advisory lock: a hash of its parts."""
     hasher = hashlib.blake2b(digest_size=8, person=b"kompakt lock")
     for part in parts:
         hasher.update(len(part).to_bytes(8, "big") + part)
@@ -377,19 +379,19 @@ def _state(error: BaseException | None) -> str:
 
 
 def explained(place: str, error: BaseException) -> StoreError:
-    """Say what an error of PostgreSQL, or of the way to it, means."""
+    """Translate an error of PostgreSQL or of the connection."""
     state = _state(error)
     if state.startswith("XX0") and state != "XX000":
-        return StoreDamaged(f"{place}: the server found its files damaged; restore them from a backup")
+        return StoreDamaged(f"{place}: the server reports damaged files; restore them from a backup")
     if state == "42P01":
         return StoreDamaged(f"{place}: a table of the store is missing; restore it from a backup")
     if state.startswith("23"):
-        return Conflict(f"{place}: a row, event or reference of this batch is there already; nothing was written")
+        return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
     for begin in (state, state[:2]):
         if begin in _REASONS:
             return refused(place, _REASONS[begin])
     if state:
-        return refused(place, f"the server did not do what it was asked (SQLSTATE {state})")
+        return refused(place, f"the server refused a statement (SQLSTATE {state}); see its log")
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        return refused(place, f"cannot be reached ({type(error).__name__}); check the address and that it runs")
-    return refused(place, f"did not answer, or hung up ({type(error).__name__}); try again")
+        return refused(place, f"cannot be reached ({type(error).__name__}); check the URL and that the server runs")
+    return refused(place, f"did not answer, or closed the connection ({type(error).__name__}); retry")

@@ -1,12 +1,12 @@
-"""The records of many sessions in a SQL database; ``sqlite`` and ``postgres`` add what differs between the two.
+"""Records in a SQL database. ``sqlite`` and ``postgres`` add what differs between the two.
 
-A batch is one transaction of five to nine statements, none of which looks at more than what the batch itself writes, so
-the thousandth costs what the first did. The head is changed by a comparison: it must still count the rows and events
-that the writer saw. Every error of a driver becomes one of kompakt's; its own text is left out, since drivers quote the
-values of a statement.
+A batch is one transaction of five to nine statements. None of them reads more than the batch writes, so the cost does
+not grow with the session. The head is updated by compare-and-swap: it must still count the rows and events that the
+writer read. Driver errors become kompakt errors without the driver's text, because drivers quote the values of a
+statement.
 
-Order of locks, where the database has any: batch, lock row, head, blobs of the tenant, notes by name. Deleting takes
-them in the same order, so neither can wait for the other in a circle.
+Database locks are taken in the order batch, lock row, head, blobs of the tenant, notes by name. Deleting uses the same
+order, so commits and deletions cannot deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Executable, Table, bindparam, delete, exists, insert, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert as insert_unless_there
+from sqlalchemy.dialects.postgresql import insert as insert_or_ignore
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -56,97 +56,91 @@ _SWAP = (
 
 
 class SqlRecords(ABC):
-    """``Records`` over an engine of SQLAlchemy."""
+    """``Records`` on an engine of SQLAlchemy."""
 
-    _wrong: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
-    """What a driver raises."""
+    _errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
+    """Exceptions of the driver."""
 
     def __init__(self, engine: AsyncEngine, place: str) -> None:
         self.engine = engine
         self.place = place
-        """Where the store is, without user and password: for the texts of errors."""
+        """The URL without user and password, for error messages."""
 
-    # What differs between databases
+    # --- implemented by each database -----------------------------------------------------------------------------
 
     @abstractmethod
     def _connection(self, *, write: bool) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Open a connection: in a transaction when it is going to write."""
+        """Open a connection, with a transaction if ``write``."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> StoreError:
-        """Say what an error of the driver means."""
+        """Translate an error of the driver."""
 
     @abstractmethod
     async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
-        """Write what the index is to know of some rows."""
+        """Index the words of rows."""
 
     @abstractmethod
     async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
-        """Remove what the index knows of some sessions; the words themselves are still there."""
+        """Remove sessions from the index; called before their words are deleted."""
 
     @abstractmethod
     async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
-        """Look words up in the index of a session."""
+        """Search the index of a session."""
 
     @abstractmethod
     async def _keep_blobs(self, connection: AsyncConnection, tenants: list[bytes], *, alone: bool) -> None:
-        """Until the transaction ends, let nobody remove blobs of tenants; ``alone``: nor use them anew."""
+        """Keep others from deleting blobs of tenants until the transaction ends; ``alone``: also from using them."""
 
     @abstractmethod
     async def _lock_heads(self, connection: AsyncConnection, keys: list[str]) -> list[bytes]:
-        """Let nobody write to sessions until the transaction ends; return their tenants."""
+        """Lock sessions against writers until the transaction ends; return their tenants."""
 
     @abstractmethod
     async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
-        """Read notes by a shorter way than the engine's; ``None`` when it is closed at the moment, or too narrow."""
+        """Read notes without the engine's pool; ``None`` if that is not possible now."""
 
     @abstractmethod
     async def scrub(self) -> None:
-        """Make sure that what was deleted is no longer anywhere in the store's own files."""
+        """See ``Records.scrub``."""
 
     @abstractmethod
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it."""
+        """See ``Records.acquire``."""
 
     @abstractmethod
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
+        """See ``Records.renew``."""
 
     @abstractmethod
     async def release(self, key: str, fence: Fence) -> None:
-        """Give a lock back; one that was lost is left alone."""
+        """See ``Records.release``."""
 
-    # What does not
+    # --- shared ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def explaining(self) -> AsyncGenerator[None]:
-        """Turn what goes wrong with the database into an error of kompakt's."""
+        """Translate driver errors into kompakt errors."""
         try:
             yield
-        except self._wrong as error:
+        except self._errors as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             raise self._explained(cause) from None
 
     @asynccontextmanager
     async def _using(self, *, write: bool = False) -> AsyncGenerator[AsyncConnection]:
-        """Open a connection, with its errors explained."""
+        """Open a connection whose errors are translated."""
         async with self.explaining(), self._connection(write=write) as connection:
             yield connection
 
     async def close(self) -> None:
-        """Let go of connections and files; may be called twice."""
         await self.engine.dispose()
 
     async def head(self, key: str) -> Head | None:
-        """Return a session as it is now; ``None`` when there is none."""
         found = await self._all(select(HEADS).where(HEADS.c.key.in_(storable([key]))))
         return self._head(found[0]) if found else None
 
     async def heads(self, tenant: str, *, after: str = "", limit: int = 100, strict: bool = False) -> list[Head]:
-        """List sessions of a tenant in the order of their keys, those after the key ``after``.
-
-        A session whose head is damaged is skipped and logged; with ``strict`` it raises ``StoreDamaged``.
-        """
         start = cleaned(after.partition("\0")[0])
         while True:
             of = select(HEADS).where(HEADS.c.tenant == as_bytes(tenant), HEADS.c.key > start)
@@ -160,7 +154,7 @@ class SqlRecords(ABC):
             start = last
 
     def _listed(self, found: dict[str, Any], start: str, strict: bool) -> Head | None:
-        """Read a head of a page; ``None`` when it is damaged."""
+        """Decode a head of a page; ``None`` if it is damaged."""
         try:
             head = self._head(found)
             if head.key <= start:
@@ -168,55 +162,43 @@ class SqlRecords(ABC):
         except StoreDamaged as error:
             if strict:
                 raise
-            _log.warning("a damaged session is left out of a list: %s", error)
+            _log.warning("damaged session skipped in a list: %s", error)
             return None
         return head
 
     async def rows(self, key: str, *, after: int = 0, upto: int, limit: int) -> list[StoredRow]:
-        """Return rows with ``after < seq <= upto`` in order, at most ``limit`` of them, ``words`` left empty."""
         of = select(ROWS).where(ROWS.c.key == key, ROWS.c.seq > after, ROWS.c.seq <= min(upto, LARGEST))
         return [self._row(found) for found in await self._all(of.order_by(ROWS.c.seq).limit(limit))]
 
     async def rows_at(self, key: str, seqs: Collection[int]) -> list[StoredRow]:
-        """Return the rows of these numbers that exist, in order."""
         some = sorted({seq for seq in seqs if 0 < seq <= LARGEST})
         of = select(ROWS).where(ROWS.c.key == key).order_by(ROWS.c.seq)
         pages = [await self._all(of.where(ROWS.c.seq.in_(part))) for part in chunks(some)]
         return [self._row(found) for page in pages for found in page]
 
     async def turn_seqs(self, key: str, turn: int) -> list[int]:
-        """Return the numbers of a turn's rows, in order; after a revert a turn can be there twice."""
         of = select(ROWS.c.seq).where(ROWS.c.key == key, ROWS.c.turn == turn).order_by(ROWS.c.seq)
         return [found["seq"] for found in await self._all(of)]
 
     async def named(self, key: str, names: Collection[str]) -> dict[str, int]:
-        """Return which of these references are taken, with their rows' numbers."""
         of = select(ROWS.c.name, ROWS.c.seq).where(ROWS.c.key == key)
         pages = [await self._all(of.where(ROWS.c.name.in_(part))) for part in chunks(storable(names))]
         return {found["name"]: found["seq"] for page in pages for found in page}
 
     async def events(self, key: str, *, after: int = 0) -> list[StoredEvent]:
-        """Return the events behind a number, in order."""
         of = select(EVENTS).where(EVENTS.c.key == key, EVENTS.c.number > after).order_by(EVENTS.c.number)
         return [self._event(found) for found in await self._all(of)]
 
     async def blobs(self, tenant: str, hashes: Collection[str]) -> dict[str, bytes]:
-        """Return the blobs of these hashes that exist."""
         of = select(BLOBS.c.hash, BLOBS.c.data).where(BLOBS.c.tenant == as_bytes(tenant))
         pages = [await self._all(of.where(BLOBS.c.hash.in_(part))) for part in chunks(storable(hashes))]
         return {found["hash"]: self._blob(found) for page in pages for found in page}
 
     async def search(self, key: str, words: Sequence[str], *, limit: int) -> list[int] | None:
-        """Return the numbers of rows with any of these words, best first."""
         async with self._using() as connection:
             return await self._found(connection, key, " ".join(words), limit)
 
     async def commit(self, batch: Batch, *, seen: Head | None, fence: Fence | None = None) -> bool:
-        """Write a batch in one transaction; false when the session has a batch of this id, which then changes nothing.
-
-        Raises:
-            Conflict: the session has other rows or events than ``seen`` says, or the fence was taken over.
-        """
         head = batch.head
         async with self._using(write=True) as connection:
             if not await self._add(connection, BATCHES, [{"key": head.key, "id": batch.id}]):
@@ -235,7 +217,6 @@ class SqlRecords(ABC):
         return True
 
     async def note(self, tenant: str, key: str, notes: Mapping[str, bytes]) -> None:
-        """Keep values under names of a tenant, in one transaction; a name that is there keeps its first value."""
         check_names(notes)
         if not notes:
             return
@@ -245,7 +226,6 @@ class SqlRecords(ABC):
             await self._add(connection, NOTES, values)
 
     async def notes(self, tenant: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the values of these names that exist."""
         asked, of = {as_bytes(name): name for name in names}, as_bytes(tenant)
         found: dict[str, bytes] = {}
         for part in chunks(asked):
@@ -255,23 +235,23 @@ class SqlRecords(ABC):
                 pairs = [(row["name"], row["data"]) for row in await self._all(where)]
             for name, data in pairs:
                 if not isinstance(data, bytes):
-                    raise StoreDamaged(f"{self.place}: note {asked[name]!r} is not what was written")
+                    raise StoreDamaged(
+                        f"{self.place}: note {asked[name]!r} is damaged; restore the store from a backup"
+                    )
                 found[asked[name]] = data
         return found
 
     async def forget(self, tenant: str) -> None:
-        """Remove all notes of a tenant."""
         async with self._using(write=True) as connection:
             await self._drop_notes(connection, NOTES.c.tenant == as_bytes(tenant))
 
     async def _drop_notes(self, connection: AsyncConnection, which: ColumnElement[bool]) -> None:
-        """Remove notes in the order of their names, so that two who remove the same never wait in a circle."""
+        """Delete notes in the order of their names, so that two deletions of the same notes cannot deadlock."""
         names = (NOTES.c.tenant, NOTES.c.name)
         gone = select(*names).where(which).order_by(*names).with_for_update()
         await connection.execute(delete(NOTES).where(tuple_(*names).in_(gone)))
 
     async def delete(self, keys: Iterable[str]) -> int:
-        """Remove sessions for good: rows, events, notes, index, locks, and blobs nobody else needs; return how many."""
         count = 0
         for part in chunks(storable(list(keys))):
             async with self._using(write=True) as connection:
@@ -292,30 +272,30 @@ class SqlRecords(ABC):
     async def _all(self, query: Executable) -> list[dict[str, Any]]:
         async with self._using() as connection:
             result = await connection.execute(query)
-        names = [f"{name}" for name in result.keys()]  # noqa: SIM118 - a result is no dict
+        names = [f"{name}" for name in result.keys()]  # noqa: SIM118 - a result is not a dict
         return [dict(zip(names, found, strict=True)) for found in result]
 
     async def _add(self, connection: AsyncConnection, table: Table, values: list[dict[str, Any]]) -> bool:
-        """Write what is not there yet; true when one row was to be written and was."""
-        result = await connection.execute(insert_unless_there(table).on_conflict_do_nothing(), values)
+        """Insert what does not exist yet; true if there was one row and it was inserted."""
+        result = await connection.execute(insert_or_ignore(table).on_conflict_do_nothing(), values)
         return result.rowcount == 1
 
     async def _check(self, connection: AsyncConnection, key: str, fence: Fence) -> None:
         held = select(LOCKS.c.fence).where(LOCKS.c.key == key, LOCKS.c.name == fence.name).with_for_update(read=True)
         if (await connection.execute(held)).scalar() != fence.number:
-            raise Conflict(f"session {key}: somebody else took the lock {fence.name!r} over; nothing was written")
+            raise Conflict(f"session {key}: the lock {fence.name!r} has a new holder; nothing was written")
 
     async def _swap(self, connection: AsyncConnection, head: Head, seen: Head | None) -> None:
         values = _values(head) | {"tenant": as_bytes(head.tenant)}
         if seen is None:
             if not await self._add(connection, HEADS, [values]):
-                raise Conflict(f"session {head.key}: somebody else began it; read it and try again")
+                raise Conflict(f"session {head.key}: another writer created it; read it and retry")
             return
         compared = {"of": head.key, "seen_rows": seen.rows, "seen_events": seen.events}
         if (await connection.execute(_SWAP, values | compared)).rowcount != 1:
             raise Conflict(
                 f"session {head.key} no longer has {seen.rows} rows and {seen.events} events: "
-                "somebody else wrote to it, or removed it; read it and try again"
+                "another writer changed or deleted it; read it and retry"
             )
 
     async def _write_blobs(self, connection: AsyncConnection, batch: Batch) -> None:
@@ -349,7 +329,7 @@ class SqlRecords(ABC):
 
     def _blob(self, found: dict[str, Any]) -> bytes:
         if not isinstance(found["data"], bytes):
-            raise StoreDamaged(f"{self.place}: blob {found['hash']} is not what was written")
+            raise StoreDamaged(f"{self.place}: blob {found['hash']} is damaged; restore the store from a backup")
         return found["data"]
 
     def _unpacked(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -365,13 +345,11 @@ class SqlRecords(ABC):
             raise self._damaged(values, what) from None
 
     def _damaged(self, found: dict[str, Any], what: str) -> StoreDamaged:
-        return StoreDamaged(
-            f"{self.place}: session {found['key']}: {what} is not what was written; restore it from a backup"
-        )
+        return StoreDamaged(f"{self.place}: session {found['key']}: {what} is damaged; restore the store from a backup")
 
 
 def refused(place: str, why: str) -> StoreUnavailable:
-    """Say that a store cannot be used, where, and why."""
+    """Return the error of a store that cannot be used."""
     return StoreUnavailable(f"{place}: {why}")
 
 

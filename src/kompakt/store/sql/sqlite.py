@@ -1,12 +1,12 @@
-"""Sessions in one SQLite file: nothing to install, many processes at once, safe against a kill at any moment.
+"""Sessions in one SQLite file: no server, many processes at once, safe if a process is killed at any moment.
 
-The file is in WAL mode with every commit synced, so readers never wait and what was acknowledged stays. There is one
-writer at a time: tasks of a process queue for a lock of their own, in order, and only the first of them asks SQLite,
-with ``BEGIN IMMEDIATE``, so a transaction never has to be upgraded half-way. Other processes are waited for up to
-``patience`` seconds. What is deleted is overwritten with zeros.
+The file is in WAL mode and every commit is synced, so readers never wait and an acknowledged commit survives. There is
+one writer at a time. Tasks of a process queue for an asyncio lock, in order, and only the first begins a transaction,
+with ``BEGIN IMMEDIATE``: a transaction that starts as a reader and is upgraded later can fail half-way. Writers wait up
+to ``patience`` seconds for other processes. Deleted data is overwritten with zeros.
 
-A commit costs one sync of the disk; a connection is a thread, and four of them serve any number of tasks. Notes are
-read without any of them; see ``sqlite_notes``.
+A commit costs one disk sync. A connection is a thread, and four of them serve any number of tasks. Notes are read
+without a thread; see ``_NoteReader``.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 NEEDS = (greenlet,)
-"""Imported here so that its lack is told before anything is opened."""
+"""Imported here so that a missing package is reported before anything is opened."""
 
 BARE = "kompakt_bare"
-"""The option of a connection that begins no transaction: each statement is its own."""
+"""Execution option of a connection without transactions: each statement is its own."""
 
 CONNECTIONS = 4
 
@@ -55,12 +55,12 @@ _FEW_NOTES = 50
 _FULL, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _CANTOPEN, _NOTADB, _CONSTRAINT = 13, 5, 6, 8, 10, 11, 14, 26, 19
 
 _REASONS = {
-    _FULL: "the disk is full; make room and try again, nothing of this call was written",
-    _BUSY: "other processes kept it busy for too long; try again",
-    _LOCKED: "other processes kept it busy for too long; try again",
-    _READONLY: "may not be written to; check the permissions of the file and of its directory",
-    _IOERR: "the disk reported an error on reading or writing; check it, and the room left on it",
-    _CANTOPEN: "cannot be opened; check that the directory exists and may be written to",
+    _FULL: "the disk is full, nothing of this call was written; free some space and retry",
+    _BUSY: "other processes kept it locked for too long; retry",
+    _LOCKED: "other processes kept it locked for too long; retry",
+    _READONLY: "is read-only; check the permissions of the file and of its directory",
+    _IOERR: "the disk reported an I/O error; check the disk and its free space",
+    _CANTOPEN: "cannot be opened; check that the directory exists and is writable",
 }
 
 _ACQUIRE = text(
@@ -71,7 +71,7 @@ _ACQUIRE = text(
 _RENEW = text("UPDATE kompakt_locks SET expires = :until WHERE key = :key AND name = :name AND fence = :fence")
 _HELD = text("SELECT fence, expires FROM kompakt_locks WHERE key = :key AND name = :name AND expires > 0")
 _MAX_LEASES = 10_000
-"""Leases of others that a store remembers; a forgotten one is observed anew."""
+"""Maximum number of observed leases; a dropped one is observed again."""
 _SEARCH = text(
     "SELECT w.seq FROM kompakt_index JOIN kompakt_words AS w ON w.id = kompakt_index.rowid"
     " WHERE kompakt_index MATCH :query AND w.key = :key ORDER BY rank, w.seq DESC LIMIT :limit"
@@ -84,17 +84,20 @@ def _text(data: bytes) -> str:
 
 
 class _Cursor(aiosqlite.Cursor):
-    """A cursor that crosses to the connection's thread once a statement, where the driver's own crosses four times."""
+    """A cursor that switches to the connection's thread once per statement; the driver's own switches four times.
+
+    It overrides private members of aiosqlite, so its version is pinned below 0.23.
+    """
 
     _rows: list[Any]
     _running = False
-    """True for good when a statement was cancelled: then only its thread knows when it ended."""
+    """Stays true after a statement was cancelled, because only its thread knows when it ends."""
 
     async def __aenter__(self) -> _Cursor:
         return self
 
     async def _execute(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hand over a call that does not show its arguments: the driver writes what it is handed to its log."""
+        """Wrap the call so that the driver, which logs what it runs, does not log the arguments."""
         return await super()._execute(lambda: fn(*args, **kwargs))
 
     async def execute(self, sql: str, parameters: Any = ()) -> _Cursor:
@@ -125,10 +128,10 @@ class _Cursor(aiosqlite.Cursor):
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection to a file, with what SQLite keeps per connection set; only we begin transactions.
+    """A connection with kompakt's settings, which begins no transactions by itself.
 
-    It is rolled back before it is closed: SQLite keeps a closed connection, with its transaction, for as long as
-    anybody refers to one of its statements, and the error of a cancelled call does.
+    It is rolled back before it is closed. SQLite keeps a closed connection and its transaction alive while one of its
+    statements is referenced, and the exception of a cancelled call references one.
     """
 
     def __init__(self, path: Path, patience: float) -> None:
@@ -154,7 +157,7 @@ class _Connection(aiosqlite.Connection):
         return super().stop()
 
     async def ended(self) -> None:
-        """Wait for the thread of a connection that could not be made: it still wants to report to this loop."""
+        """Wait for the thread of a connection that failed to open; it still reports to this event loop."""
         await asyncio.to_thread(self._thread.join)
 
     def _end_transaction(self) -> None:
@@ -177,7 +180,7 @@ class _NoteReader:
         self._open: sqlite3.Connection | None = None
 
     async def read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]] | None:
-        """Return names and values of those that exist; ``None`` when the file is not ready for it."""
+        """Return the existing names with their values; ``None`` if the file is busy or the query fails."""
         found: list[tuple[bytes, Any]] = []
         for start in range(0, len(names), _FEW_NOTES):
             if start:
@@ -199,7 +202,7 @@ class _NoteReader:
         return self._open
 
     def close(self) -> None:
-        """Let go of the file; the next reading opens it again."""
+        """Close the file; the next read opens it again."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.close()
@@ -208,8 +211,8 @@ class _NoteReader:
 class SqliteRecords(SqlRecords):
     """Records in a SQLite file."""
 
-    _wrong = (*SqlRecords._wrong, UnicodeDecodeError)
-    """The driver raises the last one when an error quotes a damaged schema."""
+    _errors = (*SqlRecords._errors, UnicodeDecodeError)
+    """``UnicodeDecodeError`` occurs if SQLite's message quotes a damaged schema."""
 
     def __init__(self, engine: AsyncEngine, path: Path, patience: float) -> None:
         super().__init__(engine, f"sqlite:///{path}")
@@ -228,7 +231,6 @@ class SqliteRecords(SqlRecords):
             yield connection
 
     async def close(self) -> None:
-        """Let go of connections; may be called twice."""
         self._reader.close()
         await super().close()
 
@@ -271,14 +273,15 @@ class SqliteRecords(SqlRecords):
             until = time.monotonic() + self._patience
             while (await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))).one()[0]:
                 if time.monotonic() > until:
-                    raise refused(self.place, "is being read, so its log cannot be emptied; scrub it again later")
+                    raise refused(
+                        self.place, "is being read, so its write-ahead log cannot be truncated; scrub it again later"
+                    )
                 await asyncio.sleep(0.05)
 
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        """Try to take a lock for ``lease`` seconds; ``None`` when somebody else holds it.
+        """Try to take a lock; all callers of one lock name use the same lease.
 
-        All who take a lock of one name ask for the same lease. The number of the lock begins with the time in
-        milliseconds, so it grows even after the row was deleted with its session.
+        The fence number starts with the time in milliseconds, so it grows even if the row was deleted with its session.
         """
         async with self._using() as connection:
             if await self._holder(connection, key, name, lease) is not None:
@@ -286,14 +289,13 @@ class SqliteRecords(SqlRecords):
         async with self._using(write=True) as connection:
             if await self._holder(connection, key, name, lease) is not None:
                 return None
-            now = time.time()  # read inside the transaction: the wait for other writers must not eat the lease
+            now = time.time()  # inside the transaction, so that waiting for other writers does not use up the lease
             values = {"key": key, "name": name, "until": now + lease, "first": int(now * 1000)}
             number: int = (await connection.execute(_ACQUIRE, values)).scalar_one()
             self._leases.note(key, name, number, now + lease, lease)
         return Fence(name, number)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        """Hold a lock for ``lease`` seconds from now; false when it was lost."""
         async with self._using(write=True) as connection:
             if await self._holder(connection, key, fence.name, lease) != fence.number:
                 return False
@@ -303,12 +305,11 @@ class SqliteRecords(SqlRecords):
         return True
 
     async def release(self, key: str, fence: Fence) -> None:
-        """Give a lock back; one that was lost is left alone."""
         async with self._using(write=True) as connection:
             await connection.execute(_RENEW, {"key": key, "name": fence.name, "fence": fence.number, "until": 0.0})
 
     async def _holder(self, connection: AsyncConnection, key: str, name: str, lease: float) -> int | None:
-        """Return the number under which a lock is held now."""
+        """Return the fence number of a held lock."""
         row = (await connection.execute(_HELD, {"key": key, "name": name})).first()
         if row is None or self._leases.has_ended(key, name, row.fence, row.expires, lease):
             return None
@@ -316,27 +317,27 @@ class SqliteRecords(SqlRecords):
 
 
 class _Leases:
-    """Tells when leases end by a clock that nobody sets.
+    """Decides when leases end, by the monotonic clock.
 
-    A row states its end by the host's clock, which may be set back or forward. So the host's clock is read only once
-    for each state of a row: when a store writes it or first sees it. From then on the monotonic clock counts, and no
-    longer than the length of a lease. A holder that lives renews its row, which is another state.
+    A lock row contains its end in wall-clock time, which can be set forward or back. Therefore wall-clock time is used
+    only once per state of a row: when this store writes the row or first reads it. From then on the monotonic clock
+    counts, for at most the length of a lease. A living holder renews its row, which is a new state.
     """
 
     __slots__ = ("_ends",)
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, str], tuple[int, float, float]] = {}
-        """Fence and stated end of each lock, and when it ends by the monotonic clock."""
+        """Fence number and stored end of each lock, and its end by the monotonic clock."""
 
     def note(self, key: str, name: str, fence: int, stated: float, left: float) -> None:
-        """Note a state of a lock and the seconds that are left of it."""
+        """Remember a state of a lock and the seconds that remain."""
         if len(self._ends) >= _MAX_LEASES:
             self._ends.pop(next(iter(self._ends)))
         self._ends[key, name] = fence, stated, time.monotonic() + left
 
     def has_ended(self, key: str, name: str, fence: int, stated: float, lease: float) -> bool:
-        """Tell whether a lock in this state is free."""
+        """Return whether the lease of a lock in this state has ended."""
         known = self._ends.get((key, name))
         if known is None or known[:2] != (fence, stated):
             self.note(key, name, fence, stated, min(max(stated - time.time(), 0.0), lease))
@@ -344,21 +345,21 @@ class _Leases:
 
 
 async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> SqlRecords:
-    """Open a store in a SQLite file, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; made when not there.
+    """Open a SQLite file, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; it is created if missing.
 
-    ``patience`` is how long, in seconds, other processes that write are waited for.
+    ``patience`` is how many seconds to wait for other processes that write.
 
     Raises:
-        StoreUnavailable: the file cannot be opened or made.
+        StoreUnavailable: the file cannot be opened or created.
         StoreDamaged: it is not a database.
-        StoreVersion: a newer kompakt made it.
+        StoreVersion: a newer kompakt wrote it.
     """
     path = _path(path_or_url)
     place = f"sqlite:///{path}"
     if path.is_dir():
         raise refused(place, "is a directory; name a file in it")
     if not path.parent.is_dir():
-        raise refused(place, f"there is no directory {str(path.parent)!r}; make it first")
+        raise refused(place, f"there is no directory {str(path.parent)!r}; create it first")
     _create_private(path)
 
     async def connect() -> aiosqlite.Connection:
@@ -385,22 +386,22 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
 
 
 def _create_private(path: Path) -> None:
-    """Create the file for its owner alone; SQLite gives the files beside it (``-wal``, ``-shm``) the same mode."""
-    with suppress(OSError):  # it exists and keeps its mode, or SQLite says why it cannot be created
+    """Create the file readable by its owner only; SQLite uses the same mode for the ``-wal`` and ``-shm`` files."""
+    with suppress(OSError):  # it exists and keeps its mode, or SQLite reports why it cannot be created
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 async def _ready(records: SqliteRecords) -> None:
-    """Set the mode that stays with the file, and bring its tables up to date."""
+    """Switch the file to WAL mode, which is persistent, and migrate its tables."""
     async with records.explaining():
         async with records.engine.execution_options(**{BARE: True}).connect() as connection:
             if (await connection.execute(text("PRAGMA journal_mode"))).scalar() != "wal":
-                await _log_ahead(connection)
+                await _enable_wal(connection)
         await migrate(records.engine)
 
 
-async def _log_ahead(connection: AsyncConnection) -> None:
-    """Switch to WAL; the one change that SQLite does not wait for others to allow."""
+async def _enable_wal(connection: AsyncConnection) -> None:
+    """Switch to WAL mode. SQLite does not wait for other connections here, so this retries."""
     for _ in range(100):
         try:
             if (await connection.execute(text("PRAGMA journal_mode=WAL"))).scalar() == "wal":
@@ -409,17 +410,17 @@ async def _log_ahead(connection: AsyncConnection) -> None:
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in (_BUSY, _LOCKED):
                 raise
         await asyncio.sleep(0.05)
-    raise StoreUnavailable("the file cannot be switched to write-ahead logging; is it on a network disk?")
+    raise StoreUnavailable("the file cannot be switched to WAL mode; move it from a network disk to a local one")
 
 
 def _path(path_or_url: str | Path) -> Path:
     given = str(path_or_url)
     if given.startswith("sqlite:"):
         if not given.startswith("sqlite:///"):
-            raise UsageError(f"{given!r}: a SQLite store is sqlite:///relative.db or sqlite:////absolute.db")
+            raise UsageError(f"{given!r} is not a SQLite URL; use sqlite:///relative.db or sqlite:////absolute.db")
         given = given.removeprefix("sqlite:///")
     if given in ("", ":memory:"):
-        raise UsageError("a SQLite store needs a file; for one that is never written down use memory:")
+        raise UsageError("a SQLite store needs a file; use memory: for a store without one")
     return Path(given)
 
 
@@ -430,15 +431,15 @@ def _begin(connection: Connection) -> None:
 
 
 def explained(place: str, error: BaseException) -> StoreError:
-    """Say what an error of SQLite means."""
+    """Translate an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (_CORRUPT, _NOTADB) or isinstance(error, UnicodeDecodeError):
         what = "is not a SQLite database" if code == _NOTADB else "is damaged"
         return StoreDamaged(f"{place}: the file {what}; restore it from a backup or name another")
     if code == _CONSTRAINT:
-        return Conflict(f"{place}: a row, event or reference of this batch is there already; nothing was written")
+        return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
     if code in _REASONS:
         return refused(place, _REASONS[code])
     if "no such" in str(error):
         return StoreDamaged(f"{place}: a table of the store is missing, or SQLite was built without FTS5")
-    return refused(place, f"SQLite did not do what it was asked ({type(error).__name__})")
+    return refused(place, f"SQLite refused a statement ({type(error).__name__})")

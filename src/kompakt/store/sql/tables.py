@@ -1,12 +1,12 @@
-"""The tables of a SQL store, and the words that its full-text index knows.
+"""The tables of a SQL store, and the terms of its full-text index.
 
-Ids of callers, tenants and names of notes are kept as bytes, since they may hold what no text column takes: a zero,
-half of a pair of surrogates. Whatever else is text is written by kompakt itself, and what is merely asked for is
-dropped when no column could hold it.
+Session ids, tenants and names of notes are stored as bytes, because they may contain what text columns reject: zero
+characters and lone surrogates. All other text is written by kompakt. Values in a query that no column could hold are
+dropped, since they cannot match.
 
-A word is indexed as a name made from the session and the word. A search therefore touches only what its own session
-wrote, however many sessions there are, and what is asked for can never be read as an operator of a query language. The
-session's part comes first, so that the index keeps what one session wrote together.
+A word is indexed as a term made from the session key and a hash of the word. A search therefore reads only entries of
+its own session, however many sessions there are, and no query text can be parsed as an operator. The key comes first in
+a term, so that the entries of one session are adjacent in the index.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TypeVar
 from sqlalchemy import BigInteger, Boolean, Column, Double, LargeBinary, MetaData, Table, Text
 
 CHUNK = 500
-"""Values bound to one statement at most: servers allow some thousands."""
+"""Maximum number of values bound to one statement; databases allow a few thousand."""
 
 LARGEST = 2**63 - 1
-"""The largest number a column holds."""
+"""The largest integer that a column holds."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -74,34 +74,34 @@ NOTES = Table(
 )  # fmt: skip
 
 NAMES = [table.name for table in _metadata.sorted_tables]
-"""Every table that holds something of a session."""
+"""All tables with data of sessions."""
 
 _Value = TypeVar("_Value")
 
 
 def chunks(values: Iterable[_Value]) -> Iterator[list[_Value]]:
-    """Cut values into lists that one statement can take."""
+    """Split values into lists that fit into one statement."""
     listed = list(values)
     return (listed[at : at + CHUNK] for at in range(0, len(listed), CHUNK))
 
 
 def as_bytes(text: str) -> bytes:
-    """Write a text that may hold anything as bytes."""
+    """Encode a text that may contain lone surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def storable(texts: Collection[str]) -> list[str]:
-    """Return those of some texts, each once and in order, that a text column could hold."""
+    """Return the distinct texts that a text column can hold, sorted."""
     return sorted(text for text in set(texts) if cleaned(text) == text)
 
 
 def cleaned(text: str) -> str:
-    """Return a text for a text column: what no such column takes becomes a space or a question mark."""
+    """Replace characters that text columns reject by a space or a question mark."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def index_names(key: str, text: str) -> list[str]:
-    """Return what the words of a text are called in the index of a session, in order."""
+    """Return the index terms of the words of a text, in order."""
     known: dict[str, str] = {}
     names: list[str] = []
     salt = key.encode()[:64]
