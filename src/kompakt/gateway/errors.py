@@ -12,38 +12,11 @@ import msgspec
 from starlette.responses import Response
 
 from kompakt.gateway.http.outcomes import OUTCOME_HEADER
+from kompakt.wire.registry import WIRES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 MAX_MESSAGE = 1_000
 """Characters of a message."""
-
-_ANTHROPIC = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-_GEMINI = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    408: "DEADLINE_EXCEEDED",
-    413: "INVALID_ARGUMENT",
-    415: "INVALID_ARGUMENT",
-    429: "RESOURCE_EXHAUSTED",
-    431: "INVALID_ARGUMENT",
-    502: "UNAVAILABLE",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
-_OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class GatewayError(Exception):
@@ -71,14 +44,7 @@ def error_response(
 
 def error_body(format: str | None, status: int, message: str, *, code: str) -> dict[str, object]:
     """Return the body of an error in the format of a provider; ``None`` gives OpenAI's."""
-    if format == "anthropic":
-        kind = _ANTHROPIC.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": message}}
-    if format == "gemini":
-        state = _GEMINI.get(status) or ("INTERNAL" if status >= 500 else "FAILED_PRECONDITION")
-        return {"error": {"code": status, "message": message, "status": state}}
-    kind = _OPENAI.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return WIRES[format or "openai-chat"].error_body(status, message, code=code)
 
 
 def without_controls(text: str) -> str:

@@ -35,6 +35,12 @@ class RepairBody(Protocol):
     def __call__(self, history: History, messages: Sequence[Message]) -> tuple[JsonObject | None, list[Change]]: ...
 
 
+class BuildError(Protocol):
+    """Builds the body of an error response."""
+
+    def __call__(self, status: int, message: str, *, code: str) -> JsonObject: ...
+
+
 class DefineTool(Protocol):
     """Builds one entry of a request's ``tools``."""
 
@@ -99,6 +105,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     define_tool: DefineTool
     system_fields: Callable[[str], JsonObject]
     """Builds the body fields that carry a system prompt; empty where the prompt is a message."""
+    error_body: BuildError
+    """Builds an error response as the provider's SDK expects it."""
     manual_thinking: Callable[[JsonObject | None], bool] = _no_manual_thinking
     """Whether a request enables thinking with a fixed budget, so an open turn must keep its thinking blocks."""
     read_usage: Callable[[Mapping[str, object]], Usage]

@@ -59,6 +59,26 @@ def _iterations(usage: Mapping[str, object]) -> list[Mapping[str, object]]:
     return [cast("Mapping[str, object]", entry) for entry in items if isinstance(entry, Mapping)]
 
 
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""https://docs.claude.com/en/api/errors"""
+
+
+def _error_body(status: int, message: str, *, code: str) -> JsonObject:
+    del code
+    kind = _ERROR_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
 WIRE = Wire(
     format=messages.FORMAT,
     messages_key="messages",
@@ -85,6 +105,7 @@ WIRE = Wire(
     repair_body=repair.repair_body,
     define_tool=_define_tool,
     system_fields=lambda text: {"system": text},
+    error_body=_error_body,
     manual_thinking=enables_thinking,
     read_usage=_read_usage,
     read_billed_usage=_read_billed_usage,

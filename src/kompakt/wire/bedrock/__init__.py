@@ -28,6 +28,11 @@ def _read_usage(usage: Mapping[str, object]) -> Usage:
     )
 
 
+def _error_body(status: int, message: str, *, code: str) -> JsonObject:
+    del status, code  # AWS names the error type in a header
+    return {"message": message}
+
+
 WIRE = Wire(
     format=messages.FORMAT,
     messages_key="messages",
@@ -49,6 +54,7 @@ WIRE = Wire(
     repair_body=rules.repair_body,
     define_tool=_define_tool,
     system_fields=lambda text: {"system": [{"text": text}]},
+    error_body=_error_body,
     manual_thinking=rules.manual_thinking,
     read_usage=_read_usage,
 )

@@ -30,6 +30,30 @@ def _read_usage(usage: Mapping[str, object]) -> Usage:
     )
 
 
+_ERROR_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    413: "INVALID_ARGUMENT",
+    415: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""https://ai.google.dev/gemini-api/docs/troubleshooting"""
+
+
+def _error_body(status: int, message: str, *, code: str) -> JsonObject:
+    del code
+    state = _ERROR_STATUSES.get(status) or ("INTERNAL" if status >= 500 else "FAILED_PRECONDITION")
+    return {"error": {"code": status, "message": message, "status": state}}
+
+
 WIRE = Wire(
     format=contents.FORMAT,
     messages_key="contents",
@@ -49,5 +73,6 @@ WIRE = Wire(
     repair=rules.repair,
     define_tool=_define_tool,
     system_fields=lambda text: {"systemInstruction": {"parts": [{"text": text}]}},
+    error_body=_error_body,
     read_usage=_read_usage,
 )

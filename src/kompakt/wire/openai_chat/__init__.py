@@ -35,6 +35,15 @@ def _read_usage(usage: Mapping[str, object]) -> Usage:
     )
 
 
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def error_body(status: int, message: str, *, code: str) -> JsonObject:
+    """Build an error response of OpenAI."""
+    kind = _ERROR_TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
 WIRE = Wire(
     format=messages.FORMAT,
     messages_key="messages",
@@ -59,5 +68,6 @@ WIRE = Wire(
     define_tool=_define_tool,
     system_fields=lambda text: {},
     manual_thinking=enables_thinking,  # LiteLLM and others pass it on to Claude
+    error_body=error_body,
     read_usage=_read_usage,
 )

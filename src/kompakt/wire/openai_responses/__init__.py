@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject
 from kompakt.wire.fields import first_count, usage_with_cache_inside
+from kompakt.wire.openai_chat import error_body
 from kompakt.wire.openai_responses import items, repair, rules
 from kompakt.wire.wire import Clues, Wire
 
@@ -49,5 +50,6 @@ WIRE = Wire(
     repair=repair.repair,
     define_tool=_define_tool,
     system_fields=lambda text: {"instructions": text},
+    error_body=error_body,
     read_usage=_read_usage,
 )
