@@ -14,6 +14,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ BLOCK = re.compile(r"^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^
 COMMAND = re.compile(r"^\$ kompakt ?(?P<arguments>[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.M)
 EXIT = re.compile(r"^# exit (\d+)$", re.M)
 PRINTED = re.compile(r"^[^\n#]*\bprint\([^\n]*\n# ([^\n]+)$", re.M)
+QUOTED_LOG = re.compile(r"^warning (.+)$", re.M)
 PATH = re.compile(r"`((?:[\w.-]+/)*(?:[\w-]+/|[\w-]+\.py))`")
 
 
@@ -115,6 +117,18 @@ def not_public(text: str) -> list[str]:
     return wrong
 
 
+@cache
+def log_templates() -> list[re.Pattern[str]]:
+    """Return patterns for all texts of the package that have logging placeholders."""
+    found = [
+        node.value
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"%[rsd]", node.value)
+    ]
+    return [re.compile(re.sub(r"%[rsd]", ".+?", re.escape(text))) for text in found]
+
+
 class TestPages:
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +170,12 @@ class TestPages:
             return
         found = PATH.findall(page.read_text())
         assert [path for path in found if not any((root / path).exists() for root in (ROOT, PACKAGE))] == []
+
+    def test_quoted_log_messages_exist(self) -> None:
+        """A line ``warning …`` in a page is a message of the package, with its placeholders filled in."""
+        quoted = [line for page in PAGES for line in QUOTED_LOG.findall(page.read_text())]
+        assert quoted
+        assert [line for line in quoted if not any(template.fullmatch(line) for template in log_templates())] == []
 
     def test_the_architecture_page_names_every_package(self) -> None:
         text = (ROOT / "docs" / "architecture.md").read_text()
