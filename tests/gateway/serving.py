@@ -29,6 +29,9 @@ ROOT = Path(__file__).parent.parent.parent
 WINDOW = 16_000
 NAMES = ("openai", "anthropic", "gemini")
 SECRET = "a-secret-of-the-tests-only"
+
+STORE_TIMEOUT = 30.0
+"""Seconds for a store read: on a busy machine no request may be served without the store by chance."""
 KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "tenant-b"}
 
 
@@ -44,6 +47,7 @@ def settings_for(upstream: str, store: str, **changes: Any) -> GatewayConfig:
         "upstreams": {name: Upstream(name=name, url=upstream) for name in NAMES},
         "context_window": WINDOW,
         "secret": SECRET,
+        "store_timeout": STORE_TIMEOUT,
     }
     return GatewayConfig(**(given | changes))
 
@@ -131,7 +135,8 @@ def replica(
     command += [*named, "--context-window", str(window), *flags]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    environment = {**os.environ, "PYTHONPATH": path, "KOMPAKT_SECRET": SECRET, **home, **more}
+    own = {"PYTHONPATH": path, "KOMPAKT_SECRET": SECRET, "KOMPAKT_STORE_TIMEOUT": str(STORE_TIMEOUT)}
+    environment = {**os.environ, **own, **home, **more}
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT)
     gate = Replica(f"http://127.0.0.1:{port}", store, process, log)

@@ -53,7 +53,7 @@ def test_branches_that_follow_one_another_at_once_are_all_kept(format: str, gate
     with ThreadPoolExecutor(6) as pool:
         branches = [[*shared, *one_round(format, 50 + at, f"a line before\n{word}")] for at, word in enumerate(words)]
         list(pool.map(lambda items: send(gate, format, items), branches))
-    wait_for(lambda: not missing(gate, "tenant-a", words), "all branches are stored", seconds=10)
+    wait_for(lambda: not missing(gate, "tenant-a", words), "all branches are stored")
 
 
 def test_the_session_that_an_answer_names_has_what_was_sent(gate: Gate) -> None:
@@ -69,7 +69,7 @@ def test_the_session_that_an_answer_names_has_what_was_sent(gate: Gate) -> None:
             answer = gate.get(f"/kompakt/sessions/{id}/recall", params={"q": word}, headers=headers)
             return answer.status_code == 200 and word in answer.json()["text"].partition("\n")[2]
 
-        wait_for(is_there, f"branch {at} is in session {id}", seconds=5)
+        wait_for(is_there, f"branch {at} is in session {id}")
 
 
 def test_the_same_name_of_two_tenants_is_two_sessions(gate: Gate) -> None:
@@ -82,8 +82,8 @@ def test_the_same_name_of_two_tenants_is_two_sessions(gate: Gate) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(both, range(8)))
-    wait_for(lambda: not missing(gate, "tenant-a", ours), "all of a is stored", seconds=10)
-    wait_for(lambda: not missing(gate, "tenant-b", theirs), "all of b is stored", seconds=10)
+    wait_for(lambda: not missing(gate, "tenant-a", ours), "all of a is stored")
+    wait_for(lambda: not missing(gate, "tenant-b", theirs), "all of b is stored")
     assert missing(gate, "tenant-b", ours) == set(ours) and missing(gate, "tenant-a", theirs) == set(theirs)
 
 
@@ -126,4 +126,4 @@ def test_what_is_stored_is_what_was_sent(gate: Gate) -> None:
         kept = found["messages"] if isinstance(found, dict) else found
         return kept == items
 
-    wait_for(is_all, "all of it is stored", seconds=10)
+    wait_for(is_all, "all of it is stored")

@@ -191,18 +191,18 @@ def test_a_history_that_was_substituted_is_compacted_even_where_it_fits_now(
         assert len(set(sent)) == 1
 
 
-def test_a_store_that_is_locked_by_somebody_else_holds_nobody_up(tmp_path: Path) -> None:
+def test_requests_are_served_while_another_process_locks_the_store(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
-    with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{path}") as gate:
+    with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{path}", store_timeout=0.2) as gate:
         assert ask(gate, "anthropic", 4, "locked").status_code == 200
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         try:
-            began = time.monotonic()
             for rounds in (4, 40, 42):
-                assert ask(gate, "anthropic", rounds, "locked").status_code == 200
+                answer = ask(gate, "anthropic", rounds, "locked")
+                assert answer.status_code == 200
+            assert answer.headers["x-kompakt-degraded"] == "store-unavailable"
             fits(upstream, "anthropic")
-            assert time.monotonic() - began < 25
         finally:
             other.execute("ROLLBACK")
             other.close()

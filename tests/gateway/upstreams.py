@@ -181,7 +181,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def wait_for(done: Callable[[], bool], what: str, *, seconds: float = 20) -> None:
+def wait_for(done: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
     """Wait until something holds.
 
     Raises:

@@ -109,7 +109,9 @@ class Gateway:
         try:
             self._has_own_secret = bool(self.settings.secret)
             adoption = None if self.settings.secret else await self._take_secret()
-            self.storage = GatewayStorage(self.store, self.metrics, on_loss=self._on_loss)
+            self.storage = GatewayStorage(
+                self.store, self.metrics, on_loss=self._on_loss, timeout=self.settings.store_timeout
+            )
             self.registry = TenantRegistry(self.store, self.metrics)
             async with _client(self.settings, self._transport) as self.client:
                 self.handler = self._make(self)

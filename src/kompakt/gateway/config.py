@@ -27,7 +27,7 @@ OFFICIAL = {
 }
 """Where requests go when no upstream is named."""
 
-FIXED = ("host", "port", "store", "key_file", "secret", "max_header")
+FIXED = ("host", "port", "store", "store_timeout", "key_file", "secret", "max_header")
 """What a running gateway cannot change: sockets and files are open, and another secret would make other tenants."""
 
 _RESERVED = frozenset(["v1", "v1beta", "kompakt", "healthz", "readyz", "metrics", "inspect"])
@@ -134,6 +134,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     upstream_timeout: Seconds = 600.0
     """Seconds without a byte from the provider."""
     connect_timeout: Seconds = 10.0
+    store_timeout: Seconds = 3.0
+    """Seconds for a store read; then the request is served without the store. Writes of originals get longer."""
     max_concurrency: Count = 1_000
     max_per_tenant: Count | None = None
     drain: Annotated[float, Meta(ge=0)] = 30.0

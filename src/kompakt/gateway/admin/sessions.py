@@ -27,7 +27,7 @@ from kompakt.gateway.admin.previews import preview
 from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots import budget as planning
-from kompakt.gateway.pivots.lookup import Undo, undo_name
+from kompakt.gateway.pivots.lookup import UndoneNote, undo_name
 from kompakt.gateway.request.labels import Label, label_name
 from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.storage import Owner
@@ -201,7 +201,7 @@ class SessionsApi:
         if not live:
             raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
-        undo = Undo() if before is None else Undo(before=before.id, covers=before.tip)
+        undo = UndoneNote() if before is None else UndoneNote(before=before.id, covers=before.tip)
         note = {undo_name(newest.id): encode_note(undo, self.gateway.storage.value_codec)}
         await self.gateway.storage.write_notes(Owner(place.store.tenant, ""), session.id, note)
         await session.undo(newest.id)

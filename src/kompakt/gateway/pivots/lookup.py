@@ -112,7 +112,7 @@ def covered_items(chain: HashChain, found: PivotMatch | None) -> int:
     return chain.lead if found is None else found.at
 
 
-class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
+class UndoneNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Marks a pivot as undone. The field names are stored."""
 
     before: str = ""

@@ -24,7 +24,7 @@ from kompakt.gateway.pivots.lookup import (
     PivotCache,
     PivotMatch,
     RenderedPivot,
-    Undo,
+    UndoneNote,
     covered_items,
     deepest,
     pivot_name,
@@ -51,8 +51,8 @@ MAX_BRANCHES = 10_000
 STORE_TIMEOUT = 3.0
 """Seconds for a store read; then the request is served without the store."""
 
-WRITE_TIMEOUT = 8.0
-"""Seconds for a write of originals. Longer, because many replicas may write at once and a pivot depends on it."""
+WRITE_FACTOR = 2.5
+"""Factor of the timeout for a write of originals: many replicas may write at once, and a pivot depends on it."""
 
 _RETRY_AFTER = 2.0
 """Seconds in which an unavailable store is not called again."""
@@ -137,7 +137,6 @@ class GatewayStorage:
         *,
         on_loss: Callable[[], object] = lambda: None,
         timeout: float = STORE_TIMEOUT,
-        write_timeout: float = WRITE_TIMEOUT,
     ) -> None:
         self.records = store.records
         self.value_codec = store.value_codec
@@ -145,7 +144,7 @@ class GatewayStorage:
         self._metrics = metrics
         self._on_loss = on_loss
         """Called when data disappeared from the store."""
-        self._timeout, self._write_timeout = timeout, max(timeout, write_timeout)
+        self._timeout, self._write_timeout = timeout, WRITE_FACTOR * timeout
         self.losses = 0
         """How often data disappeared from the store; other caches of stored data are cleared when it changes."""
         self._cache = PivotCache()
@@ -200,14 +199,14 @@ class GatewayStorage:
                 note = (await self.read_notes(owner, [name])).get(name)
                 if note is None:
                     break
-                undo = decode_note(note, self.value_codec, Undo)
+                undo = decode_note(note, self.value_codec, UndoneNote)
                 found = await self._before(owner, chain, undo) if undo.covers < found.at else None
             except StoreError as error:
                 self.store_failed(error)
                 break
         return match if found is match.found else msgspec.structs.replace(match, found=found, undone=True)
 
-    async def _before(self, owner: Owner, chain: HashChain, undo: Undo) -> PivotMatch | None:
+    async def _before(self, owner: Owner, chain: HashChain, undo: UndoneNote) -> PivotMatch | None:
         """Find the pivot before one that was undone."""
         if undo.covers <= chain.lead:
             return None
