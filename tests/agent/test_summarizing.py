@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.summarizer_client import FORMATS, RULE, WORK, Client, Script, count, fault_of, material, summarize
 from tests.histories.messages import assistant, malformed, result, system, tool, user
-from tests.session.making import fresh, turns
+from tests.session.builders import fresh, turns
 
 import kompakt
 from kompakt import api

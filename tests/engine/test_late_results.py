@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.engine.sessions import exact, rounds, run, texts
 from tests.histories.messages import assistant, call, result, tool, user
-from tests.session.making import fresh
-from tests.session.making import run as run_async
+from tests.session.builders import fresh
+from tests.session.builders import run as run_async
 
 import kompakt
 from kompakt.engine.context.context import Context

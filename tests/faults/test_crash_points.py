@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.contract.places import STORES, Place
 from tests.faults.crashing import CRASHES, DROPS, Crash, Crashing, Mode, cloned, session_of
-from tests.session.making import answered, asked, called, said, turns
+from tests.session.builders import answered, asked, called, said, turns
 
 from kompakt.errors import StoreUnavailable, UsageError
 from kompakt.session import session as sessions

@@ -17,7 +17,7 @@ from tests.contract import postgres, redis
 from tests.contract.places import STORES, Place
 from tests.faults.crashing import session_of
 from tests.faults.writing import turn_of
-from tests.session.making import asked
+from tests.session.builders import asked
 
 from kompakt.errors import KompaktError, StoreDamaged, StoreUnavailable, StoreVersion
 from kompakt.session.session import Session

@@ -15,7 +15,7 @@ from tests.contract.places import STORES, Place
 from tests.contract.redis import Server
 from tests.faults.crashing import session_of
 from tests.faults.test_faults import damage
-from tests.session.making import asked, turns
+from tests.session.builders import asked, turns
 
 from kompakt.errors import KompaktError
 from kompakt.session.store import Store, open_store

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.session.making import answered, asked, called, said
+from tests.session.builders import answered, asked, called, said
 
 from kompakt.session import lock
 from kompakt.session.session import Session

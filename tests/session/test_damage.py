@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.session.making import run, turns
+from tests.session.builders import run, turns
 from typer.testing import CliRunner
 
 from kompakt.cli import app

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tests.histories import bodies, plain
-from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
+from tests.session.builders import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
 
 import kompakt
 from kompakt.engine.compaction.compact import Outcome
@@ -66,7 +66,7 @@ def listed(format: str) -> st.SearchStrategy[dict[str, Any]]:
     return histories(format).filter(lambda body: not isinstance(body.get("input"), str))
 
 
-def test_a_plain_text_in_the_place_of_items() -> None:
+def test_a_text_instead_of_items_is_stored() -> None:
     """What was one text comes back as one."""
     body = {"model": "gpt-5.4", "input": "ok"}
 
@@ -79,10 +79,10 @@ def test_a_plain_text_in_the_place_of_items() -> None:
 
 
 @every_format
-class TestKept:
+class TestStored:
     @settings(max_examples=60)
     @given(data=st.data())
-    def test_comes_back_byte_for_byte(self, format: str, data: st.DataObject) -> None:
+    def test_export_is_byte_equal(self, format: str, data: st.DataObject) -> None:
         """Export, projection and references are those of the payload, however it was cut into batches and pages."""
         body = data.draw(listed(format))
         batches = data.draw(st.composite(cut)(items_of(format, body)))
@@ -111,7 +111,7 @@ class TestKept:
 
     @settings(max_examples=40)
     @given(data=st.data())
-    def test_saving_again_adds_what_is_new(self, format: str, data: st.DataObject) -> None:
+    def test_saving_again_appends_only_new_messages(self, format: str, data: st.DataObject) -> None:
         """The same history, a longer one, a shorter one: nothing is doubled, nothing is lost."""
         body = data.draw(listed(format))
         items = items_of(format, body)
@@ -133,10 +133,10 @@ class TestKept:
 
 
 @every_format
-class TestCompacted:
+class TestCompaction:
     @settings(max_examples=60)
     @given(data=st.data())
-    def test_is_what_it_would_be_live(self, format: str, data: st.DataObject) -> None:
+    def test_a_stored_compaction_equals_one_in_memory(self, format: str, data: st.DataObject) -> None:
         """Valid, within budget, as the live context shows it, the same for who opens it again, undone without trace."""
         body = data.draw(listed(format))
         budget = max(1, int(total(format, body) * data.draw(st.floats(0.1, 1.1))))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.session.making import fresh, run
+from tests.session.builders import fresh, run
 
 import kompakt
 from kompakt.session import reader, session
@@ -59,7 +59,7 @@ def straddled(items: list[Item], at: int) -> bool:
 
 @settings(max_examples=120)
 @given(items=interleaved(), size=st.integers(1, 6))
-def test_nothing_comes_between(items: list[Item], size: int) -> None:
+def test_no_message_separates_a_late_result_from_its_call(items: list[Item], size: int) -> None:
     """Pages end where nothing is torn; all is read; a turn is gone back to only where that tears nothing."""
 
     async def work() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.session.making import answered, asked, called, fresh, run, said, text, turn, turns
+from tests.session.builders import answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
 from kompakt.engine.pivot.summarizer import Material
@@ -49,7 +49,7 @@ class Telling:
 
 
 class TestRequests:
-    def test_a_request_survives_and_is_carried_out(self) -> None:
+    def test_a_request_survives_and_is_answered(self) -> None:
         """Who opens the session next finds the request, carries it out, and nobody does it again."""
 
         async def work() -> None:
@@ -66,7 +66,7 @@ class TestRequests:
 
         run(work())
 
-    def test_only_an_automatic_one_asks_to_go_on(self) -> None:
+    def test_only_an_automatic_compaction_adds_a_resume_message(self) -> None:
         """The message is seen by the model, once, and is none of the conversation."""
 
         async def work() -> None:
@@ -82,7 +82,7 @@ class TestRequests:
 
         run(work())
 
-    def test_nobody_speaks_between_a_call_and_its_result(self) -> None:
+    def test_no_resume_message_between_a_call_and_its_result(self) -> None:
         """Amid a step the agent goes on by itself: the result follows its call."""
 
         async def work() -> None:
@@ -96,7 +96,7 @@ class TestRequests:
 
         run(work())
 
-    def test_not_due_nothing_done(self) -> None:
+    def test_within_budget_nothing_changes(self) -> None:
         """Within budget a compaction changes nothing, not even a number."""
 
         async def work() -> None:
@@ -109,11 +109,11 @@ class TestRequests:
         run(work())
 
 
-class TestSummariser:
+class TestSummarizer:
     @pytest.mark.parametrize(
         "answer", [ValueError("no answer"), "", "too long " * 5000], ids=["raises", "empty", "long"]
     )
-    def test_one_that_fails_leaves_the_ledger_to_speak(self, answer: str | Exception) -> None:
+    def test_a_failing_summarizer_leaves_the_ledger(self, answer: str | Exception) -> None:
         """Asked three times, each failure is recorded, and what code knows is told."""
 
         async def work() -> None:
@@ -130,7 +130,7 @@ class TestSummariser:
 
         run(work())
 
-    def test_one_that_recovers_is_believed(self) -> None:
+    def test_a_retried_summary_is_used(self) -> None:
         """The second answer counts, the first is recorded."""
 
         async def work() -> None:
@@ -141,7 +141,7 @@ class TestSummariser:
 
         run(work())
 
-    def test_what_it_says_in_an_error_does_not_break_the_session(self) -> None:
+    def test_any_error_text_of_a_summarizer_is_stored_safely(self) -> None:
         """An error of any length is recorded in short."""
 
         async def work() -> None:
@@ -152,7 +152,7 @@ class TestSummariser:
 
         run(work())
 
-    def test_the_second_summary_folds_the_first(self) -> None:
+    def test_the_second_summary_includes_the_first(self) -> None:
         """The summariser gets its earlier words; facts of the first stretch are still told."""
 
         async def work() -> None:
@@ -180,7 +180,7 @@ async def told_in_full(session: Session) -> str:
 
 
 class TestFailures:
-    def test_what_cannot_fit_leaves_a_record_and_nothing_else(self) -> None:
+    def test_a_compaction_that_cannot_fit_records_only_the_failure(self) -> None:
         """The model sees what it saw; a budget that is large enough finds nothing to do."""
 
         async def work() -> None:
@@ -198,7 +198,7 @@ class TestFailures:
 
         run(work())
 
-    def test_what_was_asked_for_and_cannot_fit_waits_for_a_better_budget(self) -> None:
+    def test_a_manual_request_that_cannot_fit_stays_pending(self) -> None:
         """A request of a person's is not given up."""
 
         async def work() -> None:
@@ -226,9 +226,9 @@ class Slow:
         return "Slowly told."
 
 
-class TestFailuresAreTold:
+class TestFailureReports:
     @pytest.mark.parametrize("own", [False, True])
-    def test_they_reach_the_log_the_report_and_the_list(self, own: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failures_are_in_the_log_the_report_and_the_list(self, own: bool, caplog: pytest.LogCaptureFixture) -> None:
         """Whether the summarizer is the caller's or the policy's own, it is retried and every failure is told."""
         telling = Telling("", RuntimeError("no connection"), "All parts were looked at.")
         options: dict[str, Any] = {"summarizer": telling}
@@ -314,7 +314,7 @@ class TestCost:
 
         run(work())
 
-    def test_one_that_waits_for_a_summarizer_still_reads_once(self) -> None:
+    def test_a_compaction_with_a_summarizer_reads_once(self) -> None:
         """Its marker is durable before the wait: two commits, one read."""
 
         async def work() -> None:
@@ -329,8 +329,8 @@ class TestCost:
         run(work())
 
 
-class TestMeanwhile:
-    def test_what_is_appended_is_kept_and_shown(self) -> None:
+class TestConcurrency:
+    def test_messages_appended_during_a_compaction_are_shown(self) -> None:
         """Messages that come while the summariser thinks follow its summary."""
 
         async def work() -> None:
@@ -350,7 +350,7 @@ class TestMeanwhile:
 
         run(work())
 
-    def test_a_step_that_began_meanwhile_is_not_interrupted(self) -> None:
+    def test_a_step_that_began_during_a_compaction_is_not_interrupted(self) -> None:
         """A call that is appended while the summariser thinks keeps its result beside it."""
 
         async def work() -> None:
@@ -366,7 +366,7 @@ class TestMeanwhile:
 
         run(work())
 
-    def test_a_revert_makes_it_start_over(self) -> None:
+    def test_a_revert_during_a_compaction_restarts_it(self) -> None:
         """What was prepared for messages that are gone is not written."""
 
         async def work() -> None:
@@ -387,7 +387,7 @@ class TestMeanwhile:
 
         run(work())
 
-    def test_two_at_once_make_one(self) -> None:
+    def test_two_concurrent_compactions_make_one(self) -> None:
         """The second waits and uses what the first made."""
 
         async def work() -> None:
@@ -403,7 +403,7 @@ class TestMeanwhile:
 
         run(work())
 
-    def test_one_that_is_cancelled_leaves_the_request(self) -> None:
+    def test_a_cancelled_compaction_leaves_the_request(self) -> None:
         """The lock is free at once and the work can be finished."""
 
         async def work() -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 from tests.histories import plain
-from tests.session.making import FORMATS, asked, run, text, total, turn, turns
+from tests.session.builders import FORMATS, asked, run, text, total, turn, turns
 
 import kompakt
 from kompakt.errors import StoreDamaged
@@ -30,7 +30,7 @@ async def opened(
 
 class TestReopened:
     @pytest.mark.parametrize("format", FORMATS)
-    def test_everything_is_as_it_was_left(self, format: str, tmp_path: Path) -> None:
+    def test_a_reopened_session_is_unchanged(self, format: str, tmp_path: Path) -> None:
         """Messages, names, views, compactions, requests, pins: whoever looks."""
         body = plain.build(format, messages=40, mean_chars=700, parallel=2)
         budget = total(format, body) // 2
@@ -61,7 +61,7 @@ class TestReopened:
 
         run(work())
 
-    def test_a_turn_is_taken_back_and_said_otherwise(self, tmp_path: Path) -> None:
+    def test_a_turn_is_reverted_and_replaced(self, tmp_path: Path) -> None:
         """Revert, go on, compact, revert again: what is live is what was said last."""
 
         async def work() -> None:
@@ -87,7 +87,7 @@ class TestReopened:
 
         run(work())
 
-    def test_sealed_words_are_not_in_the_file(self, tmp_path: Path) -> None:
+    def test_encrypted_text_is_not_in_the_file(self, tmp_path: Path) -> None:
         """Neither while it is open nor after; another key reads nothing."""
 
         async def work() -> None:
@@ -103,7 +103,7 @@ class TestReopened:
 
         run(work())
 
-    def test_what_was_deleted_is_gone_from_the_file(self, tmp_path: Path) -> None:
+    def test_deleted_text_is_not_in_the_file(self, tmp_path: Path) -> None:
         """Not one byte of it stays."""
 
         async def work() -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.session.making import FORMATS, run, text
+from tests.session.builders import FORMATS, run, text
 
 import kompakt
 from kompakt.engine.context.context import Context
@@ -53,7 +53,7 @@ async def narrate(material: Material) -> str:
 
 class TestBeforeWrite:
     @pytest.mark.parametrize("summarizer", [None, narrate])
-    def test_a_summary_is_stored_with_what_stays(self, summarizer: Any) -> None:
+    def test_a_summary_is_stored_with_the_remaining_messages(self, summarizer: Any) -> None:
         """Excluded messages are not stored, but the summary that stands for them is; their references are listed."""
 
         async def work() -> None:
@@ -71,7 +71,7 @@ class TestBeforeWrite:
 
         run(work())
 
-    def test_the_next_summary_takes_the_earlier_one_along(self) -> None:
+    def test_the_next_summary_includes_the_earlier_one(self) -> None:
         """Several runs: each stored summary is there, and so is every request."""
 
         async def work() -> None:
@@ -85,7 +85,7 @@ class TestBeforeWrite:
         run(work())
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_what_is_stored_is_valid_in_every_format(self, format: str) -> None:
+    def test_stored_messages_are_valid_in_every_format(self, format: str) -> None:
         async def work() -> None:
             made, store = provider(before_write=Summarization(target=600), store_excluded=False)
             for start in (0, 8):
@@ -100,7 +100,7 @@ class TestBeforeWrite:
         run(work())
 
     @pytest.mark.parametrize("summarizer", [None, narrate])
-    def test_with_everything_stored_the_model_sees_the_summary(self, summarizer: Any) -> None:
+    def test_with_store_excluded_the_model_still_sees_the_summary(self, summarizer: Any) -> None:
         """All messages are stored; what the strategy excluded is told by its summary, and undo shows it again."""
 
         async def work() -> None:
@@ -119,7 +119,7 @@ class TestBeforeWrite:
 
         run(work())
 
-    def test_a_strategy_that_raises_is_undone_and_everything_is_stored(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_strategy_that_raises_changes_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         async def broken(context: Context) -> bool:
             context.exclude(context.droppable()[0], reason="half done")
             raise RuntimeError("no such thing")
@@ -149,7 +149,7 @@ class TestCompaction:
             run(work())
         assert "not compacted" in caplog.text
 
-    def test_nothing_to_store_is_no_error(self) -> None:
+    def test_a_run_without_messages_is_not_an_error(self) -> None:
         async def work() -> None:
             made, store = provider(budget=1_000, store_inputs=False, store_responses=False)
             await made.after_run(talk())
@@ -158,7 +158,7 @@ class TestCompaction:
         run(work())
 
     @pytest.mark.parametrize("tokenizer", [len, kompakt.Counter(count=len)])
-    def test_the_tokenizer_counts(self, tokenizer: Any) -> None:
+    def test_the_given_tokenizer_is_used(self, tokenizer: Any) -> None:
         """A session of about 4,000 tokens, or 14,000 characters, under a budget of 8,000."""
 
         async def work() -> None:
@@ -175,7 +175,7 @@ class TestCompaction:
 
         run(work())
 
-    def test_a_strategy_may_take_the_place_of_the_policy(self) -> None:
+    def test_a_strategy_instead_of_a_policy(self) -> None:
         """Given to the provider or to one call; with a budget, or with a target of its own."""
 
         async def work() -> None:

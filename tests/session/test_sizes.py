@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.histories import plain
 from tests.judges import FORMATS
-from tests.session.making import fresh, run, total
+from tests.session.builders import fresh, run, total
 
 import kompakt
 
@@ -27,7 +27,7 @@ def test_the_same_history_and_budget_give_the_same_size(format: str, policy: str
         assert once.changed and run(stored(body, budget)) == once.tokens_after
 
 
-def test_a_request_by_hand_compacts_what_is_there_now() -> None:
+def test_a_manual_request_compacts_the_current_messages() -> None:
     """A person who asks does not wait for the next time that it is due."""
 
     async def work() -> tuple[int, int]:

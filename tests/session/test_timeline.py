@@ -8,20 +8,20 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.session.making import fresh, run, turns
+from tests.session.builders import fresh, run, turns
 
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from kompakt.session.projection import mid_step
 from kompakt.session.timeline import (
     CompactionFailure,
     CompactionRecord,
-    Pin,
+    EditEvent,
+    PinEvent,
     RecordedEvent,
-    Revert,
+    RevertEvent,
     SessionEvent,
-    SummaryEdit,
     Timeline,
-    Undo,
+    UndoEvent,
 )
 from kompakt.store.memory import MemoryRecords
 
@@ -44,7 +44,7 @@ class TestTimeline:
     @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10))), st.integers(0, 30), st.integers(0, 40))
     def test_live_spans_are_the_live_rows(self, dead: list[tuple[int, int]], after: int, upto: int) -> None:
         """In order, apart from one another, and exactly those that no revert took."""
-        made = timeline(*(Revert(turn=0, dead=(first, first + more)) for first, more in dead))
+        made = timeline(*(RevertEvent(turn=0, dead=(first, first + more)) for first, more in dead))
         spans = made.live_spans(after, upto)
         listed = [seq for first, last in spans for seq in range(first, last + 1)]
         assert listed == [seq for seq in range(after + 1, upto + 1) if made.is_live(seq)]
@@ -52,43 +52,49 @@ class TestTimeline:
         gone = {seq for first, more in dead for seq in range(first, first + more + 1)}
         assert listed == [seq for seq in range(after + 1, upto + 1) if seq not in gone]
 
-    def test_the_newest_compaction_that_counts_is_the_pivot(self) -> None:
+    def test_the_newest_active_compaction_is_the_pivot(self) -> None:
         """One that was taken back, or reverted, is not; its message to go on is not heard."""
         one, two = compaction("a", 5), compaction("b", 9)
         assert timeline().pivot is None
         assert timeline(one, two).pivot == two
-        assert timeline(one, two, Undo(event=2)).pivot == one
-        assert timeline(one, two, Undo(event=1)).pivot == two
-        assert timeline(one, two, Undo(event=1), Undo(event=2)).pivot is None
-        assert timeline(one, two, Revert(turn=1, dead=(8, 12))).pivot == one
-        assert timeline(one, two, Revert(turn=1, dead=(8, 12)), Undo(event=3)).pivot == two
-        assert timeline(one, two, Undo(event=2)).muted == {11}
+        assert timeline(one, two, UndoEvent(event=2)).pivot == one
+        assert timeline(one, two, UndoEvent(event=1)).pivot == two
+        assert timeline(one, two, UndoEvent(event=1), UndoEvent(event=2)).pivot is None
+        assert timeline(one, two, RevertEvent(turn=1, dead=(8, 12))).pivot == one
+        assert timeline(one, two, RevertEvent(turn=1, dead=(8, 12)), UndoEvent(event=3)).pivot == two
+        assert timeline(one, two, UndoEvent(event=2)).muted == {11}
         assert timeline(one, two).muted == set()
 
     def test_requests_are_answered_once(self) -> None:
         """By a compaction, also one that was taken back, or by a failure that gives them up."""
         one, failed = compaction("a", 5, markers=(4,)), CompactionFailure(reason="too large", markers=(7,))
-        assert timeline(one, failed, Undo(event=1)).answered == {4, 7}
+        assert timeline(one, failed, UndoEvent(event=1)).answered == {4, 7}
 
-    def test_edits_and_pins_count_until_taken_back(self) -> None:
+    def test_edits_and_pins_are_active_until_undone(self) -> None:
         """The newest words of a summary; the pins in the order they were set."""
-        one, said = compaction("a", 5), [SummaryEdit(compaction="a", text=words) for words in ("x", "y")]
+        one, said = compaction("a", 5), [EditEvent(compaction="a", text=words) for words in ("x", "y")]
         assert timeline(one, *said).edited_summary(one) == "y"
-        assert timeline(one, *said, Undo(event=3)).edited_summary(one) == "x"
+        assert timeline(one, *said, UndoEvent(event=3)).edited_summary(one) == "x"
         assert timeline(one, *said).edited_summary(compaction("b", 5)) is None
-        pins = [Pin(text="a"), Pin(text="b"), Pin(text="a"), Pin(text="c"), Pin(text="c", pinned=False)]
+        pins = [
+            PinEvent(text="a"),
+            PinEvent(text="b"),
+            PinEvent(text="a"),
+            PinEvent(text="c"),
+            PinEvent(text="c", pinned=False),
+        ]
         assert timeline(*pins).pins == ("b", "a")
 
-    def test_what_can_be_undone(self) -> None:
+    def test_the_newest_undoable_event(self) -> None:
         """Compactions, reverts and edits, newest first; never pins, failures or what was undone."""
-        one, edit = compaction("a", 5), SummaryEdit(compaction="a", text="x")
-        assert timeline(Pin(text="a"), CompactionFailure(reason="")).last_undoable() is None
-        last = timeline(one, edit, Pin(text="a"), Undo(event=2)).last_undoable()
+        one, edit = compaction("a", 5), EditEvent(compaction="a", text="x")
+        assert timeline(PinEvent(text="a"), CompactionFailure(reason="")).last_undoable() is None
+        last = timeline(one, edit, PinEvent(text="a"), UndoEvent(event=2)).last_undoable()
         assert last is not None
         assert last.number == 1
 
 
-class TestGoingOn:
+class TestMidStep:
     @pytest.mark.parametrize(
         ("messages", "amid"),
         [
@@ -108,13 +114,13 @@ class TestGoingOn:
             ([Message("assistant", (ToolCall("a", "read", {}),)), Message("user", (Text("stop"),))], False),
         ],
     )
-    def test_amid_a_step(self, messages: list[Message], amid: bool) -> None:
+    def test_mid_step(self, messages: list[Message], amid: bool) -> None:
         """A call that waits for its result, or reasoning for what it leads to."""
         assert mid_step(messages) == amid
 
 
 class TestVerify:
-    def test_what_was_tampered_with_is_found(self) -> None:
+    def test_tampering_is_found(self) -> None:
         """A changed item, a lost row, a lost blob, a head that counts wrong: each is said."""
 
         async def work() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.session.making import fresh, run, turns
+from tests.session.builders import fresh, run, turns
 
 from kompakt.engine.context.context import Context
 from kompakt.strategies import Strategy, Summarization, Truncation
@@ -24,7 +24,7 @@ class TestTriggers:
             (Truncation(target=Target(messages=8)), "Truncation was due"),
         ],
     )
-    def test_fire_far_below_the_budget(self, strategy: Strategy, reason: str) -> None:
+    def test_a_trigger_fires_below_the_budget(self, strategy: Strategy, reason: str) -> None:
         """The session is compacted once, the record says why, and a second call changes nothing."""
 
         async def work() -> None:
@@ -40,7 +40,7 @@ class TestTriggers:
 
         run(work())
 
-    def test_what_is_not_due_leaves_the_session_alone(self) -> None:
+    def test_a_trigger_that_is_not_due_changes_nothing(self) -> None:
         """Nothing is written, no request stays behind."""
 
         async def work() -> None:
@@ -51,7 +51,7 @@ class TestTriggers:
 
         run(work())
 
-    def test_a_function_that_changes_nothing_leaves_no_request_behind(self) -> None:
+    def test_a_strategy_that_changes_nothing_leaves_no_request(self) -> None:
         """A strategy that may wait for something is asked directly: nothing durable is promised for it."""
 
         async def idle(context: Context) -> bool:
@@ -65,7 +65,7 @@ class TestTriggers:
 
         run(work())
 
-    def test_neither_budget_nor_model_is_needed(self) -> None:
+    def test_triggers_need_neither_budget_nor_model(self) -> None:
         """A strategy that says when does not need a number of tokens."""
 
         async def work() -> None:

@@ -16,16 +16,24 @@ import msgspec
 from kompakt.model.messages import Json, Message
 from kompakt.model.references import candidates
 from kompakt.session.row_codec import RowCodec, StoredMessage, begins_turn
-from kompakt.session.timeline import CompactionFailure, CompactionRecord, Pin, Revert, SessionEvent, SummaryEdit, Undo
+from kompakt.session.timeline import (
+    CompactionFailure,
+    CompactionRecord,
+    EditEvent,
+    PinEvent,
+    RevertEvent,
+    SessionEvent,
+    UndoEvent,
+)
 from kompakt.store.records import Batch, Head, Records, RowKind, StoredEvent, StoredRow
 
 _KINDS: dict[type, str] = {
     CompactionRecord: "compaction",
     CompactionFailure: "failure",
-    Undo: "undo",
-    Revert: "revert",
-    SummaryEdit: "edit",
-    Pin: "pin",
+    UndoEvent: "undo",
+    RevertEvent: "revert",
+    EditEvent: "edit",
+    PinEvent: "pin",
 }
 _FIRST_LENGTHS = 6
 """Lengths of a reference that are looked up first; one of them is nearly always free."""

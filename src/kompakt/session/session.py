@@ -32,7 +32,7 @@ from kompakt.session.lock import LEASE, PATIENCE, hold
 from kompakt.session.projection import SessionProjection, export, project_session, resume_session
 from kompakt.session.reader import SessionReader, read_timeline
 from kompakt.session.row_codec import Redact, RowCodec, envelope_of
-from kompakt.session.timeline import Pin, SessionEvent, Timeline
+from kompakt.session.timeline import PinEvent, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.codec import ValueCodec, encode
 from kompakt.store.records import Batch, Fence, Head, Records, key_of
@@ -291,7 +291,7 @@ class Session:
         """Pin a text, so that it survives every compaction unchanged; or remove the pin."""
         if not text:
             raise UsageError("an empty text cannot be pinned")
-        await self.do(lambda reader: [Pin(text=reader.codec.cleaned(text), pinned=pinned)])
+        await self.do(lambda reader: [PinEvent(text=reader.codec.cleaned(text), pinned=pinned)])
 
     async def do(self, events: Callable[[SessionReader], Sequence[SessionEvent]]) -> Timeline:
         """Record the events that ``events`` returns for the session as it is now; return the new timeline."""

@@ -73,14 +73,14 @@ class CompactionFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"
     """Automatic requests that are dropped. They would fail again, and are repeated if a compaction is still due."""
 
 
-class Undo(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
+class UndoEvent(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
     """Takes back an event."""
 
     event: int
     """The number of that event."""
 
 
-class Revert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
+class RevertEvent(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
     """Takes back rows."""
 
     turn: int
@@ -88,7 +88,7 @@ class Revert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
     dead: Span
 
 
-class SummaryEdit(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
+class EditEvent(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
     """Replaces the text of a summary."""
 
     compaction: str
@@ -96,14 +96,14 @@ class SummaryEdit(msgspec.Struct, frozen=True, kw_only=True, tag="edit"):
     """The text, or a pointer to the blob that holds a long one."""
 
 
-class Pin(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
+class PinEvent(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
     """Pins a text, or removes the pin."""
 
     text: str
     pinned: bool = True
 
 
-SessionEvent: TypeAlias = CompactionRecord | CompactionFailure | Undo | Revert | SummaryEdit | Pin
+SessionEvent: TypeAlias = CompactionRecord | CompactionFailure | UndoEvent | RevertEvent | EditEvent | PinEvent
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -119,8 +119,8 @@ class Timeline:
 
     def __init__(self, events: Iterable[RecordedEvent]) -> None:
         self.events = list(events)
-        self.undone = {one.event.event for one in self.events if type(one.event) is Undo}
-        self.dead: list[Span] = sorted(one.event.dead for one in self._active() if type(one.event) is Revert)
+        self.undone = {one.event.event for one in self.events if type(one.event) is UndoEvent}
+        self.dead: list[Span] = sorted(one.event.dead for one in self._active() if type(one.event) is RevertEvent)
 
     def _active(self) -> Iterable[RecordedEvent]:
         return (one for one in self.events if one.number not in self.undone)
@@ -157,7 +157,7 @@ class Timeline:
 
     def edited_summary(self, record: CompactionRecord) -> Json:
         """Return the edited summary of a compaction, a text or a pointer to one; ``None`` if it was not edited."""
-        edits = [one.event for one in self._active() if type(one.event) is SummaryEdit]
+        edits = [one.event for one in self._active() if type(one.event) is EditEvent]
         return next((edit.text for edit in reversed(edits) if edit.compaction == record.id), None)
 
     @property
@@ -176,7 +176,7 @@ class Timeline:
         """The pinned texts."""
         pins: dict[str, None] = {}
         for one in self._active():
-            if type(one.event) is Pin:
+            if type(one.event) is PinEvent:
                 pins.pop(one.event.text, None)
                 if one.event.pinned:
                     pins[one.event.text] = None
@@ -184,7 +184,7 @@ class Timeline:
 
     def last_undoable(self) -> RecordedEvent | None:
         """Return the newest event that can be undone."""
-        kinds = (CompactionRecord, Revert, SummaryEdit)
+        kinds = (CompactionRecord, RevertEvent, EditEvent)
         return next((one for one in reversed(list(self._active())) if type(one.event) in kinds), None)
 
     def compaction(self, id: str) -> RecordedEvent | None:

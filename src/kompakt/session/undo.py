@@ -18,14 +18,14 @@ from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
 from kompakt.session.timeline import (
     CompactionRecord,
+    EditEvent,
     Frame,
-    Pin,
+    PinEvent,
     RecordedEvent,
-    Revert,
+    RevertEvent,
     SessionEvent,
-    SummaryEdit,
     Timeline,
-    Undo,
+    UndoEvent,
     ViewEntry,
 )
 from kompakt.store.records import Head
@@ -81,8 +81,8 @@ async def undo(session: Session, id: str | None) -> str:
         reader = await session.reader()
         recorded = _to_undo(reader.timeline, id)
         draft = Draft(reader.head, reader.codec)
-        draft.add_event(Undo(event=recorded.number))
-        if type(recorded.event) is Revert:
+        draft.add_event(UndoEvent(event=recorded.number))
+        if type(recorded.event) is RevertEvent:
             await _restore_rows(draft, reader, recorded.event)
         description = _described(recorded.event)
         return draft
@@ -100,7 +100,7 @@ def _to_undo(timeline: Timeline, id: str | None) -> RecordedEvent:
     return recorded
 
 
-async def _restore_rows(draft: Draft, reader: SessionReader, revert: Revert) -> None:
+async def _restore_rows(draft: Draft, reader: SessionReader, revert: RevertEvent) -> None:
     """Make reverted rows live again, if no row was appended since."""
     first, last = revert.dead
     if reader.head.rows != last:
@@ -117,9 +117,9 @@ async def _restore_rows(draft: Draft, reader: SessionReader, revert: Revert) -> 
 def _described(event: SessionEvent) -> str:
     if type(event) is CompactionRecord:
         return f"compaction {event.id}"
-    if type(event) is Revert:
+    if type(event) is RevertEvent:
         return f"the revert to turn {event.turn}"
-    return f"the edit of compaction {event.compaction}" if type(event) is SummaryEdit else "an event"
+    return f"the edit of compaction {event.compaction}" if type(event) is EditEvent else "an event"
 
 
 # --- revert ------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ async def revert(session: Session, turn: int) -> int:
             raise UsageError(f"cannot go back to turn {turn}; the session has {head.turn} turns")
         first = await reader.turn_end(turn) + 1
         draft = Draft(head, reader.codec)
-        draft.add_event(Revert(turn=turn, dead=(first, head.rows)))
+        draft.add_event(RevertEvent(turn=turn, dead=(first, head.rows)))
         spans = reader.timeline.live_spans(0, first - 1)
         before = await reader.records.rows_at(head.key, [spans[-1][1]]) if spans else []
         removed = 0
@@ -165,7 +165,7 @@ async def edit_summary(session: Session, text: str, id: str | None) -> None:
         found = reader.timeline.compaction(id) if id is not None else None
         if pivot is None or (id is not None and found is None):
             raise UsageError(f"there is no compaction {id!r} in the session" if id else "the session has no summary")
-        return [SummaryEdit(compaction=id or pivot.id, text=reader.codec.cleaned(text))]
+        return [EditEvent(compaction=id or pivot.id, text=reader.codec.cleaned(text))]
 
     await session.do(events)
 
@@ -197,7 +197,7 @@ async def fork(session: Session, id: str | None, turn: int | None) -> Session:
         draft.copy(await reader.stored(page), await reader.blobs(page))
     draft.change(turn=reader.head.turn if turn is None else turn)
     for text in reader.timeline.pins:
-        draft.add_event(Pin(text=text))
+        draft.add_event(PinEvent(text=text))
     if carried is not None:
         draft.add_event(_renumbered(*carried, places))
     await session.records.commit(await draft.batch(session.records), seen=None)

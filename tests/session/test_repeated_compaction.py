@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.engine.test_ledger_attacks import unique
 from tests.engine.test_ledger_passes import RULES, first_stretch, stretch
-from tests.session.making import FORMATS, answered, asked, called, faults, fresh, run, said, text
+from tests.session.builders import FORMATS, answered, asked, called, faults, fresh, run, said, text
 
 import kompakt
 from kompakt.engine.ledger import parse as parsing
@@ -53,7 +53,7 @@ async def known(session: Session) -> tuple[set[Any], set[Any]]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_first_stretch_lasts(format: str) -> None:
+def test_facts_of_the_first_part_survive_many_compactions(format: str) -> None:
     """Files, commands and the user's rules are those of the first pass at the last, opened anew each time."""
 
     async def work() -> None:
@@ -86,7 +86,7 @@ def test_the_first_stretch_lasts(format: str) -> None:
     run(work())
 
 
-def test_what_a_replacement_leaves_out_is_told_by_the_next_pivot() -> None:
+def test_the_next_pivot_covers_what_a_replacement_left_out() -> None:
     """Facts of messages that were replaced stay known: an edited file is still edited."""
 
     async def go() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.session.making import fresh, run, text, turn
+from tests.session.builders import fresh, run, text, turn
 
 import kompakt
 from kompakt.session.session import Session
@@ -17,7 +17,7 @@ FORMAT = "openai-chat"
 Body = dict[str, Any]
 
 
-class Modelled:
+class ModelSession:
     """What should be true of one session."""
 
     def __init__(self, id: str) -> None:
@@ -34,18 +34,18 @@ class Modelled:
         return [message for one in self.turns for message in one]
 
 
-class Traveling(RuleBasedStateMachine):
+class UndoRedo(RuleBasedStateMachine):
     """One store, a few sessions, any order of things."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records = MemoryRecords()
-        self.made = [Modelled("s0")]
+        self.made = [ModelSession("s0")]
         self.at = 0
         self.numbers = 0
 
     @property
-    def model(self) -> Modelled:
+    def model(self) -> ModelSession:
         return self.made[self.at]
 
     async def session(self) -> Session:
@@ -211,13 +211,13 @@ class Traveling(RuleBasedStateMachine):
         model = self.model
         upto = data.draw(st.one_of(st.none(), st.integers(1, len(model.turns))))
 
-        async def work() -> Modelled:
+        async def work() -> ModelSession:
             session = await self.session()
             other = await session.fork(turn=upto)
             if upto in (None, len(model.turns)):
                 assert text(await other.export(view="model")) == await self.seen()
                 assert len(await other.pending()) == len(await session.pending())
-            made = Modelled(other.id)
+            made = ModelSession(other.id)
             made.turns = model.turns[:upto]
             made.appended = 1
             made.undoable = [("compaction", "") for one in await other.compactions() if not one.undone]
@@ -273,7 +273,7 @@ class Traveling(RuleBasedStateMachine):
             assert not await session.exists()
 
         run(work())
-        self.made[self.at] = Modelled(self.model.id)
+        self.made[self.at] = ModelSession(self.model.id)
 
     @invariant()
     def is_well(self) -> None:
@@ -294,5 +294,5 @@ class Traveling(RuleBasedStateMachine):
         run(work())
 
 
-TestTraveling = Traveling.TestCase
-TestTraveling.settings = settings(max_examples=60, stateful_step_count=25)
+TestUndoRedo = UndoRedo.TestCase
+TestUndoRedo.settings = settings(max_examples=60, stateful_step_count=25)

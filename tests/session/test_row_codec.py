@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.histories.broken import BROKEN, FORMAT_OF, broken
-from tests.session.making import FORMATS, answered, asked, called, fresh, run, said, text, turn, turns
+from tests.session.builders import FORMATS, answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
 from kompakt.errors import InputError, StoreDamaged, StoreError, UsageError, WrongKey
@@ -37,7 +37,7 @@ def kept(records: MemoryRecords) -> bytes:
     return b"\n".join(found)
 
 
-class Listening(MemoryRecords):
+class RecordingStore(MemoryRecords):
     """A store that remembers the words it was given for its index."""
 
     def __init__(self) -> None:
@@ -51,14 +51,16 @@ class Listening(MemoryRecords):
 
 class TestRepair:
     @pytest.mark.parametrize(("format", "body"), CASES)
-    def test_what_is_broken_is_kept_and_shown_mended(self, format: str, body: dict[str, Any]) -> None:
+    def test_a_broken_history_is_stored_unchanged_and_projected_repaired(
+        self, format: str, body: dict[str, Any]
+    ) -> None:
         """The provider takes what is shown, where anything can be done; what is stored stays as it came."""
         run(self.mended(format, body))
 
     @pytest.mark.parametrize("format", FORMATS)
     @settings(max_examples=30)
     @given(data=st.data())
-    def test_any_fault(self, format: str, data: st.DataObject) -> None:
+    def test_any_broken_history_is_projected_valid(self, format: str, data: st.DataObject) -> None:
         """The same, wherever the fault is."""
         _, body = data.draw(broken(format))
         run(self.mended(format, json.loads(json.dumps(body))))
@@ -78,8 +80,8 @@ class TestRepair:
         assert all("without a call" in fault for fault in faults)
 
 
-class TestOnce:
-    def test_the_same_batch_twice_is_written_once(self) -> None:
+class TestIdempotence:
+    def test_a_batch_with_a_key_is_written_once(self) -> None:
         """A key names a batch, for whoever sends it."""
 
         async def work() -> None:
@@ -93,7 +95,7 @@ class TestOnce:
 
         run(work())
 
-    def test_a_long_history_is_not_doubled(self) -> None:
+    def test_saving_a_long_history_again_writes_nothing(self) -> None:
         """Saving again, and saving what is shorter, adds nothing; one that differs is refused."""
 
         async def work() -> None:
@@ -112,7 +114,7 @@ class TestOnce:
 
         run(work())
 
-    def test_another_request_around_the_same_messages_is_kept(self) -> None:
+    def test_a_new_envelope_around_the_same_messages_is_stored(self) -> None:
         """Tools that changed, and nothing else, are what an export has from then on."""
 
         async def work() -> None:
@@ -124,7 +126,7 @@ class TestOnce:
 
         run(work())
 
-    def test_who_opens_it_needs_not_know_the_format(self) -> None:
+    def test_the_format_is_read_from_the_session(self) -> None:
         """A message that could be of several formats is of the session's."""
 
         async def work() -> None:
@@ -136,7 +138,7 @@ class TestOnce:
 
         run(work())
 
-    def test_long_texts_are_kept_once(self) -> None:
+    def test_long_texts_are_stored_once(self) -> None:
         """An output that was read twice, and is in a fork too, takes its room once."""
 
         async def work() -> None:
@@ -155,7 +157,7 @@ class TestOnce:
 
         run(work())
 
-    def test_deleting_leaves_the_rewriting_of_files_to_maintenance(self) -> None:
+    def test_deleting_does_not_scrub(self) -> None:
         """One session is removed without rewriting the whole store; scrub and purge do that."""
 
         class Counted(MemoryRecords):
@@ -178,7 +180,7 @@ class TestOnce:
 
         run(work())
 
-    def test_the_same_words_after_many_reverts_have_names(self) -> None:
+    def test_the_same_message_after_many_reverts_gets_a_new_reference(self) -> None:
         """However often a turn is said again, each is called something else."""
 
         async def work() -> None:
@@ -194,12 +196,12 @@ class TestOnce:
         run(work())
 
 
-class TestSealed:
-    def test_nothing_can_be_read_without_the_key(self) -> None:
+class TestEncryption:
+    def test_nothing_is_readable_without_the_key(self) -> None:
         """No text of any message, summary, pin or request lies in the store; another key is refused."""
 
         async def work() -> None:
-            records = Listening()
+            records = RecordingStore()
             session = await fresh(records, key=KEY)
             body = {"model": "gpt-5.4", "messages": [*turns(6, chars=5000), asked(SECRET)], "user": SECRET}
             await session.save(body, format="openai-chat")
@@ -226,7 +228,7 @@ class TestSealed:
         with pytest.raises(error, match=said):
             await session.append([asked("Hello.")])
 
-    def test_a_plain_session_is_not_read_with_a_key(self) -> None:
+    def test_a_key_for_a_plain_session_raises(self) -> None:
         """Who expects sealed words does not take others."""
 
         async def work() -> None:
@@ -237,12 +239,12 @@ class TestSealed:
         run(work())
 
 
-class TestRedacted:
-    def test_what_may_not_be_kept_is_nowhere(self) -> None:
+class TestRedaction:
+    def test_redacted_text_is_stored_nowhere(self) -> None:
         """Not in messages, names of fields, envelopes, requests, pins, summaries, edits, errors or the index."""
 
         async def work() -> None:
-            records = Listening()
+            records = RecordingStore()
             session = await fresh(records, redact=lambda words: words.replace(SECRET, "[gone]"))
             steps = [called("c", command=SECRET, **{SECRET: SECRET}), answered("c", SECRET * 1000)]
             messages = [*turns(6), asked(f"Use {SECRET}."), *steps, said(SECRET)]
@@ -267,7 +269,7 @@ class TestRedacted:
         run(work())
 
 
-class TestOddValues:
+class TestUnusualValues:
     @pytest.mark.parametrize(
         "value",
         [
@@ -286,7 +288,7 @@ class TestOddValues:
             ["a" * (LONG - 1), "\0", "é" * LONG, None, True, 2**80],
         ],
     )
-    def test_comes_back_as_it_was(self, value: Any) -> None:
+    def test_unusual_values_are_restored_exactly(self, value: Any) -> None:
         """Whatever a payload can hold, in every place, with a key and without."""
         for value_codec in (ValueCodec(), ValueCodec(KEY)):
             packed = value_codec.pack(value)
@@ -305,7 +307,7 @@ class TestOddValues:
 
     @pytest.mark.parametrize("depth", [DEEPEST - 20, DEEPEST + 1, 900, 100_000])
     @pytest.mark.parametrize("inner", ["x", "x" * LONG], ids=["short", "long"])
-    def test_what_is_too_deep_is_refused_before_it_is_written(self, depth: int, inner: str) -> None:
+    def test_a_value_nested_too_deep_is_refused_before_writing(self, depth: int, inner: str) -> None:
         """What could not be read back everywhere is not taken; what is taken comes back."""
         value: Any = inner
         for _ in range(depth):
@@ -325,7 +327,7 @@ class TestOddValues:
 
         run(work())
 
-    def test_long_pins_and_edits_can_be_read(self) -> None:
+    def test_long_pins_and_edits_are_readable(self) -> None:
         """An event of any size leaves the session as readable as before."""
 
         async def work() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 from tests.histories import bodies, plain
-from tests.session.making import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
+from tests.session.builders import FORMATS, Body, faults, fresh, items_of, run, text, total, with_items
 
 import kompakt
 from kompakt.engine.compaction.compact import Outcome
@@ -37,7 +37,7 @@ def runs(draw: st.DrawFn, format: str) -> tuple[Body, list[Step], float]:
     return body, [(cut, draw(deeds)) for cut in dict.fromkeys(cuts)], draw(st.floats(0.15, 0.9))
 
 
-class Growing:
+class GrowingSession:
     """One session that grows, and what is known of it."""
 
     def __init__(self, format: str, body: Body, budget: int) -> None:
@@ -125,15 +125,15 @@ class Growing:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-class TestGrowing:
+class TestGrowth:
     @settings(max_examples=50)
     @given(data=st.data())
-    def test_what_the_model_sees_only_grows(self, format: str, data: st.DataObject) -> None:
+    def test_the_projection_only_grows(self, format: str, data: st.DataObject) -> None:
         """Valid at each step, extended between two compactions, within budget after one, undone without trace."""
         body, steps, share = data.draw(runs(format))
         note(f"{format}: {steps} share {share}")
         assume(items_of(format, body))
-        growing = Growing(format, body, max(1, int(total(format, body) * share)))
+        growing = GrowingSession(format, body, max(1, int(total(format, body) * share)))
 
         async def work() -> None:
             session, at = await fresh(growing.records), 0
