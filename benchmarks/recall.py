@@ -84,6 +84,20 @@ def track_fetch() -> float:
     return seconds(lambda: memory.recall(name, tokens=None))
 
 
+LARGE_CHARS = 100_000_000
+"""Characters of a history that is scanned and not indexed."""
+
+
+def track_large() -> float:
+    """Ask a history of 100 MB that was never searched before, references included."""
+    unit, found, total = messages(), list[Message](), 0
+    size = sum(map(len, texts()))
+    while total < LARGE_CHARS:
+        found += unit
+        total += size
+    return seconds(lambda: Memory(found, counter=Counter()).search(QUERIES[0]))
+
+
 def _rank_bm25() -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     from rank_bm25 import BM25Okapi  # optional: comes with `make bench-peers`
 
@@ -134,5 +148,6 @@ def measure() -> list[Row]:
         row("kompakt, index of a session", repeat(track_build), "ms", at_most=1_000, note=note),
         row("kompakt, query with an answer of 1,000 tokens", repeat(track_query), "ms", at_most=20),
         row("kompakt, restore by reference", repeat(track_fetch), "ms", at_most=20),
+        row("kompakt, first query on 100 MB", spread([track_large()]).scaled(1000), "ms", at_most=3_000),
         *_peers(),
     ]

@@ -515,7 +515,7 @@ def _account(
         tokens_after=report.tokens_after,
         changed=context.differs or bool(repaired.changes),
         report=report,
-        memory=Memory(repaired.history, counter=order.counter, projection=result),
+        memory=Memory(repaired.history, counter=order.counter),
     )
 
 

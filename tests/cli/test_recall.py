@@ -47,6 +47,20 @@ class TestRecall:
         assert (done.code, done.err) == (0, "")
         assert f"{NAMES[0]} user: Where does the pilot boat moor?" in done.out
 
+    @pytest.mark.parametrize("query", ["--pilot", "-boat", "--pilot-boat"])
+    def test_a_query_that_starts_with_a_dash(self, session: Path, query: str) -> None:
+        """An unknown option is a query, with other options before or after it."""
+        for arguments in (("recall", session, query), ("recall", session, query, "--tokens", "300")):
+            done = run(*arguments)
+            assert done.code == 0 and "pilot boat" in done.out
+
+    def test_a_call_with_its_result(self, session: Path) -> None:
+        """The reference of a call prints the call and the beginning of its result."""
+        done = run("recall", session, NAMES[1], "--tokens", "200")
+        assert done.code == 0 and '"berth": "C14"' in done.out and "row 0: depth 0 m" in done.out
+        assert run("recall", session, f"{NAMES[1]}:4-5").out.strip() == "row 3: depth 3 m\nrow 4: depth 4 m"
+        assert "row 77: depth" in run("recall", session, f'{NAMES[1]} "row 77"').out
+
     def test_a_reference_byte_for_byte(self, session: Path) -> None:
         """Without a limit the text comes whole, with no line end that is not its own."""
         assert run("recall", session, f"{NAMES[2]}.0", "--tokens", "0") == (0, OUTPUT, "")

@@ -127,22 +127,62 @@ class TestSearch:
             found = memory(user("go"), assistant(ToolCall("c1", "write", input))).recall("secondword")
             assert "\nsecondword\n" in found.text
 
-    def test_names_that_did_not_fit_are_listed(self) -> None:
-        """What stands near is named, so that it can be asked for next."""
+    def test_an_answer_contains_passages_only(self) -> None:
+        """No list of names takes room from the passages."""
         outputs = [tool(f"open valve_{n}_state in plant/unit{n}.cfg\n" + f"noise{n} " * 90, f"c{n}") for n in range(30)]
         found = memory(*outputs).recall("open valve", tokens=300)
-        assert (
-            "Also named near" in found.text and "plant/unit29.cfg" in memory(*outputs).recall("open", tokens=1000).text
-        )
-        assert size(found.text) <= 300
+        assert "[kompakt]" not in found.text and found.text.endswith(found.hits[-1].text.strip("\n")[-20:])
+        assert 200 < size(found.text) <= 300
 
-    def test_names_that_the_model_sees_anyway_are_not_listed(self) -> None:
-        """The list has room for others then, also when nothing was found."""
-        calls = [assistant(ToolCall(f"c{n}", "read", {"path": f"plant/unit{n}.cfg"})) for n in range(40)]
-        held = Memory(calls, counter=Counter(), projection=calls[20:])
-        found = held.recall("zebra", tokens=150)
-        assert "plant/unit19.cfg" in found.text and "plant/unit39.cfg" not in found.text
-        assert "plant/unit39.cfg" in memory(*calls).recall("zebra", tokens=150).text
+    def test_a_file_is_found_by_its_bare_name(self) -> None:
+        """The content of a file ranks first for its name, also when the content never mentions the name."""
+        mentions = [f"The config and the py files of app {number} are fine, config py config." for number in range(40)]
+        held = memory(
+            *talk(*mentions),
+            assistant(ToolCall("c1", "read", {"path": "src/app/config.py"})),
+            tool("TIMEOUT = 30\nRETRIES = 4"),
+            *talk(*mentions),
+        )
+        found = held.recall("config.py")
+        assert {hit.label for hit in found.hits[:2]} == {"assistant calls", "read result of src/app/config.py"}
+        assert "RETRIES = 4" in found.text
+
+    def test_each_part_of_a_large_output_names_its_command(self) -> None:
+        """A passage from the middle of an output says which command printed it."""
+        call = assistant(ToolCall("c1", "bash", {"command": ["bash", "-lc", "make tide-report"]}))
+        held = memory(user("go"), call, tool(LONG))
+        found = held.recall("1500 harbour row")
+        assert all("bash result of make tide-report" in hit.label for hit in found.hits if ":" in hit.reference)
+        assert any("1500 harbour" in hit.text for hit in found.hits)
+
+    def test_the_latest_run_of_a_command_ranks_above_older_runs(self) -> None:
+        """The same command was run three times with other numbers; the last run comes first."""
+        runs: list[Message] = []
+        for number, failures in enumerate((7, 5, 2)):
+            runs.append(assistant(ToolCall(f"c{number}", "bash", {"command": "pytest tests/quay"})))
+            runs.append(tool(f"quay suite: {failures} failed", f"c{number}"))
+        found = memory(*runs, *talk(*FILLER)).recall("quay suite failed")
+        results = [hit.text for hit in found.hits if "result" in hit.label]
+        assert results[0] == "quay suite: 2 failed"
+        assert "7 failed" in found.text
+
+    @pytest.mark.parametrize("query", ["--dry-run", "-v", "-- --dry-run option"])
+    def test_a_query_may_start_with_a_dash(self, query: str) -> None:
+        """An option of a command is a query like any other."""
+        held = memory(*talk(*FILLER, "Call it with --dry-run -v first"))
+        assert "--dry-run" in held.recall(query).hits[0].text
+
+    def test_a_large_history_is_scanned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A history that is not indexed whole gives the same best passage, with the same reference."""
+        call = assistant(ToolCall("c1", "read_log", {"path": "logs/tide.log"}))
+        held = memory(*talk(*FILLER), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")), *talk(*FILLER))
+        whole = {query: held.recall(query).hits[0] for query in ("lighthouse", "1234 lighthouses", "tide.log")}
+        monkeypatch.setattr("kompakt.engine.recall.memory.INDEX_CHARS", 1_000)
+        monkeypatch.setattr("kompakt.engine.recall.memory.SCAN_CHARS", 20_000)
+        for query, hit in whole.items():
+            found = held.recall(query).hits[0]
+            assert (found.reference, found.text) == (hit.reference, hit.text) or query == "tide.log", query
+        assert "tide.log" in held.recall("tide.log").hits[0].label + held.recall("tide.log").hits[0].text
 
     def test_what_kompakt_said_is_not_content(self) -> None:
         """Pivots and placeholders of an earlier pass are not found, what stands beside them is."""
@@ -244,6 +284,48 @@ class TestFetch:
         assert held.recall(f"{name}.0", tokens=None).text == "a plan"
         assert held.recall(f"{name}.0.0", tokens=None).text == picture.data
         assert not held.recall(f"{name}.0.7")
+
+    def test_a_call_comes_with_its_result(self) -> None:
+        """The reference of a call restores both, within the tokens, and names the rest of a large result."""
+        call = assistant(ToolCall("c1", "read_log", {"path": "tide.log"}))
+        held = memory(user("go"), call, tool("low water 04:10"), assistant("done"))
+        names = References([user("go"), call, tool("low water 04:10")]).names
+        found = held.recall(names[1])
+        assert "read_log" in found.text and '"tide.log"' in found.text and "low water 04:10" in found.text
+        assert found.references == (names[1], names[2]) and len(found.parts) == 2
+        assert held.recall(names[1], tokens=None).text == '{"path":"tide.log"}'
+        large = memory(user("go"), call, tool(LONG))
+        (_, name, result) = References([user("go"), call, tool(LONG)]).names
+        found = large.recall(name, tokens=200)
+        assert "tide.log" in found.text and "0 harbour row 0" in found.text and size(found.text) <= 200
+        assert found.rest is not None and found.rest.startswith(f"{result}:")
+        assert large.recall(f"{name}:1235-1235").text == "1234 harbour row 8638\n"
+
+    def test_results_of_parallel_calls(self) -> None:
+        """Each call of a message is restored with its own result."""
+        calls = assistant(ToolCall("a", "read", {"path": "a.txt"}), ToolCall("b", "read", {"path": "b.txt"}))
+        history = [user("go"), calls, tool("bravo", "b"), tool("alpha", "a")]
+        name = References(history).names[1]
+        whole = memory(*history).recall(name).text
+        assert "alpha" in whole and "bravo" in whole
+        only = memory(*history).recall(f"{name}.1").text
+        assert "bravo" in only and "alpha" not in only
+
+    @pytest.mark.parametrize("query", ['{} "1500 harbour"', "{} grep 1500 harbour", '{} "harbours 1500"'])
+    def test_words_inside_a_reference(self, query: str) -> None:
+        """Words after a reference find the lines of that output, from the call or from the result."""
+        call = assistant(ToolCall("c1", "read_log", {"path": "tide.log"}))
+        history = [user("1500 harbour elsewhere"), call, tool(LONG)]
+        for name in References(history).names[1:]:
+            found = memory(*history).recall(query.format(name), tokens=300)
+            assert "1500 harbour row" in found.text and "elsewhere" not in found.text
+            assert found.references[0].startswith(References(history).names[2] + ":")
+
+    def test_words_that_a_reference_does_not_contain(self) -> None:
+        """The answer is false and names the reference."""
+        name = References([user("quay")]).names[0]
+        found = memory(user("quay"), assistant("zebra")).recall(f'{name} "zebra"')
+        assert not found and name in found.text and "zebra" in found.text
 
     def test_unknown_references(self) -> None:
         """One that names nothing is searched for; one that names no part says which there are."""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kompakt.engine.recall import Memory
 from kompakt.engine.recall import embeddings as meaning
-from kompakt.engine.recall.answer import listed, names
-from kompakt.engine.recall.terms import IRREGULAR, LIKE, LIKES, STOP, asked, asks_when, stamp, stem, tally, terms
+from kompakt.engine.recall.terms import IRREGULAR, STOP, asked, asks_when, exact_names, roots, stamp, stem, tally, terms
 from kompakt.model.messages import Message, Text
 from kompakt.model.tokens import Counter
 
@@ -47,7 +46,7 @@ class TestWords:
         [
             ("parseHTTPRow2", {"pars", "http", "row", "2", "parsehttprow2"}),
             ("tide_gauge", {"tide", "gaug", "tide_gauge"}),
-            ("src/tide/gauge.py", {"src", "tide", "gaug", "py", "src/tide/gauge.py"}),
+            ("src/tide/gauge.py", {"gauge.py", "src", "tide", "gaug", "py", "src/tide/gauge.py"}),
             ("de-stress", {"de", "stress", "destress"}),
             ("the and of", set[str]()),
             ("天気予報", {"天気", "気予", "予報"}),
@@ -64,11 +63,9 @@ class TestWords:
         assert sum(tally(text).values()) == len(found) and set(tally(text)) == set(found)
 
     def test_tables_are_sound(self) -> None:
-        """No word is its own form, stop words are plain, and likeness goes both ways."""
+        """No word is its own form and stop words are plain."""
         assert all(form != word for form, word in IRREGULAR.items())
         assert all(word.isalpha() and word.islower() for word in STOP)
-        assert all(len(row.split(" ")) >= 2 and row == row.strip() for row in LIKE)
-        assert all(term in LIKES[other] for term, others in LIKES.items() for other in others)
 
 
 class TestDates:
@@ -95,16 +92,29 @@ class TestDates:
 
 
 class TestNames:
-    def test_names_are_found(self) -> None:
-        """Paths, identifiers and long numbers are names; words and line numbers behind a path are not."""
-        text = "see src/tide/gauge.go-468 and parse_row, openGate or 20230508 at well-known port 80 in words"
-        assert list(names(text)) == ["src/tide/gauge.go", "parse_row", "openGate", "20230508"]
+    @pytest.mark.parametrize(
+        "word, name",
+        [
+            ("src/app/config.py:12", "config.py"),
+            ("src/app/config.py:12", "src/app/config.py"),
+            ("app.jobs.parse_row", "parse_row"),
+            ("Context.is_open", "is_open"),
+        ],
+    )
+    def test_a_path_contains_its_names(self, word: str, name: str) -> None:
+        """A query for a bare name has the term that the full name has."""
+        assert set(exact_names(name)) <= set(terms(word))
 
-    def test_a_list_keeps_to_its_tokens(self) -> None:
-        """What stands beside it already is left out, and what does not fit."""
-        found = listed(["parse_row", "open_gate", "parse_row"], beside="has open_gate", tokens=50, counter=Counter())
-        assert found == ["parse_row"]
-        assert listed(["parse_row"], beside="", tokens=1, counter=Counter()) == []
+    def test_ordinary_words_are_no_names(self) -> None:
+        """Words weigh as names only where they look like one."""
+        assert exact_names("Where is the harbour gate") == []
+
+    @pytest.mark.parametrize(
+        "query, text", [("entries", "one entry"), ("lifting", "lifted"), ("parse_row.py", "a/Parse_Row.py")]
+    )
+    def test_roots_occur_in_matching_texts(self, query: str, text: str) -> None:
+        """A scan by substrings finds other forms of a word."""
+        assert any(root in text.lower() for root in roots(query))
 
 
 class _Tokenizer:

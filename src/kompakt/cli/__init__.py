@@ -45,7 +45,7 @@ app.command("check")(check.check)
 app.command("repair")(repair.repair)
 app.command("count")(count.count)
 app.command("compact")(compact.compact)
-app.command("recall")(recall.recall)
+app.command("recall", context_settings={"ignore_unknown_options": True})(recall.recall)  # a query may start with "-"
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("eval")(evaluate)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.engine.recall import Memory, Recalled
-from kompakt.engine.recall.restore import read_reference
+from kompakt.engine.recall.restore import read_query
 from kompakt.errors import StoreDamaged, UsageError
 from kompakt.model.groups import Grouping, cuts_of
 from kompakt.model.messages import Json, JsonObject, Marker, ToolResult
@@ -214,13 +214,20 @@ class SessionReader:
         """
         if not isinstance(query, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"recall takes a query or a reference as text, not {query!r}")
-        read = read_reference(query)
+        read, _ = read_query(query)
         seqs = await self.records.named(self.head.key, [read.message]) if read is not None else {}
-        found = await self.at(list(seqs.values())) if seqs else await self._search(query)
+        found = await self._with_results(list(seqs.values())) if seqs else await self._search(query)
         messages = [one for one in found if one.row.kind == "message"]
         references = [one.row.name for one in messages]
         memory = Memory([one.message for one in messages], counter=counter_for(None), references=references)
         return memory.recall(query, tokens=tokens)
+
+    async def _with_results(self, seqs: list[int]) -> list[StoredMessage]:
+        """Read messages, and the rows after a call that may hold its results."""
+        found = await self.at(seqs)
+        calls = max([len(one.message.calls) for one in found], default=0)
+        following = range(max(seqs) + 1, min(max(seqs) + calls, self.head.rows) + 1)
+        return [*found, *await self.at(list(following))] if following else found
 
     async def _search(self, query: str) -> list[StoredMessage]:
         if self.codec.value_codec.is_encrypted:  # encrypted text is not indexed

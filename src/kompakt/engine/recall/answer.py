@@ -1,88 +1,33 @@
-"""The answer to a search: as many of the best passages as fit, in the order of the history.
+"""The answer to a search: the best passages that fit, printed in the order of the history.
 
-Small ones that fit are not held back by a large one that does not. What another passage has already said is left out,
-since agents read the same file again and again. Neighbouring turns share one reference: the words of a conversation
-cost more than their names. What stands near and did not fit is named at the end. Cost: the passages that are looked at.
+A large passage that does not fit does not stop smaller ones after it. A passage whose lines are mostly in the answer
+already is skipped, because agents read the same file many times. Adjacent turns share one reference. Cost: the passages
+that are tried.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from kompakt.engine.recall.result import Hit, Recalled
 from kompakt.model.tokens import Counter
 
-_TOKEN = re.compile(r"(?:[~@]|(?<![\w.-]))[\w.-]*+(?:/[\w.@+-]+)+|[A-Za-z_]\w*(?:[.-]\w+)*|\d[\w.-]*")
-_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_MAX_TRIED = 80
+"""Passages that are tried, best first, before the answer counts as full."""
 
-_LINE_NUMBER = re.compile(r"(?<=\w)-\d+\Z")
-"""What a search prints behind a path."""
-
-_SHORTEST = 6
-_LONGEST = 120
-"""Characters of a name: shorter ones say little, longer ones are data."""
-
-
-def names(text: str) -> Iterator[str]:
-    """Yield the names in a text; ordinary words are none."""
-    for found in _TOKEN.findall(text):
-        name = found.rstrip("./-")
-        if "/" in name:
-            name = _LINE_NUMBER.sub("", name)
-        if _SHORTEST <= len(name) <= _LONGEST and _is_name(name):
-            yield name
-
-
-def _is_name(name: str) -> bool:
-    if name.replace("-", "").isalpha():
-        return _INNER_CAPITAL.search(name) is not None
-    return True
-
-
-def listed(found: Iterable[str], *, beside: str, tokens: int, counter: Counter) -> list[str]:
-    """Take as many names as fit that do not stand beside them already."""
-    taken: list[str] = []
-    for name in dict.fromkeys(found):
-        if name in beside:
-            continue
-        cost = counter.scaled(counter.text(f" {name}"))
-        if cost <= tokens:
-            taken.append(name)
-            tokens -= cost
-        if tokens < 3:
-            break
-    return taken
-
-
-_LOOK_AT = 80
-"""Passages that are tried, best first, before an answer is taken for full."""
-
-_LEAST = 12
+_MIN_ROOM = 12
 """Tokens below which no further passage is tried."""
 
 _HEADER = 7
-"""About what a reference and a label cost; the exact count follows when all is written."""
+"""Estimated tokens of a reference and a label; the printed text is counted exactly at the end."""
 
-_SAID = 0.6
-"""Share of a passage's lines that stand in the answer already before it is left out."""
+_REPEATED = 0.6
+"""Share of a passage's lines that are in the answer already from which it is skipped."""
 
 _PASSES = 4
-"""How often room that was left is filled again."""
-
-_NAMES_FROM = 40
-"""Best passages whose names may be listed."""
-
-_MIN_NAMES = 12
-"""Names in them before there is a list: a conversation has few, and needs the room for its words."""
-
-NAMES_SHARE = 0.4
-"""Share of an answer that lists names, where there are any; the other part is passages."""
-
-NEAR_SHARE = 0.6
-"""Share of that list which stands near; the other part was used last."""
+"""How often the room that the estimate left is filled again."""
 
 
 class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
@@ -97,10 +42,10 @@ class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
     whole: bool
     """Whether it is all of its message."""
     named: bool = False
-    """Whether its text begins with the name of who speaks."""
+    """Whether its text begins with the name of the speaker."""
 
     def line(self, *, follows: bool) -> str:
-        """Write the text behind its label; what follows its neighbour needs no reference, and no role beside a name."""
+        """Write the text after its label; a passage that follows its neighbour needs no reference."""
         gap = "\n" if "\n" in self.text.strip() else " "
         if not follows:
             return f"{self.reference} {self.label}{gap if self.named else ':' + gap}{self.text}"
@@ -108,21 +53,22 @@ class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerBuilder:
-    """Puts one answer together within a number of tokens."""
+    """Chooses passages for one answer within a number of tokens."""
 
-    __slots__ = ("_counter", "_said", "_tokens", "chosen")
+    __slots__ = ("_counter", "_lines", "_tokens", "chosen")
 
     def __init__(self, *, tokens: int | None, counter: Counter) -> None:
         self._tokens = tokens
         self._counter = counter
-        self._said: set[str] = set()
+        self._lines: set[str] = set()
         self.chosen: list[AnswerPassage] = []
 
     def _size(self, text: str) -> int:
         return self._counter.scaled(self._counter.text(text))
 
-    def fill(self, waiting: Iterable[AnswerPassage], tokens: int | None) -> None:
-        """Choose passages, best first; what the estimate left over is filled in further passes."""
+    def fill(self, waiting: Iterable[AnswerPassage]) -> None:
+        """Choose passages, best first; further passes fill the room that the estimate left."""
+        tokens = self._tokens
         for _ in range(_PASSES):
             before = len(self.chosen)
             room = None if tokens is None else tokens - self._size(printed(self.chosen))
@@ -132,30 +78,30 @@ class AnswerBuilder:
         while self.chosen and tokens is not None and self._size(printed(self.chosen)) > tokens:
             self.chosen.pop()
         best = next(iter(waiting), None)
-        if not self.chosen and best is not None and self._tokens is not None:
-            self.chosen = self._beginning(best, self._tokens)
+        if not self.chosen and best is not None and tokens is not None:
+            self.chosen = self._beginning(best, tokens)
 
     def _take(self, waiting: Iterable[AnswerPassage], room: int | None) -> list[AnswerPassage]:
-        """Move what fits from the waiting to the chosen; return what still waits."""
+        """Move the passages that fit to the chosen ones; return the others."""
         left: list[AnswerPassage] = []
         for one in waiting:
-            if room is not None and room < _LEAST:
+            if room is not None and room < _MIN_ROOM:
                 left.append(one)
                 break
             lines = [line for line in map(str.strip, one.text.split("\n")) if line]
-            if sum(line in self._said for line in lines) > _SAID * len(lines):
+            if sum(line in self._lines for line in lines) > _REPEATED * len(lines):
                 continue
             cost = self._counter.scaled(self._counter.text(one.text) + _HEADER)
             if room is not None and cost > room:
                 left.append(one)
                 continue
             self.chosen.append(one)
-            self._said.update(lines)
+            self._lines.update(lines)
             room = None if room is None else room - cost
         return left
 
     def _beginning(self, one: AnswerPassage, tokens: int) -> list[AnswerPassage]:
-        """Cut the best passage where not even that fits."""
+        """Cut the best passage when not even that fits."""
         low, high = 0, len(one.text)
         while low < high:
             middle = (low + high + 1) // 2
@@ -163,47 +109,21 @@ class AnswerBuilder:
             low, high = (middle, high) if fits else (low, middle - 1)
         return [msgspec.structs.replace(one, text=one.text[:low])] if low else []
 
-    def names_line(self, near: Iterable[str], used: Iterable[str], *, beside: str) -> str:
-        """List names for the room that is left."""
-        if self._tokens is None:
-            return ""
-        room = self._tokens - self._size(beside) - 2 * _HEADER
-        first = listed(near, beside=beside, tokens=int(room * NEAR_SHARE), counter=self._counter)
-        room -= self._size(" ".join(first))
-        others = (name for name in used if name not in first)
-        last = listed(others, beside=beside, tokens=room, counter=self._counter)
-        while first or last:
-            found = [f"named near: {' '.join(first)}"] * bool(first) + [f"used last: {' '.join(last)}"] * bool(last)
-            line = f"[kompakt] Also {'; '.join(found)}"
-            if self._size(f"{beside}\n{line}") <= self._tokens:
-                return line
-            (last or first).pop()
-        return ""
-
 
 def answer(
     ranked: Sequence[tuple[int, float]],
-    entry: Callable[[int, float], AnswerPassage],
-    used: Iterable[str],
+    passage: Callable[[int, float], AnswerPassage],
     *,
-    shown: frozenset[str],
     tokens: int | None,
     counter: Counter,
 ) -> Recalled:
-    """Print the best passages within a number of tokens, then names that are not shown elsewhere."""
-    best = [entry(place, score) for place, score in ranked[:_NAMES_FROM]]
-    near = list(dict.fromkeys(name for one in best for name in names(one.text)))
-    if len(near) < _MIN_NAMES:
-        near = []
-    names_room = int(tokens * NAMES_SHARE) if tokens is not None and near else 0
-    answering = AnswerBuilder(tokens=tokens, counter=counter)
-    answering.fill(_entries(best, ranked, entry), None if tokens is None else tokens - names_room)
-    chosen = answering.chosen
+    """Print the best passages within a number of tokens."""
+    builder = AnswerBuilder(tokens=tokens, counter=counter)
+    builder.fill(passage(place, score) for place, score in ranked[:_MAX_TRIED])
+    chosen = builder.chosen
     if not chosen:
         return Recalled(text="")
     text = printed(chosen)
-    line = answering.names_line((name for name in near if name not in shown), used, beside=text) if near else ""
-    text = f"{text}\n{line}" if line else text
     return Recalled(
         text=text,
         references=tuple(dict.fromkeys(one.reference for one in chosen)),
@@ -212,17 +132,8 @@ def answer(
     )
 
 
-def _entries(
-    best: Sequence[AnswerPassage], ranked: Sequence[tuple[int, float]], entry: Callable[[int, float], AnswerPassage]
-) -> Iterator[AnswerPassage]:
-    """Go through the candidates; those beyond the best are made only when it comes to them."""
-    yield from best
-    for place, score in ranked[len(best) : _LOOK_AT]:
-        yield entry(place, score)
-
-
 def printed(chosen: Sequence[AnswerPassage]) -> str:
-    """Write passages in the order of the history; a whole message right behind another needs no reference."""
+    """Write passages in the order of the history; a whole message right after another needs no reference."""
     lines: list[str] = []
     previous: AnswerPassage | None = None
     for one in sorted(chosen, key=lambda one: one.place):

@@ -1,27 +1,23 @@
-"""The index of a history: which passages hold which words, who speaks and when.
+"""The index of a history: which passages contain which terms, who speaks, when, and what an output is the result of.
 
-Grows message by message; adding one costs what is new. Pure Python: a list of postings a term.
+The index grows message by message; adding one costs its own text. Pure Python: one list of postings per term.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from kompakt.engine.recall.answer import names
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.passages import Passage, passages_of, spoken
+from kompakt.engine.recall.passages import Passage, passages_of, spoken, subject_of
 from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
-from kompakt.model.messages import Message, Text, ToolCall
+from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
 _SPEAKER = re.compile(r"(?:\[[^\]\n]{1,80}\]\s*)?([A-Z][\w.'’-]*(?: [A-Z][\w.'’-]*){0,2}):\s")
 """A name before the words it says, as recorded conversations have it."""
 
 _MIN_TURNS = 3
-"""Messages that begin with a name before it is taken for a speaker's."""
-
-_KEY = re.compile(r"^[\w.-]+: ", re.MULTILINE)
-"""The name of an argument, which is the tool's and not the call's."""
+"""Messages that begin with a name before it counts as a speaker."""
 
 _QUESTION = re.compile(r"\?[^\w\n]*(?:\n\[[^\n]*\]\s*)?\Z")
 """A question at the end of a text, also before a note in brackets."""
@@ -32,18 +28,19 @@ SHORT = 45
 """Terms of the longest passage that counts as short."""
 
 MAX_COUNT = 255
-"""Most occurrences of a term in a passage that are told apart; a posting is one number, place and count together."""
+"""Most occurrences of a term in a passage that are counted; a posting is one number, place and count together."""
 
 
 class Index:
-    """The passages of a history and the words in them."""
+    """The passages of a history and the terms in them."""
 
     __slots__ = (
-        "_calls",
         "_dates",
+        "_latest",
         "_messages",
         "_names",
         "_roles",
+        "calls",
         "dates",
         "lengths",
         "meaning",
@@ -52,30 +49,33 @@ class Index:
         "questions",
         "short",
         "speakers",
+        "subjects",
         "timed",
-        "used",
     )
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[Message] = (), *, calls: Mapping[str, ToolCall] | None = None) -> None:
+        self.calls = dict(calls or {})
+        """Tool calls by id: a result is indexed and labelled with what its call is about."""
         self.passages: list[Passage] = []
         self.lengths: list[int] = []
         self.postings: dict[str, list[int]] = {}
         self.speakers: list[str] = []
         """Who speaks in each passage, where a name says so; else empty."""
         self.dates: list[frozenset[str]] = []
-        """The stamp that holds for each passage."""
+        """The date that applies to each passage."""
         self.timed: list[bool] = []
         """Whether a passage says when something was."""
         self.short: list[bool] = []
-        """Whether a passage is as short as a turn of a conversation, and so leans on its neighbours."""
-        self.used: dict[str, None] = {}
-        """Names that calls used, the newest last."""
+        """Whether a passage is as short as a turn of a conversation; its neighbours then count for it."""
         self.questions: list[bool] = []
-        """Whether a passage ends in a question: it asks, and another answers."""
+        """Whether a passage ends in a question: another one answers it."""
+        self.subjects: list[str] = []
+        """Tool and subject of the call that a passage belongs to; empty for text."""
         self.meaning = Meaning() if available() else None
         """The vectors of turns, where the extra is installed."""
-        self._calls: dict[tuple[int, int], str] = {}
-        self._messages: list[Message] = []
+        self._latest: dict[str, int] = {}
+        """The message of the latest result of each subject."""
+        self._messages: dict[int, Message] = {}
         self._names: dict[str, int] = {}
         self._roles: dict[str, set[str]] = {}
         self._dates: frozenset[str] = frozenset()
@@ -90,17 +90,43 @@ class Index:
         """How many messages are indexed."""
         return len(self._messages)
 
-    def add(self, message: Message) -> None:
-        """Index the next message."""
-        for passage, text in passages_of(message, len(self._messages)):
+    def add(
+        self, message: Message, number: int | None = None, *, within: Callable[[Passage], bool] | None = None
+    ) -> None:
+        """Index a message, the next one or the one at ``number``.
+
+        ``within`` limits it to the passages for which it is true.
+        """
+        number = len(self._messages) if number is None else number
+        self._messages[number] = message
+        self.calls.update((part.id, part) for part in message.parts if type(part) is ToolCall)
+        for passage, text in passages_of(message, number):
+            if within is not None and not within(passage):
+                continue
+            part = message.parts[passage.part]
             speaker = self._note_start(message, passage, text)
-            if type(message.parts[passage.part]) is ToolCall:
-                self._note_call(passage, text)
-            self._add(passage, tally(text), speaker)
+            self._add(passage, tally(text), speaker, self._subject(part, number))
             self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)
-            if self.meaning is not None and type(message.parts[passage.part]) is Text:
+            if self.meaning is not None and type(part) is Text:
                 self.meaning.add(len(self.passages) - 1, text)
-        self._messages.append(message)
+
+    def _subject(self, part: Part, number: int) -> str:
+        """Say what a call or its result is about, and note the latest result."""
+        call = part if type(part) is ToolCall else self.calls.get(part.call_id) if type(part) is ToolResult else None
+        subject = subject_of(call) if call is not None else ""
+        if call is None or not subject:
+            return ""
+        key = f"{call.name} {subject}"
+        if type(part) is ToolResult:
+            self._latest[key] = max(number, self._latest.get(key, -1))
+        return key
+
+    def is_superseded(self, place: int) -> bool:
+        """Return whether a passage is the result of a call that ran again later with the same subject."""
+        subject, passage = self.subjects[place], self.passages[place]
+        if not subject or type(self._messages[passage.message].parts[passage.part]) is not ToolResult:
+            return False
+        return passage.message < self._latest.get(subject, -1)
 
     def _note_start(self, message: Message, passage: Passage, text: str) -> str:
         """Read date and speaker where a text begins."""
@@ -114,16 +140,12 @@ class Index:
         self._roles.setdefault(found[1], set()).add(message.role)
         return found[1]
 
-    def _note_call(self, passage: Passage, text: str) -> None:
-        """Remember what a call says, which takes decoding, and the names it uses."""
-        self._calls[passage.message, passage.part] = self._calls.get((passage.message, passage.part), "") + text
-        for name in names(_KEY.sub("", text)):
-            self.used.pop(name, None)
-            self.used[name] = None
-
-    def _add(self, passage: Passage, counts: dict[str, int], speaker: str) -> None:
+    def _add(self, passage: Passage, counts: dict[str, int], speaker: str, subject: str) -> None:
         place = len(self.passages) << 8
         postings = self.postings
+        length = sum(counts.values())
+        for term in terms(subject) if subject else ():
+            counts.setdefault(term, 1)  # each part of a file or an output is found by the name of the whole
         for term, count in counts.items():
             posting = place | (count if count < MAX_COUNT else MAX_COUNT)
             found = postings.get(term)
@@ -132,20 +154,18 @@ class Index:
             else:
                 found.append(posting)
         self.passages.append(passage)
-        length = sum(counts.values())
         self.lengths.append(length)
         self.short.append(length <= SHORT)
         self.speakers.append(speaker)
+        self.subjects.append(subject)
         self.dates.append(self._dates)
         self.timed.append(not TIME_TERMS.isdisjoint(counts))
 
     def text(self, place: int) -> str:
         """Return the text of a passage."""
         passage = self.passages[place]
-        said = self._calls.get((passage.message, passage.part))
-        if said is None:
-            said = spoken(self._messages[passage.message].parts[passage.part])
-        return said[passage.start : passage.end]
+        part = self._messages[passage.message].parts[passage.part]
+        return spoken(part)[passage.start : passage.end]
 
     @property
     def names(self) -> frozenset[str]:
@@ -153,7 +173,7 @@ class Index:
         return frozenset(word for name in self._names for word in name.lower().split())
 
     def is_named(self, place: int) -> bool:
-        """Tell whether a passage begins with the name of a speaker, who then never speaks in another role."""
+        """Return whether a passage begins with the name of a speaker, who then never speaks in another role."""
         name = self.speakers[place]
         return self._names.get(name, 0) >= _MIN_TURNS and len(self._roles[name]) == 1
 

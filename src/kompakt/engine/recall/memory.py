@@ -1,71 +1,89 @@
-"""Recall over one history: search by words, fetch by reference.
+"""Recall over one history: search by words, restore by reference.
 
-Names and index are made when first asked for and grow with the history, so a question costs what is new and the words
-it asks for. Same history, same question, same bytes.
+References and index are built on first use and grow with the history, so a query costs the new messages and its own
+terms. A history too large to index within seconds is scanned instead: substrings of the query pick the blocks of text
+that match best, and only these are indexed. Same history, same query, same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from kompakt.engine.recall.answer import AnswerBuilder, AnswerPassage, answer, names
+from kompakt.engine.recall.answer import AnswerPassage, answer
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.passages import spoken
-from kompakt.engine.recall.restore import Reference, fetch, read_reference
+from kompakt.engine.recall.passages import Passage, is_own, spoken, subject_of
+from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
 from kompakt.engine.recall.result import Recalled, label
 from kompakt.engine.recall.search import search
+from kompakt.engine.recall.terms import roots
 from kompakt.errors import UsageError
-from kompakt.model.messages import Message, ToolResult
+from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 
 DEFAULT_TOKENS = 1_000
 """Size of an answer: enough for a dozen passages, little enough to be asked for at any time."""
 
-_NEWEST = 150
-"""Passages at the end of the history whose names are offered when nothing was found."""
+INDEX_CHARS = 4_000_000
+"""Characters of the largest history that is indexed whole: about a second of work."""
+
+SCAN_CHARS = 1_500_000
+"""Characters of the best blocks that are indexed for one query on a larger history."""
+
+BLOCK_CHARS = 8_000
+"""Characters of a block: small enough that two words in it have to do with each other."""
+
+_MAX_CALLS, _MAX_SUBJECTS = 50, 5
+"""Latest calls that are read, and subjects that are offered, when a search finds nothing."""
 
 
 class Memory:
     """The original messages of a conversation, to be searched and restored."""
 
-    __slots__ = ("_counter", "_given", "_index", "_messages", "_projection", "_references", "_shown", "_tools")
+    __slots__ = (
+        "_calls",
+        "_chars",
+        "_counter",
+        "_given",
+        "_index",
+        "_measured",
+        "_messages",
+        "_references",
+        "_results",
+    )
 
-    def __init__(
-        self,
-        messages: Iterable[Message] = (),
-        *,
-        counter: Counter,
-        projection: Iterable[Message] = (),
-        references: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, messages: Iterable[Message] = (), *, counter: Counter, references: Sequence[str] = ()) -> None:
         self._messages: list[Message] = list(messages)
-        self._projection = tuple(projection)
-        """What the model sees anyway: names in it are not listed again."""
-        self._shown: frozenset[str] | None = None
         self._counter = counter
         self._given = tuple(references)
         self._references = References(given=self._given)
         self._index = Index()
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, ToolCall] = {}
+        self._results: dict[str, tuple[int, int]] = {}
+        """Message and part of the result of each call."""
+        self._measured = 0
+        self._chars = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the messages; names and index are made again when they are needed."""
-        return _restored, (self._messages, self._counter, self._projection, self._given)
+        """Pickle the messages; references and index are built again when they are needed."""
+        return _restored, (self._messages, self._counter, self._given)
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, message: Message) -> None:
-        """Take the next message."""
+        """Append the next message."""
         self._messages.append(message)
 
     def recall(self, asked: str, *, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Return what a reference names, else what a search finds, in at most ``tokens`` tokens.
 
+        ``REFERENCE "words"`` searches inside what the reference names.
+
         Raises:
-            UsageError: ``asked`` is no text, or ``tokens`` is not positive.
+            UsageError: ``asked`` is not a string, or ``tokens`` is not positive.
         """
         if not isinstance(asked, str):  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"recall takes words or a reference as text, not {asked!r}")
@@ -75,35 +93,140 @@ class Memory:
         return self.search(asked, tokens=tokens) if found is None else found
 
     def fetch(self, reference: str, *, tokens: int | None = DEFAULT_TOKENS) -> Recalled | None:
-        """Return what a reference names; ``None`` when it is none, or names no message of this history."""
-        read = read_reference(reference)
+        """Return what a reference names; ``None`` when the text is no reference, or no message has it.
+
+        Within a number of tokens, the reference of a call restores the call and its result. Without a limit, exactly
+        what the reference names comes back, byte for byte.
+        """
+        read, words = read_query(reference)
         place = None if read is None else self._place(read)
         if read is None or place is None:
             return None
-        return fetch(self._messages[place], read, tokens=tokens, counter=self._counter)
+        if words is not None:
+            return self._search_inside(read, place, words, tokens)
+        message = self._messages[place]
+        results = self._results_of(message, read.part)
+        if not results or tokens is None:
+            return fetch(message, read, tokens=tokens, counter=self._counter)
+        if read.first is not None and len(results) == 1 and len(text_lines(message, read)) <= 1:
+            result, own = results[0]  # lines of a short call are lines of its output
+            return fetch(result, own._replace(first=read.first, last=read.last), tokens=tokens, counter=self._counter)
+        if read.first is not None:
+            return fetch(message, read, tokens=tokens, counter=self._counter)
+        return fetch_with_results(message, read, results, tokens=tokens, counter=self._counter)
+
+    def _results_of(self, message: Message, part: int | None) -> list[tuple[Message, Reference]]:
+        """List the results of the calls in a message, or in one of its parts."""
+        self._measure()
+        parts = message.parts if part is None else message.parts[part : part + 1]
+        calls = [one for one in parts if type(one) is ToolCall]
+        found: list[tuple[Message, Reference]] = []
+        for call in calls:
+            place = self._results.get(call.id)
+            if place is not None and self._messages[place[0]] is not message:
+                other = self._messages[place[0]]
+                number = place[1] if len(other.parts) > 1 else None
+                found.append((other, Reference(self._references.names[place[0]], number)))
+        return found
 
     def lacks(self, asked: str) -> bool:
-        """Tell whether a text is a reference that names no message of this history."""
-        read = read_reference(asked) if isinstance(asked, str) else None  # type: ignore[reportUnnecessaryIsInstance]
+        """Return whether a text is a reference that names no message of this history."""
+        read, _ = read_query(asked) if isinstance(asked, str) else (None, None)  # type: ignore[reportUnnecessaryIsInstance]
         return read is not None and self._place(read) is None
 
     def search(self, query: str, *, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
-        """Return the passages that fit a query best."""
-        for message in self._messages[self._index.messages :]:
-            self._tools.update((call.id, call.name) for call in message.calls)
-            self._index.add(message)
+        """Return the passages that match a query best."""
+        self._measure()
         self._name()
-        ranked = search(self._index, query)
-        shown = self._names_shown()
-        used = (name for name in reversed(self._index.used) if name not in shown)
-        found = answer(ranked, self._entry, used, shown=shown, tokens=tokens, counter=self._counter)
-        return found if found else self._nothing(query, tokens)
+        index = self._index_for(query)
+        found = answer(
+            search(index, query), lambda *one: self._passage(index, *one), tokens=tokens, counter=self._counter
+        )
+        if found:
+            return found
+        reason = f"Nothing found for {_quoted(query)}; ask with other words, or with a reference as printed"
+        subjects = dict.fromkeys(filter(None, map(subject_of, list(self._calls.values())[:-_MAX_CALLS:-1])))
+        recent = f". Recent files and commands: {'; '.join(list(subjects)[:_MAX_SUBJECTS])}" if subjects else ""
+        found = self._nothing(reason + recent, tokens)
+        return found if found.text else self._nothing(reason, tokens)
 
-    def _names_shown(self) -> frozenset[str]:
-        if self._shown is None:
-            parts = [part for message in self._projection for part in message.parts]
-            self._shown = frozenset(name for part in parts for name in names(spoken(part)))
-        return self._shown
+    def _search_inside(self, read: Reference, place: int, words: str, tokens: int | None) -> Recalled:
+        """Return the passages of one message, and of the results of its calls, that match words."""
+        message = self._messages[place]
+        results = [own for _, own in self._results_of(message, read.part)]
+        sources = [(place, read.part), *((self._references.find(own.message), own.part) for own in results)]
+        index = Index(calls=self._calls)
+        for number, part in sources:
+            if number is not None:
+                index.add(self._messages[number], number, within=partial(_is_in_part, part))
+        ranked = search(index, words)
+        candidates = ranked or [(at, 1.0) for at in range(len(index))]  # punctuation has no terms
+        literal = [one for one in candidates if words.lower() in index.text(one[0]).lower()]
+        found = answer(literal or ranked, lambda *one: self._passage(index, *one), tokens=tokens, counter=self._counter)
+        return found if found else self._nothing(f"{read.name} does not contain {_quoted(words)}", tokens)
+
+    # --- index ----------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        """Note size, calls and results of new messages."""
+        for number in range(self._measured, len(self._messages)):
+            for place, part in enumerate(self._messages[number].parts):
+                if type(part) is ToolCall:
+                    self._calls[part.id] = part
+                elif type(part) is ToolResult:
+                    self._results[part.call_id] = number, place
+                self._chars += len(part.output) if type(part) is ToolResult else len(getattr(part, "text", ""))
+        self._measured = len(self._messages)
+
+    def _index_for(self, query: str) -> Index:
+        """Return the index of the whole history, or of the blocks that match a query where that would take too long."""
+        if self._chars > INDEX_CHARS:
+            return self._scanned(query)
+        for message in self._messages[self._index.messages :]:
+            self._index.add(message)
+        return self._index
+
+    def _scanned(self, query: str) -> Index:
+        """Index the blocks of a large history that contain the rarest words of a query."""
+        wanted = roots(query)
+        blocks = list(self._blocks(wanted))
+        counts = [sum(bits >> at & 1 for *_, bits in blocks) for at in range(len(wanted))]
+        weights = [math.log(1 + len(blocks) / (1 + count)) for count in counts]
+        scores: dict[int, float] = {}
+        for *_, bits in blocks:
+            if bits not in scores:
+                scores[bits] = sum(weight for at, weight in enumerate(weights) if bits >> at & 1)
+        best = sorted((block for block in blocks if block[3]), key=lambda block: (-scores[block[3]], -block[0]))
+        chosen: dict[int, set[tuple[int, int]]] = {}
+        room = SCAN_CHARS
+        for number, part, start, _ in best:
+            chosen.setdefault(number, set()).add((part, start // BLOCK_CHARS))
+            room -= min(BLOCK_CHARS, len(spoken(self._messages[number].parts[part])) - start)
+            if room <= 0:
+                break
+        index = Index(calls=self._calls)
+        for number in sorted(chosen):
+            index.add(self._messages[number], number, within=partial(_is_in_blocks, chosen[number]))
+        return index
+
+    def _blocks(self, wanted: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+        """Go through the blocks of the history: message, part, start, and which substrings occur, as bits."""
+        flags = [(1 << at, root) for at, root in enumerate(wanted)]
+        for number, message in enumerate(self._messages):
+            for place, part in enumerate(message.parts):
+                text = "" if is_own(message, part) else spoken(part)
+                if not text:
+                    continue
+                call = self._calls.get(part.call_id) if type(part) is ToolResult else None
+                about = subject_of(call).lower() if call is not None else ""
+                known = sum(flag for flag, root in flags if root in about) if about else 0
+                for start in range(0, len(text), BLOCK_CHARS):
+                    block = text[start : start + BLOCK_CHARS].lower()
+                    bits = known
+                    for flag, root in flags:
+                        if root in block:
+                            bits |= flag
+                    yield number, place, start, bits
 
     def _name(self) -> None:
         for message in self._messages[len(self._references.names) :]:
@@ -113,8 +236,8 @@ class Memory:
         self._name()
         return self._references.find(read.message)
 
-    def _entry(self, place: int, score: float) -> AnswerPassage:
-        passage = self._index.passages[place]
+    def _passage(self, index: Index, place: int, score: float) -> AnswerPassage:
+        passage = index.passages[place]
         message = self._messages[passage.message]
         part = message.parts[passage.part]
         alone = len(message.parts) == 1
@@ -122,33 +245,36 @@ class Memory:
         reference = name if alone else f"{name}.{passage.part}"
         if passage.first_line:
             reference += f":{passage.first_line}-{passage.last_line}"
-        tool = self._tools.get(part.call_id) if type(part) is ToolResult else None
+        call = self._calls.get(part.call_id) if type(part) is ToolResult else None
         return AnswerPassage(
             place=place,
             score=score,
             message=passage.message,
             reference=reference,
-            label=label(message, part, tool),
-            text=self._index.text(place),
+            label=label(message, part, call.name if call else None, subject_of(call) if call else ""),
+            text=index.text(place),
             whole=alone and not passage.start and not passage.first_line,
-            named=self._index.is_named(place),
+            named=index.is_named(place),
         )
 
-    def _nothing(self, query: str, tokens: int | None) -> Recalled:
-        """Say that nothing was found, and which names there are to ask for."""
-        short = " ".join(query.split())[:60]
-        text = f"[kompakt] Nothing found for {short!r}; ask with other words, or with a reference as printed."
-        newest = range(len(self._index) - 1, max(-1, len(self._index) - 1 - _NEWEST), -1)
-        seen = chain(reversed(self._index.used), (name for place in newest for name in names(self._index.text(place))))
-        shown = self._names_shown()
-        used = sorted((name for name in dict.fromkeys(seen) if name not in shown), key=lambda name: "/" not in name)
-        line = AnswerBuilder(tokens=tokens, counter=self._counter).names_line((), used, beside=text)
-        text = f"{text}\n{line}" if line else text
+    def _nothing(self, reason: str, tokens: int | None) -> Recalled:
+        text = f"[kompakt] {reason}."
         size = self._counter.scaled(self._counter.text(text))
         return Recalled(text=text, tokens=size) if tokens is None or size <= tokens else Recalled(text="")
 
 
-def _restored(
-    messages: list[Message], counter: Counter, projection: tuple[Message, ...], references: tuple[str, ...]
-) -> Memory:
-    return Memory(messages, counter=counter, projection=projection, references=references)
+def _is_in_part(part: int | None, passage: Passage) -> bool:
+    return part is None or passage.part == part
+
+
+def _is_in_blocks(blocks: set[tuple[int, int]], passage: Passage) -> bool:
+    first, last = passage.start // BLOCK_CHARS, (passage.end - 1) // BLOCK_CHARS
+    return any((passage.part, block) in blocks for block in range(first, last + 1))
+
+
+def _quoted(query: str) -> str:
+    return repr(" ".join(query.split())[:60])
+
+
+def _restored(messages: list[Message], counter: Counter, references: tuple[str, ...]) -> Memory:
+    return Memory(messages, counter=counter, references=references)

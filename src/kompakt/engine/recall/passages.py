@@ -28,6 +28,17 @@ TURN_CHARS = 1_200
 LINE_CHARS = 200
 """Longest line that counts as one; longer ones count in pieces of this length, each of which fits any usual answer."""
 
+_LINE = re.compile(rf"[^\n]{{0,{LINE_CHARS - 1}}}+\n|[^\n]{{1,{LINE_CHARS}}}")
+
+_SUBJECT_KEYS = ("command", "cmd", "file_path", "path", "filename", "file", "url", "pattern", "query")
+"""Arguments that say what a call is about, in the order of preference."""
+
+_SUBJECT_CHARS = 120
+"""Characters of a subject that are printed with a passage: a command with its arguments, a path."""
+
+_SHELL = re.compile(r"(?:/\S*/)?(?:ba|z|da)?sh -l?c ")
+"""The shell that a command given as a list of words starts with."""
+
 _OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\brecall m[0-9a-f]{4,}[^\n]*\Z")
 
 
@@ -93,6 +104,24 @@ def exact(part: Part) -> str:
     return json_text(part.raw) if type(part) is Opaque else ""
 
 
+def subject_of(call: ToolCall) -> str:
+    """Return the file, command or address that a call is about, in one line; empty when no argument names one."""
+    arguments = _decoded(call.input)
+    if not isinstance(arguments, dict):
+        return ""
+    named = [arguments[key] for key in _SUBJECT_KEYS if key in arguments]
+    for value in [*named, *arguments.values()]:
+        words = " ".join(map(str, value)) if isinstance(value, list) and all(map(_is_text, value)) else value
+        if isinstance(words, str) and words.strip():
+            line = _SHELL.sub("", words.strip(), count=1).split("\n", 1)[0]
+            return line if len(line) <= _SUBJECT_CHARS else f"{line[:_SUBJECT_CHARS]}…"
+    return ""
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
 def _decoded(value: Json) -> Json:
     if not isinstance(value, str):
         return value
@@ -117,13 +146,7 @@ def _arguments(value: Json, key: str) -> Iterator[str]:
 
 def line_ends(text: str) -> list[int]:
     """List where the lines of a text end; a long line ends every ``LINE_CHARS`` characters."""
-    ends: list[int] = []
-    start, size = 0, len(text)
-    while start < size:
-        found = text.find("\n", start, start + LINE_CHARS)
-        start = found + 1 if found >= 0 else min(start + LINE_CHARS, size)
-        ends.append(start)
-    return ends
+    return [found.end() for found in _LINE.finditer(text)]
 
 
 def _divided(text: str) -> Iterator[tuple[int, int, int, int]]:

@@ -8,17 +8,24 @@ piece by piece, all of it comes, and without a limit all at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kompakt.engine.recall.passages import exact, line_ends
 from kompakt.engine.recall.result import Recalled, described, name_of
-from kompakt.model.messages import Media, Message, Part, ToolResult
+from kompakt.model.messages import Media, Message, Part, ToolCall, ToolResult
 from kompakt.model.tokens import Counter
 
 _REFERENCE = re.compile(
     r"(?:recall\s+)?[\[(`'\"]*(?P<message>m[0-9a-f]{4,40})(?:\.(?P<part>\d{1,6}))?(?:\.(?P<media>\d{1,6}))?"
     r"(?::(?P<first>\d{1,9})(?P<to>-)?(?P<last>\d{1,9})?)?[\])`'\".,;]*"
 )
+
+_MIN_RESULT = 30
+"""Tokens below which the beginning of a result says nothing: its reference is given instead."""
+
+_JOINT = 12
+"""Tokens kept free for what a count of the joined text adds, and for the references of further results."""
 
 _NUMBERS = ("part", "media", "first", "last")
 
@@ -51,6 +58,19 @@ def read_reference(text: str) -> Reference | None:
     return Reference(found["message"], part, media, first, last)
 
 
+_INSIDE = re.compile(r"(?P<reference>\S+)\s+(?:grep\s+(?P<bare>[^\"'“”].*)|(?:grep\s+)?[\"'“](?P<quoted>.+)[\"'”])\s*")
+"""A reference and the words to find inside it: ``m7f3a "words"`` or ``m7f3a grep words``."""
+
+
+def read_query(text: str) -> tuple[Reference | None, str | None]:
+    """Read a reference and the words to find inside it, if there are any."""
+    inside = _INSIDE.fullmatch(text.strip())
+    read = read_reference(inside["reference"]) if inside is not None else None
+    if inside is not None and read is not None:
+        return read, inside["quoted"] or inside["bare"]
+    return read_reference(text), None
+
+
 def fetch(message: Message, asked: Reference, *, tokens: int | None, counter: Counter) -> Recalled:
     """Return what a reference names in its message."""
     if asked.part is None and len(message.parts) == 1:
@@ -62,6 +82,49 @@ def fetch(message: Message, asked: Reference, *, tokens: int | None, counter: Co
         names = ", ".join(f"{asked.message}.{number}" for number in range(len(message.parts)))
         return Recalled(text=_within(f"{asked.name} is no part of {asked.message}; there is {names}", tokens, counter))
     return _fetch_part(message.parts[asked.part], asked, tokens, counter)
+
+
+def text_lines(message: Message, asked: Reference) -> list[int]:
+    """List where the lines of the part that a reference names end."""
+    part = message.parts[asked.part or 0] if (asked.part or 0) < len(message.parts) else None
+    return line_ends(exact(part)) if part is not None else []
+
+
+def fetch_with_results(
+    message: Message,
+    asked: Reference,
+    results: Sequence[tuple[Message, Reference]],
+    *,
+    tokens: int,
+    counter: Counter,
+) -> Recalled:
+    """Return what a reference names and the results of its calls, as far as they fit.
+
+    A result that does not fit whole is cut at a line; ``rest`` then names the lines that follow.
+    """
+    found = fetch(message, asked, tokens=tokens, counter=counter)
+    if found.rest is not None:
+        return found
+    part = message.parts[asked.part or 0] if asked.part is not None or len(message.parts) == 1 else None
+    text = f"{asked.name} call {part.name}:\n{found.text}" if type(part) is ToolCall else found.text
+    references, parts, rest = [*found.references], [*found.parts], None
+    for number, (other, own) in enumerate(results):
+        head = f"{text}\n{own.name} result:\n"
+        room = tokens - _count(head, counter) - _JOINT
+        if room < _MIN_RESULT:
+            text += f"\n[kompakt] Results: recall {', '.join(one.name for _, one in results[number:])}."
+            break
+        piece = fetch(other, own, tokens=room, counter=counter)
+        text, rest = head + piece.text, piece.rest
+        references += piece.references
+        parts += piece.parts
+        if rest is not None and number + 1 < len(results):
+            text += f"\n[kompakt] Results: recall {', '.join(one.name for _, one in results[number + 1 :])}."
+            break
+    size = _count(text, counter)
+    if size > tokens:
+        return found
+    return Recalled(text=text, references=tuple(references), tokens=size, rest=rest, parts=tuple(parts))
 
 
 def _fetch_part(part: Part, asked: Reference, tokens: int | None, counter: Counter) -> Recalled:

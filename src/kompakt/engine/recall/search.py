@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.terms import LIKES, asked, asks_when, tally, terms
+from kompakt.engine.recall.terms import asked, asks_when, exact_names, tally, terms
 
 SATURATION = 1.6
 """BM25's k1: how soon more occurrences of a word stop counting."""
@@ -34,8 +34,12 @@ TIME_WEIGHT = 0.2
 QUESTION_LOSS = 0.1
 """How much less a question counts than what answers it."""
 
-LIKE_WEIGHT = 0.3
-"""How much a word counts that may stand for one that was asked for."""
+NAME_WEIGHT = 4.0
+"""How much an exact name of the query counts, such as a file name, against an ordinary word: passages that contain the
+name itself rank above those that contain its pieces."""
+
+OLDER_RUN = 0.6
+"""Factor for the output of a command that ran again later: the latest run is what holds now."""
 
 MEANING_WEIGHT = 16.0
 """What full likeness of meaning adds: about as much as two rare words."""
@@ -65,10 +69,7 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
         return []
     rarest = sorted(asked_terms, key=lambda term: (len(index.postings.get(term, ())), term))
     weights = dict.fromkeys(rarest[:MAX_TERMS], 1.0)
-    if len(asked_terms) <= FEEDBACK_UP_TO:
-        for term in rarest:
-            for other in LIKES.get(term, ()):
-                weights.setdefault(other, LIKE_WEIGHT)
+    weights.update((term, NAME_WEIGHT) for term in exact_names(query) if term in weights)
     scores = _matched(index, weights)
     speakers = index.speakers_in(asked_terms)
     _add_dates(index, query, scores)
@@ -84,6 +85,9 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
         ]
     scores = [
         score * (1 - QUESTION_LOSS) if asks else score for score, asks in zip(scores, index.questions, strict=True)
+    ]
+    scores = [
+        score * OLDER_RUN if score and index.is_superseded(place) else score for place, score in enumerate(scores)
     ]
     found = [place for place, score in enumerate(scores) if score > 0]
     return [(place, scores[place]) for place in sorted(found, key=lambda place: (-scores[place], place))]

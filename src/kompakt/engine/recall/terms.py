@@ -41,34 +41,12 @@ _IRREGULAR = (
 IRREGULAR = {form: word for form, _, word in (pair.partition(":") for pair in _IRREGULAR.split(" "))}
 """Past forms and plurals, and the word they belong to."""
 
-_LIKE = (
-    "kid child son daughter | movie film | picture photo image pic painting | job work career | trip travel "
-    "vacation journey visit tour | book novel read | begin start launch | finish complete end | buy purchase get "
-    "| big large huge | happy glad excited thrilled joy | sad upset down | sick ill | friend buddy pal | mom "
-    "mother | dad father | grandma grandmother | grandpa grandfather | house home | car vehicle | doctor "
-    "physician | dog puppy pup pet | cat kitten pet | shop store | money financial fund budget | business "
-    "company | fix repair mend | error failure exception bug | delete remove drop | create make build | change "
-    "modify edit update | directory folder | config configuration setting | repo repository | function method | "
-    "auth authentication login | test spec | db database | doc documentation | competition contest tournament "
-    "| prize award trophy | hobby interest activity pastime | exercise workout gym fitness | run race "
-    "marathon | meal food dish dinner lunch | cook bake recipe | paint art draw | song music band concert | "
-    "teach class lesson course | school university college | study education degree learn | beach ocean sea | "
-    "hike trail mountain | forest wood nature | party celebrate celebration | birthday anniversary | marry "
-    "wedding spouse husband wife | divorce breakup | baby newborn infant | help support assist | volunteer "
-    "charity donate | advice suggestion tip recommend | goal dream plan aim | worry fear anxious nervous scare | "
-    "stress relax calm | like enjoy love favorite fond | hate dislike | talk speak chat discuss | meet "
-    "encounter | move relocate | country nation | city town | live reside | gift present | name call title | "
-    "game play | team teammate | author writer | write script screenplay | story tale | speech talk presentation "
-    "| injury hurt injure | health medical | phone call | email message | problem issue challenge difficulty | "
-    "win victory | reason purpose cause | type kind sort genre"
-)
-
-LIKE = tuple(_LIKE.split(" | "))
-"""Rows of words that may be meant by one another."""
-
 
 _WORD = re.compile(r"\w+(?:[-./\\:@]{1,3}\w+)*")
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_POSITION = re.compile(r"(?::\d+)+\Z")
+_FOLDER = re.compile(r"[/\\]+")
+_SEPARATOR = re.compile(r"[-./\\:@]+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 _MAX_WHOLE = 80
@@ -76,6 +54,9 @@ _MAX_WHOLE = 80
 
 _MAX_PIECES = 24
 """Most pieces of one word that count, for the same reason."""
+
+_MIN_ROOT = 3
+"""Characters of the shortest substring that a scan looks for; shorter ones are everywhere."""
 
 _MAX_KNOWN = 200_000
 """Words remembered with their terms; all are forgotten when there are more. About 40 MB."""
@@ -130,19 +111,6 @@ def _without_verb_ending(word: str) -> str:
     return word
 
 
-def _likes() -> dict[str, tuple[str, ...]]:
-    found: dict[str, dict[str, None]] = {}
-    for row in LIKE:
-        stems = [stem(word) for word in row.split(" ")]
-        for one in stems:
-            found.setdefault(one, {}).update(dict.fromkeys(other for other in stems if other != one))
-    return {term: tuple(others) for term, others in found.items()}
-
-
-LIKES = _likes()
-"""Terms that may stand for a term."""
-
-
 class _Known(dict[str, tuple[str, ...]]):
     """The terms of each word seen so far."""
 
@@ -154,7 +122,7 @@ class _Known(dict[str, tuple[str, ...]]):
 
 
 def _terms_of(word: str) -> Iterable[str]:
-    """List what one word of a text stands for: itself and its pieces."""
+    """List the terms of one word: its pieces, the word as a whole and the names inside it."""
     if word.isascii() and word.isalpha() and (word.islower() or word.istitle()):
         lower = word.lower()
         return () if lower in STOP else (stem(lower),)
@@ -163,8 +131,44 @@ def _terms_of(word: str) -> Iterable[str]:
     pieces = _PIECE.findall(word)
     terms = [stem(piece) for piece in (piece.lower() for piece in pieces[:_MAX_PIECES]) if piece not in STOP]
     if len(pieces) > 1 and len(word) <= _MAX_WHOLE:
-        terms.append(stem(word.lower().replace("-", "")))
+        terms += names_in(word)
     return terms
+
+
+def names_in(word: str) -> list[str]:
+    """List the exact names that a path or identifier contains: itself, its file name, identifiers between dots.
+
+    A query for a bare file name or a method then matches the full path or the qualified name by one rare term.
+    """
+    path = _POSITION.sub("", word)
+    names = [word, path, _FOLDER.split(path)[-1]]
+    names += [name for name in _SEPARATOR.split(path) if len(_PIECE.findall(name)) > 1]
+    return [stem(name.lower().replace("-", "")) for name in names]
+
+
+def exact_names(query: str) -> list[str]:
+    """List the terms of a query that stand for exact names: paths, file names, identifiers, numbers with letters."""
+    found: list[str] = []
+    for word in _WORD.findall(query):
+        is_plain = word.isascii() and word.isalpha() and (word.islower() or word.istitle() or word.isupper())
+        if not is_plain and len(word) <= _MAX_WHOLE and len(_PIECE.findall(word)) > 1:
+            found.append(stem(_POSITION.sub("", word).lower().replace("-", "")))
+    return found
+
+
+def roots(query: str) -> list[str]:
+    """List lower-case substrings, one or two a word, that every text matching a query word contains."""
+    found: list[str] = []
+    for word in _WORD.findall(query):
+        lower = word.lower()
+        if lower in STOP:
+            continue
+        found.append(lower)
+        for term in _known[word]:
+            root = term.rstrip("i") if len(term) > 3 else term
+            if len(root) >= _MIN_ROOT:
+                found.append(root)
+    return list(dict.fromkeys(found))
 
 
 _known = _Known()
