@@ -1,4 +1,4 @@
-"""What the tests of agents share: tools, clients of the strict provider, and what must hold after any run."""
+"""Shared helpers of agent tests: tools, clients of the strict provider, and checks that hold after every run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ STEPS = int(os.environ.get("KOMPAKT_STEPS", "150"))
 
 
 def client_for(format: str, provider: Provider, **options: Any) -> Any:
-    """Make a client of the provider with a small window."""
+    """Return a client of the provider with a small window."""
     given = {"model": MODELS.get(format, "gpt-5"), "context_window": WINDOW, "output_limit": 1000, **options}
     return client_of(format, provider.url, **given)
 
 
 class Desk:
-    """Two tools that count how often they are called, by their arguments."""
+    """Two tools that count their calls by arguments."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Desk:
 
 
 class Watched:
-    """What a run told, counted, and how it ended."""
+    """The events of a run."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -68,7 +68,7 @@ class Watched:
 
 
 async def watched(agent: Agent, text: str | None, **options: Any) -> Watched:
-    """Stream a run and keep what it tells."""
+    """Stream a run and collect its events."""
     seen = Watched()
     async for event in agent.stream(text, **options):
         seen.events.append(event)
@@ -76,7 +76,7 @@ async def watched(agent: Agent, text: str | None, **options: Any) -> Watched:
 
 
 async def said_in(store: Store, id: str, *, whole: bool = True) -> list[kompakt.Message]:
-    """Return all that was ever said in a session; it has to be in order."""
+    """Return all messages of a session, and check that the session is valid."""
     session = await store.session(id)
     assert await session.verify() == []
     exported = await session.export(view="full")
@@ -86,7 +86,7 @@ async def said_in(store: Store, id: str, *, whole: bool = True) -> list[kompakt.
 
 
 def clean(provider: Provider, *, breaks: int | None = None) -> None:
-    """Assert that the provider has nothing to complain of."""
+    """Assert that the provider rejected nothing and found no violation."""
     assert [record.refusal for record in provider.refusals] == []
     assert provider.violations == []
     if breaks is not None:
@@ -98,12 +98,12 @@ def scripted(steps: int, **options: Any) -> Script:
 
 
 def made_calls(script: Script) -> list[str]:
-    """List the ids of all calls that the script made."""
+    """Return the ids of all calls of a script."""
     return [call.id for known in script.conversations.values() for calls in known.calls.values() for call in calls]
 
 
 def ids(messages: list[kompakt.Message]) -> tuple[list[str], list[str]]:
-    """List the ids that are called and those that are answered."""
+    """Return the ids of calls and of results."""
     calls = [call.id for message in messages for call in message.calls]
     results = [result.call_id for message in messages for result in message.results]
     return calls, results

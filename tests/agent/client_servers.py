@@ -1,4 +1,4 @@
-"""A server that answers as it is told, byte by byte: a status, headers, and a body that may break off."""
+"""An HTTP server with planned answers: status, headers, and a body that may break off."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One request as it came."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -37,13 +37,13 @@ class Asked(NamedTuple):
 
 
 def whole(value: object, status: int = 200, **headers: str) -> Plan:
-    """Answer with JSON."""
+    """Return a plan that answers with JSON."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Plan(json.dumps(value).encode(), status, {"content-type": "application/json", **named})
 
 
 def stream(*events: object, cut: bool = False, done: bool = True) -> Plan:
-    """Answer with events, those that have a type under its name."""
+    """Return a plan that answers with server-sent events; events with a type are named after it."""
     lines = []
     for event in events:
         named = isinstance(event, dict) and isinstance(event.get("type"), str)
@@ -58,7 +58,7 @@ SILENCE = Plan(b"", -1)
 
 
 class Server:
-    """Gives the planned answers in order, the last one again and again."""
+    """Gives the planned answers in order and repeats the last one."""
 
     def __init__(self, *plans: Plan) -> None:
         self.plans = list(plans)
@@ -124,14 +124,14 @@ CLIENTS = {
 
 
 def client_of(format: str, address: str, **options: Any) -> Any:
-    """Make a client that asks the server."""
+    """Return a client for the server."""
     base = address + ("/v1" if format.startswith("openai") else "")
     given: dict[str, Any] = {"base_url": base, "api_key": KEY, "context_window": 8_000, "output_limit": 100}
     return CLIENTS[format](**{"model": "some-model", **given, **options})
 
 
 async def asked_of(format: str, *plans: Plan, body: Any = None, **options: Any) -> tuple[Any, Server]:
-    """Send one request to a server with these plans; an error comes back in the place of the reply."""
+    """Send one request to a server with these plans; return the reply or the error."""
     sending = {name: options.pop(name) for name in ("on_delta", "changes") if name in options}
     async with serving(*plans) as server:
         client = client_of(format, server.address, **options)

@@ -1,4 +1,4 @@
-"""A real, small model behind a real server, for the tests that want to know what one does."""
+"""A small real model behind a real server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import files
 
 @contextmanager
 def model_served(window: int) -> Iterator[str]:
-    """Start the server with a window of so many tokens and give its address; it goes with the process."""
+    """Start the server with the given context window and return its URL; it ends with the process."""
     from xllamacpp import CommonParams, Server
 
     params = CommonParams()

@@ -26,14 +26,15 @@ SYSTEMS: dict[str, Callable[[str], JsonObject]] = {
 
 
 def calls(*names: str, id: str = "c", **input: Any) -> Message:
-    """Make an answer that calls tools; ids are numbered."""
+    """Return an answer that calls tools; ids are numbered."""
     return Message("assistant", tuple(ToolCall(f"{id}{n}", name, input) for n, name in enumerate(names)))
 
 
 class Scripted:
-    """Gives one answer after another; the last one again when the list is used up.
+    """Gives one answer after another and repeats the last one.
 
-    ``limit`` refuses requests of more tokens, ``factor`` is how many tokens the provider counts for each of ours.
+    ``limit`` rejects requests with more tokens. ``factor`` is the number of tokens that the provider counts for each of
+    ours.
     """
 
     def __init__(
@@ -85,5 +86,5 @@ class Scripted:
     async def close(self) -> None: ...
 
     def shown(self, at: int = -1) -> list[Message]:
-        """Return the messages of a request that was sent."""
+        """Return the messages of a request."""
         return list(kompakt.parse(self.bodies[at], format=self.format))

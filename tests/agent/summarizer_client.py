@@ -1,4 +1,4 @@
-"""What the tests of summarisers share: a client that says what it is told to, and something to summarise."""
+"""Shared helpers of summarizer tests: a scripted client, and something to summarize."""
 
 from __future__ import annotations
 

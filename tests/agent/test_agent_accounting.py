@@ -1,4 +1,4 @@
-"""What an agent learns from the provider's counts, and the reasons that its compactions state."""
+"""What an agent learns from reported usage, and the reasons of its compactions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def look() -> str:
     return OUTPUT
 
 
-def test_all_messages_of_a_reply_are_left_out_of_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reply of several items on Responses does not make the provider seem to count less than it does."""
+def test_a_reply_of_several_items_does_not_change_the_token_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Responses reply of several items must not make the provider's count look smaller than it is."""
     long = " ".join(f"thought {number}" for number in range(2_000))
     step = [
         Message("assistant", (Text(long),)),
@@ -51,7 +51,7 @@ def steps(count: int) -> list[Message | str]:
 
 
 def reasons(client: Scripted, **options: object) -> list[str]:
-    """Run to the end and list why the session was compacted."""
+    """Run to the end and return the reasons of all compactions."""
 
     async def main() -> list[str]:
         async with Agent(client, tools=[look], compaction=CompactionConfig(economic=False)) as agent:
@@ -64,13 +64,13 @@ def reasons(client: Scripted, **options: object) -> list[str]:
     return asyncio.run(main())
 
 
-def test_a_compaction_that_the_budget_calls_for_says_so() -> None:
+def test_the_reason_names_the_budget() -> None:
     found = reasons(Scripted(*steps(12)), budget=Budget(window=9_000, trigger=8_000, target=4_000))
     assert set(found) == {"over 8000 tokens"}
 
 
-def test_a_compaction_that_the_reported_usage_calls_for_says_so() -> None:
-    """An answer that filled the window in the provider's count, although our count is below the trigger."""
+def test_the_reason_names_the_reported_usage() -> None:
+    """The window is full in the provider's count, although our count is below the trigger."""
     outputs = [10, 10, 8_000, 10]
     client = Scripted(*steps(3), window=10_000, usage=lambda counted: Usage(input=counted, output=outputs.pop(0)))
     found = reasons(client)
@@ -78,7 +78,7 @@ def test_a_compaction_that_the_reported_usage_calls_for_says_so() -> None:
 
 
 @pytest.mark.parametrize("reported", [9_000, 30_000])
-def test_equal_reports_of_at_least_what_was_sent_are_no_cut(reported: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_constant_usage_above_the_sent_tokens_is_no_truncation(reported: int, caplog: pytest.LogCaptureFixture) -> None:
     """A server that reports the same number at each step, and never less than was sent, reads everything."""
     client = Scripted(*steps(5), usage=lambda counted: Usage(input=max(reported, counted)))
     with caplog.at_level(logging.WARNING, "kompakt.agent"):
@@ -87,7 +87,7 @@ def test_equal_reports_of_at_least_what_was_sent_are_no_cut(reported: int, caplo
     assert kompakt.count(client.bodies[-1], format="openai-chat").total < 9_000
 
 
-def test_equal_reports_of_less_than_was_sent_are_a_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_constant_usage_below_the_sent_tokens_is_a_truncation(caplog: pytest.LogCaptureFixture) -> None:
     client = Scripted(*steps(6), usage=lambda counted: Usage(input=min(4_000, counted)))
     with caplog.at_level(logging.WARNING, "kompakt.agent"):
         asyncio.run(Agent(client, tools=[look]).run("Look at everything."))

@@ -1,4 +1,4 @@
-"""The budget of a run: the caller's where there is one, else the model's, with the limit of its prompt."""
+"""The budget of a run: the caller's, else the model's with its prompt limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kompakt.model.budget import Usage
 
 
 class Reader:
-    """A model that reads one file after the other, and reports the size of each prompt."""
+    """A model that reads one file after another and reports the size of each prompt."""
 
     format = "openai-chat"
 
@@ -26,18 +26,15 @@ class Reader:
         self.prompts: list[int] = []
 
     def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> dict[str, Any]:
-        """Make a body."""
         listed = [{"type": "function", "function": {"name": t.name, "parameters": t.schema}} for t in tools]
         return {"model": self.model, "tools": listed, "messages": []}
 
     def opening(self, system: str | None) -> list[Any]:
-        """Begin with the system text."""
         return [{"role": "system", "content": system}] if system else []
 
     async def send(
         self, body: dict[str, Any], *, on_delta: Callable[[Delta], None] | None = None, changes: Any = None
     ) -> Reply:
-        """Answer with the next call."""
         self.prompts.append(kompakt.count(body).total)
         usage = Usage(input=self.prompts[-1], output=20)
         if len(self.prompts) > self.steps:
@@ -55,7 +52,7 @@ class Reader:
 
 
 def compactions(client: Reader, *, lines: int, system: str | None = None, **settings: Any) -> int:
-    """Run an agent to its end; return how often its history was compacted."""
+    """Run an agent to its end and return the number of compactions."""
 
     def read(number: int) -> str:
         """Read a file."""
@@ -71,36 +68,36 @@ def compactions(client: Reader, *, lines: int, system: str | None = None, **sett
 
 
 class TestLimits:
-    def test_the_limit_of_the_prompt_is_kept(self) -> None:
-        """A window of 400,000 of which a prompt may take 272,000."""
+    def test_the_prompt_limit_of_the_model_applies(self) -> None:
+        """A window of 400,000 tokens of which a prompt may take 272,000."""
         client = Reader(14, model="gpt-5", context_window=400_000, output_limit=32_000)
         assert compactions(client, lines=1_700, economic=False) > 0
         assert max(client.prompts) <= 272_000
         assert budget_of(client, kompakt.CompactionConfig()).ceiling == 272_000
 
-    def test_a_client_that_is_told_of_a_smaller_window_keeps_to_that(self) -> None:
-        """What the server was started with counts, and leaves room for the answer."""
+    def test_a_smaller_window_of_the_client_applies(self) -> None:
+        """The window that the server was started with counts, and leaves room for the answer."""
         client = kompakt.OpenAIChat(model="gpt-5", api_key="x", context_window=60_000)
         budget = budget_of(client, kompakt.CompactionConfig())
         assert (limits_of(client).input, budget.window) == (None, 60_000) and budget.reserve > 0
 
     @pytest.mark.parametrize("model", ["gemini-3-pro", "tuned-model-of-mine"])
-    def test_gemini_keeps_nothing_free_for_the_answer(self, model: str) -> None:
-        """Its limits of prompt and answer are separate, whatever the model is called."""
+    def test_gemini_needs_no_output_reserve(self, model: str) -> None:
+        """Its limits of prompt and output are separate."""
         client = kompakt.Gemini(model=model, api_key="x", context_window=100_000)
         budget = budget_of(client, kompakt.CompactionConfig())
         assert budget.reserve == 0 and budget.trigger >= 85_000
 
 
 class TestGiven:
-    def test_a_budget_beyond_the_window_that_is_assumed_counts_after_a_step_too(self) -> None:
-        """Who gives a budget knows the model better than a guess of 32,000 tokens."""
+    def test_a_budget_above_the_assumed_window_holds_after_a_step(self) -> None:
+        """The caller's budget is better than the assumption of 32,000 tokens."""
         client = Reader(12, model="nobody-knows-this-one", context_window=32_000)
         assert compactions(client, lines=250, economic=False, budget=500_000) == 0
         assert max(client.prompts) > 39_000
 
-    def test_the_output_cap_counts_after_a_step_too(self) -> None:
-        """With less kept free for answers, more of the window is used before anything goes."""
+    def test_the_output_cap_holds_after_a_step(self) -> None:
+        """A smaller output reserve leaves more of the window for the prompt."""
         settings = {"model": "nobody-knows-this-one", "context_window": 60_000, "output_limit": 30_000}
         assert compactions(Reader(13, **settings), lines=250, economic=False, output_cap=2_000) == 0
         assert compactions(Reader(13, **settings), lines=250, economic=False) > 0

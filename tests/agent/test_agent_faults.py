@@ -1,4 +1,4 @@
-"""What goes wrong on the way of a run: the provider, its count, its stream, the summariser, the tools."""
+"""Failures during a run: the provider, its token count, its stream, the summarizer, the tools."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVERY = int(os.environ.get("KOMPAKT_EVERY", "16"))
 
 
 def ran(format: str, provider: Provider, text: str, *, options: Any = None, **given: Any) -> tuple[list[Any], Any]:
-    """Stream a run on a store of its own; give back what it told, and all that was said."""
+    """Stream a run on a new store; return its events and all messages."""
 
     async def main() -> tuple[list[Any], Any]:
         store = await open_store("memory:")
@@ -65,7 +65,7 @@ def ran(format: str, provider: Provider, text: str, *, options: Any = None, **gi
 
 
 @each_format
-def test_faults_that_pass(format: str) -> None:
+def test_temporary_faults_are_retried(format: str) -> None:
     script = scripted(12)
     with Provider(script, window=WINDOW) as provider:
         for nth, kind in enumerate(("429", "500", "503", "closed", "garbage", "cut")):
@@ -77,7 +77,7 @@ def test_faults_that_pass(format: str) -> None:
 
 
 @each_format
-def test_a_provider_that_stays_away_ends_the_run_and_the_run_goes_on_later(format: str) -> None:
+def test_an_unavailable_provider_ends_the_run_which_can_be_resumed(format: str) -> None:
     async def main() -> None:
         script = scripted(5)
         with Provider(script, window=WINDOW) as provider:
@@ -95,8 +95,8 @@ def test_a_provider_that_stays_away_ends_the_run_and_the_run_goes_on_later(forma
 
 
 @each_format
-def test_streams_that_break(format: str) -> None:
-    """A run goes on as if nothing had been; every single byte is tried below, with the client alone."""
+def test_broken_streams_are_retried(format: str) -> None:
+    """The run continues as if nothing had happened."""
 
     async def main() -> None:
         with Provider(answers, window=WINDOW) as provider:
@@ -121,7 +121,7 @@ def test_streams_that_break(format: str) -> None:
 
 
 @each_format
-def test_streams_that_break_at_every_byte_of_an_event(format: str) -> None:
+def test_a_stream_broken_at_any_byte_gives_no_partial_answer(format: str) -> None:
     """What broke is never taken for a whole answer, whatever came of it: no call by halves."""
 
     async def main() -> None:
@@ -145,12 +145,12 @@ def test_streams_that_break_at_every_byte_of_an_event(format: str) -> None:
 
 
 def answers(seen: Seen) -> Answer:
-    """Call a tool, then be done."""
+    """Call a tool, then finish."""
     return Answer(text="Done.") if seen.results else Answer(calls=(Call("fc_1", "read_file", {"path": "a"}),))
 
 
 def places(frames: Sequence[bytes], *, every: int) -> list[int]:
-    """List where a stream is broken: all of the smallest event with arguments, a few of everything else."""
+    """Return where to break a stream: everywhere in the smallest event with arguments, at a few places elsewhere."""
     size = sum(map(len, frames))
     told = [at for at, frame in enumerate(frames) if b"path" in frame]
     chosen = min(told, key=lambda at: len(frames[at]))
@@ -159,7 +159,7 @@ def places(frames: Sequence[bytes], *, every: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("format", "factor"), [*((format, 1.3) for format in FORMATS), ("openai-chat", 2.0)])
-def test_the_provider_counts_more(format: str, factor: float) -> None:
+def test_a_provider_that_counts_more_tokens(format: str, factor: float) -> None:
     script = scripted(40)
     with Provider(script, window=WINDOW, estimate_factor=factor) as provider:
         events, said = ran(format, provider, script.task(TASK))
@@ -171,7 +171,7 @@ def test_the_provider_counts_more(format: str, factor: float) -> None:
 
 
 @each_format
-def test_one_result_that_is_too_long_is_cut_where_it_is(format: str) -> None:
+def test_one_result_that_is_too_long_is_shortened(format: str) -> None:
     script = scripted(4, parallel=0.0, tools=["dump"])
 
     def dump() -> str:
@@ -187,7 +187,7 @@ def test_one_result_that_is_too_long_is_cut_where_it_is(format: str) -> None:
         assert all(len(result.output) > 100_000 for message in said for result in message.results)
 
 
-def test_a_stop_because_the_window_is_full() -> None:
+def test_a_stop_with_a_full_window_is_recovered() -> None:
     script = scripted(40)
     with Provider(script, window=WINDOW, stop_at_window=True, estimate_factor=1.5) as provider:
         events, said = ran("anthropic", provider, script.task(TASK), budget=200_000)
@@ -199,7 +199,7 @@ def test_a_stop_because_the_window_is_full() -> None:
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_window_that_is_always_full_ends_the_run(stops: bool) -> None:
-    """Three tries, the floor, an error: and nothing more."""
+    """Three attempts, then the minimum, then an error."""
     script = scripted(5)
     with Provider(script, window=1_001, stop_at_window=stops) as provider:
         with pytest.raises(Overflowed):
@@ -208,7 +208,7 @@ def test_a_window_that_is_always_full_ends_the_run(stops: bool) -> None:
 
 
 @each_format
-def test_a_prompt_that_is_cut_silently_is_noticed(format: str) -> None:
+def test_a_silently_truncated_prompt_is_noticed(format: str) -> None:
     script = scripted(40)
     with Provider(script, window=8_000, truncates=True) as provider:
         events, _ = ran(format, provider, script.task(TASK))
@@ -226,7 +226,7 @@ def test_a_prompt_that_is_cut_silently_is_noticed(format: str) -> None:
         ("gemini", huge),
     ],
 )
-def test_a_summariser_that_is_of_no_use(format: str, summary: Callable[[Seen], Answer]) -> None:
+def test_a_useless_summarizer_does_not_end_the_run(format: str, summary: Callable[[Seen], Answer]) -> None:
     async def main() -> None:
         script = scripted(34)
         with Provider(script, window=WINDOW, summary=summary) as provider:
@@ -244,7 +244,7 @@ def test_a_summariser_that_is_of_no_use(format: str, summary: Callable[[Seen], A
 
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
-def test_a_summariser_that_works(format: str) -> None:
+def test_a_working_summarizer(format: str) -> None:
     async def main() -> None:
         script = scripted(34)
         with Provider(script, window=WINDOW) as provider:
@@ -309,7 +309,7 @@ def test_a_refused_answer_and_an_empty_one_end_the_turn(format: str) -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_is_refused_is_not_sent_again() -> None:
+def test_a_rejected_request_is_not_sent_again() -> None:
     script = scripted(4)
     with Provider(script, window=WINDOW) as provider:
         with pytest.raises(ProviderRefused):

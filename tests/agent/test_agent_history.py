@@ -1,4 +1,4 @@
-"""Agents whose history is a provider's, and providers that fail after a run."""
+"""Agents whose history comes from a provider, and providers that fail after a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Notes:
-    """A provider that adds a note and remembers the runs it saw."""
+    """A provider that adds a note and records the runs it saw."""
 
     source_id = "notes"
 
@@ -70,8 +70,8 @@ def test_calls_are_stored_with_their_results(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_another_agent_goes_on_with_what_a_provider_stored(format: str) -> None:
-    """The history is the provider's: nothing but its store connects the agents."""
+def test_another_agent_continues_from_the_providers_store(format: str) -> None:
+    """Only the store of the provider connects the two agents."""
 
     async def work() -> None:
         store = await open_store("memory:")
@@ -86,8 +86,8 @@ def test_another_agent_goes_on_with_what_a_provider_stored(format: str) -> None:
     run(work())
 
 
-def test_one_agent_sees_what_its_provider_stored_and_no_more() -> None:
-    """What a strategy left out before it was stored is not shown in the next run either."""
+def test_messages_excluded_before_the_write_stay_excluded() -> None:
+    """What a strategy excluded before the write is not shown in the next run either."""
 
     async def forget(context: Context) -> bool:
         return context.exclude_all([group for group in context.groups if group.kind == "tool"], reason="forget")
@@ -109,8 +109,8 @@ def test_one_agent_sees_what_its_provider_stored_and_no_more() -> None:
     run(work())
 
 
-def test_what_was_compacted_in_a_run_stays_so_in_the_next() -> None:
-    """The next run starts from what the model saw last, and everything that was said is still stored."""
+def test_a_compaction_holds_in_the_next_run() -> None:
+    """The next run starts from the model's last view, and all messages are still stored."""
 
     async def work() -> None:
         store = await open_store("memory:")
@@ -131,8 +131,8 @@ def test_what_was_compacted_in_a_run_stays_so_in_the_next() -> None:
     run(work())
 
 
-def test_a_run_that_breaks_off_is_stored_and_taken_up() -> None:
-    """Finished calls are stored with their results, the others closed, and another agent goes on from there."""
+def test_an_interrupted_run_is_stored_and_resumed() -> None:
+    """Completed calls are stored with their results, the others are closed, and another agent continues."""
 
     async def work() -> None:
         store = await open_store("memory:")
@@ -148,8 +148,8 @@ def test_a_run_that_breaks_off_is_stored_and_taken_up() -> None:
     run(work())
 
 
-def test_a_run_that_is_left_in_its_tools_closes_their_calls() -> None:
-    """What was answered by then is stored, the other call is closed."""
+def test_a_run_stopped_during_tool_calls_closes_them() -> None:
+    """Available results are stored; the other call is closed."""
 
     async def work() -> None:
         store = await open_store("memory:")
@@ -171,8 +171,8 @@ def test_a_run_that_is_left_in_its_tools_closes_their_calls() -> None:
     run(work())
 
 
-def test_a_store_of_its_own_stays_the_agents_history() -> None:
-    """A provider beside it gets a copy, and gives the beginning of a session that the store does not have."""
+def test_the_agents_own_store_has_precedence() -> None:
+    """A provider next to it gets a copy, and supplies the start of a session that the store does not have."""
 
     async def work() -> None:
         own, other = await open_store("memory:"), await open_store("memory:")
@@ -190,8 +190,8 @@ def test_a_store_of_its_own_stays_the_agents_history() -> None:
     run(work())
 
 
-def test_nothing_that_fails_after_a_run_fails_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    """A raising strategy, a tight budget, a raising provider, a store that is gone: the result is the caller's."""
+def test_failures_after_a_run_do_not_fail_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    """A raising strategy, a tight budget, a raising provider, a closed store: the caller gets the result."""
 
     class Broken(Notes):
         async def after_run(self, run: Run) -> None:
@@ -250,8 +250,8 @@ def test_a_listener_that_raises_does_not_end_the_run(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("at", ["agent", "call", "client"])
-def test_a_tokenizer_counts_for_an_agent(at: str) -> None:
-    """Characters instead of tokens: 6,000 of them are reached long before 6,000 tokens are."""
+def test_a_tokenizer_replaces_the_counter(at: str) -> None:
+    """6,000 characters are reached long before 6,000 tokens."""
 
     async def work() -> None:
         steps = [calls("look", id=f"c{number}_") for number in range(3)]
@@ -267,7 +267,7 @@ def test_a_tokenizer_counts_for_an_agent(at: str) -> None:
     run(work())
 
 
-def test_turns_are_taken_on_the_providers_session() -> None:
+def test_runs_of_one_provider_session_are_serialized() -> None:
     """Two agents in one session of a provider run one after the other."""
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Runs that are cut short at any point are taken up: nothing finished is done again, nothing said is lost."""
+"""Interrupted runs are resumed: completed work is not repeated, and no message is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Trap:
-    """Everything that is awaited through it counts; at a chosen count the run is cancelled, before or after."""
+    """Counts everything that is awaited through it and cancels the run at a chosen count, before or after."""
 
     def __init__(self, inner: Any, at: Callable[[], bool]) -> None:
         self._inner, self._at = inner, at
@@ -58,7 +58,7 @@ class Trap:
 
 
 class Bench:
-    """A run of a few steps that can be cancelled at any await, and taken up."""
+    """A run of a few steps that can be cancelled at any await, and resumed."""
 
     def __init__(self, format: str) -> None:
         self.format = format
@@ -82,7 +82,7 @@ class Bench:
         return f"content of {path}"
 
     async def main(self, provider: Provider, at: int, text: str | None) -> tuple[bool, list[kompakt.Message]]:
-        """Cancel at the given await and go on; tell whether there was such an await."""
+        """Cancel at the given await and resume; return whether there was such an await."""
         store = await open_store("memory:")
         trapped = Store(Trap(store.records, self.due))
         client = client_for(self.format, provider)
@@ -120,7 +120,7 @@ class Bench:
     ("gemini", "Go on.", 11),
     ("anthropic", "Go on.", 11),
 ])  # fmt: skip
-def test_cancelled_at_every_await(format: str, text: str | None, every: int) -> None:
+def test_a_run_cancelled_at_any_await_is_resumed(format: str, text: str | None, every: int) -> None:
     at, cancelled = 1, 0
     while True:
         bench = Bench(format)
@@ -144,13 +144,14 @@ def test_cancelled_at_every_await(format: str, text: str | None, every: int) -> 
     assert cancelled > 60 / every
 
 
-def test_those_of_a_step_that_finished_keep_their_results() -> None:
+def test_completed_tools_of_a_cancelled_step_keep_their_results() -> None:
     async def main() -> None:
+        """Cancel at the given await and resume; return whether there was such an await."""
         script = scripted(1, make=lambda step, dice, tools: [("work", {"number": n}) for n in range(3)])
         begun, calls = asyncio.Event(), Counter[int]()
 
         async def work(number: int) -> str:
-            """Work, number 1 for ever."""
+            """Work; number 1 runs forever."""
             calls[number] += 1
             if number == 1:
                 await asyncio.sleep(0.05)
@@ -209,7 +210,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_a_process_killed_at_random_moments_is_resumed(tmp_path: Path) -> None:
     script = scripted(10 * KILLS, parallel=0.3, seed=9)
     dice, log, kills, answered = random.Random(4), tmp_path / "log", 0, set[str]()
     with Provider(script, window=6_000) as provider:

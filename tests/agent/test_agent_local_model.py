@@ -1,8 +1,8 @@
-"""The agent and a real model: a chat that outgrows the window, in three protocols, with a real prompt cache.
+"""The agent with a real model: a chat that outgrows the window, in three protocols, with a real prompt cache.
 
-The model is small and its answers are poor; what is looked at is that every request is taken, that the history is
-compacted when it has to be, that what the server says of its cache bears out stable prefixes, and that a request which
-is truly too long is recovered from.
+The model is small and its answers are poor. The tests check that every request is accepted, that the history is
+compacted when due, that the server's cache counts show stable prefixes, and that a request that is too long is
+recovered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def said(number: int) -> str:
 
 @pytest.mark.parametrize("format", ["openai-chat", "openai-responses", "anthropic"])
 def test_a_chat_that_outgrows_the_window(format: str, address: str) -> None:
-    """No request is refused, the first request and its rule stay, the cache is used between compactions."""
+    """No request is rejected, the first request and its rule stay, and the cache is used between compactions."""
 
     async def work() -> tuple[list[RunEvent], object, list[str]]:
         client = client_of(format, address, context_window=WINDOW, output_limit=24, api_key=None)
@@ -64,7 +64,7 @@ def test_a_chat_that_outgrows_the_window(format: str, address: str) -> None:
 
 
 def test_a_request_that_is_too_long_is_recovered(address: str) -> None:
-    """The client believes in a larger window than there is; the server says no; the round that grew is cut."""
+    """The client assumes a larger window than the server has; the round that grew is shortened."""
 
     def read_notes(number: int) -> str:
         """Read a note."""

@@ -1,4 +1,4 @@
-"""Requests that are refused as too long: what is cut, what is told of it, and which round is named."""
+"""Requests that are rejected as too long: what is shortened, what is reported, and which round is named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def look(part: int = 0) -> str:
 
 
 async def grown(store: Store, format: str) -> None:
-    """Begin a session with several small turns and one enormous answer, in a window that holds it."""
+    """Start a session with several small turns and one very large answer, in a window that holds it."""
     for turn in range(6):
         step = calls("look", id=f"c{turn}_", part=turn)
         agent = Agent(Scripted(step, f"Answer {turn} is short.", format=format), tools=[look], store=store, **PLAIN)
@@ -68,8 +68,8 @@ def test_one_oversized_answer_is_shortened_and_older_rounds_stay(format: str) ->
     asyncio.run(main())
 
 
-def test_what_had_to_go_is_told_by_a_pivot() -> None:
-    """Many innocent rounds and a smaller window: the oldest go, and the model reads what they were."""
+def test_a_pivot_summarizes_the_dropped_rounds() -> None:
+    """With many small rounds and a smaller window the oldest rounds are dropped, and the model gets a summary."""
 
     def read_file(path: str) -> str:
         """Read a file."""

@@ -1,4 +1,4 @@
-"""Tool results of an agent carry name, status and times, and keep them over a reload; hidden ones say since when."""
+"""Tool results have name, status and times, and keep them when reloaded; hidden results have the time of hiding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def loaded(store: Store, id: str = "s") -> list[ToolResult]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_they_are_filled_and_survive_a_reload(format: str, tmp_path: Path) -> None:
+def test_name_status_and_times_survive_a_reload(format: str, tmp_path: Path) -> None:
     async def main() -> None:
         url, began = f"sqlite:///{tmp_path}/s.db", time.time()
         client = Scripted(calls("look", "breaks"), calls("look", id="d"), "Done.", format=format)
@@ -57,7 +57,7 @@ def test_they_are_filled_and_survive_a_reload(format: str, tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_providers_see_them_and_a_history_provider_keeps_them() -> None:
+def test_providers_see_them_and_a_history_provider_stores_them() -> None:
     class Seen:
         source_id = "seen"
         results: tuple[ToolResult, ...] = ()
@@ -82,8 +82,8 @@ def test_providers_see_them_and_a_history_provider_keeps_them() -> None:
     [OutputPruning(keep_tokens=0, min_tokens=0, keep_turns=0, when=lambda _: True),
      OutputCollapsing(min_keep_groups=0, when=lambda _: True)],
 )  # fmt: skip
-def test_hidden_outputs_say_since_when(strategy: Any) -> None:
-    """A real time, which a later compaction and a reload leave as it is; name and times of the result stay too."""
+def test_hidden_outputs_have_the_time_of_hiding(strategy: Any) -> None:
+    """Later compactions and reloads do not change it, nor the name and times of the result."""
 
     async def main() -> None:
         store = await open_store("memory:")

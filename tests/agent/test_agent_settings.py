@@ -1,4 +1,4 @@
-"""What can be chosen for a run, and who else takes part in it."""
+"""Settings of a run, and other writers and providers that take part in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kompakt.session.store import open_store
 
 
 class Echo:
-    """A client in this process: so many calls, then an end."""
+    """A client in this process: a number of calls, then an end."""
 
     format, model, context_window, output_limit = "openai-chat", "gpt-5", 100_000, 1_000
     compaction: CompactionConfig | None = None
@@ -63,7 +63,7 @@ def work() -> str:
     return "\n".join(f"line {number} of what was found" for number in range(100))
 
 
-def test_the_call_counts_before_the_agent_and_the_agent_before_the_client() -> None:
+def test_settings_of_the_call_precede_the_agents_and_the_clients() -> None:
     client = Echo()
     client.compaction = CompactionConfig(budget=3_000, policy="conservative", instructions="client", auto=False)
     config = config_of(client, CompactionConfig(budget=1_000), CompactionConfig(budget=2_000, instructions="agent"))
@@ -78,7 +78,7 @@ def test_the_call_counts_before_the_agent_and_the_agent_before_the_client() -> N
     ("at_call", "at_agent", "at_client", "most"),
     [(2_000, 50_000, 50_000, 2_000), (None, 3_000, 50_000, 3_000), (None, None, 4_000, 4_000)],
 )
-def test_the_budget_that_counts_is_kept(at_call: Any, at_agent: Any, at_client: Any, most: int) -> None:
+def test_the_most_specific_budget_applies(at_call: Any, at_agent: Any, at_client: Any, most: int) -> None:
     async def main() -> None:
         client = Echo(steps=30)
         client.compaction = CompactionConfig(budget=at_client)
@@ -90,7 +90,7 @@ def test_the_budget_that_counts_is_kept(at_call: Any, at_agent: Any, at_client: 
     asyncio.run(main())
 
 
-def test_nothing_is_compacted_that_nobody_asked_for() -> None:
+def test_auto_false_compacts_only_on_request() -> None:
     async def main() -> None:
         client = Echo(steps=20)
         config = CompactionConfig(auto=False)
@@ -109,7 +109,7 @@ def test_nothing_is_compacted_that_nobody_asked_for() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_request_of_somebody_else_is_carried_out_at_the_next_step(before: bool) -> None:
+def test_a_request_by_another_writer_is_answered_at_the_next_step(before: bool) -> None:
     async def main() -> None:
         store, client = await open_store("memory:"), Echo(steps=10)
         asked: list[int] = []
@@ -137,7 +137,7 @@ def test_a_request_of_somebody_else_is_carried_out_at_the_next_step(before: bool
     asyncio.run(main())
 
 
-def test_an_undo_of_somebody_else_is_seen_at_the_next_step() -> None:
+def test_an_undo_by_another_writer_is_seen_at_the_next_step() -> None:
     async def main() -> None:
         store, client = await open_store("memory:"), Echo(steps=12)
 
@@ -155,7 +155,7 @@ def test_an_undo_of_somebody_else_is_seen_at_the_next_step() -> None:
     asyncio.run(main())
 
 
-def test_a_changed_system_text_counts_in_a_session_that_was_begun_with_another(caplog: Any) -> None:
+def test_a_changed_system_prompt_replaces_the_stored_one(caplog: Any) -> None:
     async def main() -> None:
         store = await open_store("memory:")
 
@@ -183,7 +183,7 @@ def test_a_changed_system_text_counts_in_a_session_that_was_begun_with_another(c
 
 
 class Memory:
-    """A provider that adds what it knows and sees what was said."""
+    """A provider that adds what it knows and records what was said."""
 
     source_id = "memory"
 
@@ -212,7 +212,7 @@ def test_providers_take_part() -> None:
     asyncio.run(main())
 
 
-def test_two_runs_of_one_session_take_turns() -> None:
+def test_runs_of_one_session_are_serialized() -> None:
     async def main() -> None:
         store = await open_store("memory:")
         one, two = Echo(steps=3, pause=0.01), Echo(steps=3, pause=0.01)
@@ -227,7 +227,7 @@ def test_two_runs_of_one_session_take_turns() -> None:
     asyncio.run(main())
 
 
-def test_calls_of_a_step_run_side_by_side() -> None:
+def test_calls_of_a_step_run_concurrently() -> None:
     async def main() -> None:
         script = scripted(3, make=lambda step, dice, tools: [("wait", {"n": n}) for n in range(4)])
 
@@ -248,7 +248,7 @@ def test_calls_of_a_step_run_side_by_side() -> None:
     asyncio.run(main())
 
 
-def test_whoever_stops_listening_stops_the_run() -> None:
+def test_closing_the_stream_stops_the_run() -> None:
     async def main() -> None:
         client = Echo(steps=50, pause=0.01)
         async with Agent(client, tools=[work], system=SYSTEM) as agent:
@@ -266,7 +266,7 @@ def test_whoever_stops_listening_stops_the_run() -> None:
     asyncio.run(main())
 
 
-def test_nothing_to_take_up() -> None:
+def test_resuming_an_unknown_session_is_an_error() -> None:
     async def main() -> None:
         async with Agent(Echo()) as agent:
             with pytest.raises(UsageError, match="nowhere"):
@@ -275,7 +275,7 @@ def test_nothing_to_take_up() -> None:
     asyncio.run(main())
 
 
-def test_steps_are_limited_and_more_may_be_taken() -> None:
+def test_the_step_limit_ends_a_run_which_can_be_resumed() -> None:
     async def main() -> None:
         store, desk = await open_store("memory:"), Desk()
         agent = Agent(Echo(steps=7), tools=[work, *desk.tools], store=store, max_steps=4)
@@ -286,7 +286,7 @@ def test_steps_are_limited_and_more_may_be_taken() -> None:
     asyncio.run(main())
 
 
-def test_text_that_no_request_can_carry_is_written_out() -> None:
+def test_lone_surrogates_are_escaped() -> None:
     async def main() -> None:
         script = scripted(2)
         with Provider(script, window=WINDOW) as provider:
@@ -298,7 +298,7 @@ def test_text_that_no_request_can_carry_is_written_out() -> None:
 
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
-def test_somebody_else_compacts_all_the_time(format: str) -> None:
+def test_another_writer_compacts_all_the_time(format: str) -> None:
     async def main() -> None:
         script = scripted(20, parallel=0.5)
         with Provider(script, window=WINDOW) as provider:
@@ -316,7 +316,7 @@ def test_somebody_else_compacts_all_the_time(format: str) -> None:
     asyncio.run(main())
 
 
-def test_ids_of_calls_that_come_again_in_every_step() -> None:
+def test_call_ids_may_repeat_in_every_step() -> None:
     class Same(Echo):
         async def send(self, body: JsonObject, *, on_delta: Any = None, changes: Any = None) -> Reply:
             reply = await super().send(body)

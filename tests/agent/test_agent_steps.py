@@ -1,4 +1,4 @@
-"""Many tool steps under a small window, on every interface: nothing refused, forgotten, or rewritten twice."""
+"""Many tool steps with a small window, in every format: no request is rejected and nothing is forgotten."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = [(format, False) for format in FORMATS] + [("anthropic", True)]
 
 
 async def long_run(format: str, steps: int, *, thinking: bool, **options: Any) -> tuple[Watched, Provider]:
-    """Stream one half of a run and take up the other half unstreamed; assert all that must hold of it."""
+    """Stream the first half of a run, resume the second half without streaming, and check the result."""
     script = scripted(steps, thinking=thinking, **options)
     with Provider(script, window=WINDOW) as provider:
         task, desk = script.task(TASK), Desk()
@@ -75,7 +75,7 @@ def test_many_steps_under_a_small_window(format: str, thinking: bool) -> None:
     asyncio.run(long_run(format, STEPS, thinking=thinking))
 
 
-def test_turns_of_one_session_follow_one_another() -> None:
+def test_turns_of_one_session() -> None:
     async def main() -> None:
         script = scripted(9, turn=3)
         with Provider(script, window=WINDOW) as provider:
@@ -90,7 +90,7 @@ def test_turns_of_one_session_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_run_that_had_ended_is_not_asked_again(format: str) -> None:
+def test_resuming_a_completed_run_returns_its_result(format: str) -> None:
     async def main() -> None:
         script = scripted(2)
         with Provider(script, window=WINDOW) as provider:

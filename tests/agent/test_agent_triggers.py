@@ -1,4 +1,4 @@
-"""In an agent's run, triggers and bare strategies compact before every model call, far below the budget."""
+"""Triggers and bare strategies compact before every model call, far below the budget."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work(step: int = 0) -> str:
 def worked(
     *, format: str = "openai-chat", policy: kompakt.Policy | Strategy | str | None = None, **config: object
 ) -> tuple[Scripted, list[Compacted]]:
-    """Let an agent work for some steps; return what its client saw, and the compactions."""
+    """Run an agent for some steps; return its client and its compactions."""
     client = Scripted(*[calls("work", id=f"c{n}x", step=n) for n in range(STEPS)], "Done.", format=format)
 
     async def run() -> list[Compacted]:
@@ -51,7 +51,7 @@ class TestTriggers:
     @pytest.mark.parametrize("reason", TRIGGERS)
     @pytest.mark.parametrize("make", [Truncation, Summarization])
     def test_every_trigger_fires_in_a_run(self, make: Callable[..., Strategy], reason: str) -> None:
-        """The model is never shown more than the trigger allows, and each compaction says why it was made."""
+        """The model never sees more than the trigger allows, and each compaction has its reason."""
         client, compactions = worked(policy=make(when=TRIGGERS[reason]()))
         assert len(client.bodies) == STEPS + 1
         assert compactions and {event.report.reason for event in compactions if event.report} == {reason}
@@ -59,11 +59,11 @@ class TestTriggers:
 
     @pytest.mark.parametrize("format", ["anthropic", "gemini", "openai-responses"])
     def test_in_every_format(self, format: str) -> None:
-        """Requests stay valid, which the client checks, and short."""
+        """Requests stay short and valid, which the client checks."""
         client, compactions = worked(format=format, policy=Truncation(when=over_messages(12)))
         assert compactions and max(len(client.shown(at)) for at in range(STEPS + 1)) <= 16
 
-    def test_steps_are_counted_over_compactions(self) -> None:
+    def test_steps_are_counted_across_compactions(self) -> None:
         """Every six steps means every six steps, also when what was answered before is no longer shown."""
         client, compactions = worked(policy=Truncation(when=every(6)))
         assert len(compactions) == STEPS // 6
@@ -71,36 +71,33 @@ class TestTriggers:
         assert [at for at in range(1, STEPS + 1) if sizes[at] < sizes[at - 1]] == [6, 12, 18, 24, 30]
 
     def test_a_target_in_messages(self) -> None:
-        """The window comes down as far as it was told."""
         client, _ = worked(policy=Truncation(when=over_messages(20), target=Target(messages=6)))
         sizes = [len(client.shown(at)) for at in range(STEPS + 1)]
         assert min(sizes[12:]) <= 8 and max(sizes) <= 22
 
-    def test_nothing_is_compacted_that_nobody_asked_for(self) -> None:
-        """With ``auto=False`` triggers rest, too."""
+    def test_auto_false_disables_triggers(self) -> None:
         client, compactions = worked(policy=Truncation(when=over_messages(12)), auto=False)
         assert compactions == [] and len(client.shown(-1)) == 2 * STEPS + 1
 
     def test_a_trigger_that_changes_nothing_leaves_no_record(self) -> None:
-        """A strategy may be due and find nothing to do."""
+        """A strategy may be due and have nothing to do."""
         client, compactions = worked(policy=Truncation(when=over_messages(0), target=10**6))
         assert compactions == [] and len(client.shown(-1)) == 2 * STEPS + 1
 
-    def test_nobody_is_told_of_a_summary_that_there_is_not(self) -> None:
-        """Where old steps are only left out, no line asks the agent to go on after a summary."""
+    def test_no_resume_message_without_a_summary(self) -> None:
+        """If old steps are only dropped, no message mentions a summary."""
         client, _ = worked(policy=Truncation(when=over_messages(12)))
         assert not any("were summarized" in message.text for message in client.shown(-1))
 
 
 class TestBareStrategies:
-    def test_a_window_without_a_policy(self) -> None:
-        """A strategy serves wherever a policy does."""
+    def test_a_bare_strategy_is_a_policy(self) -> None:
         client, compactions = worked(policy=SlidingWindow(min_keep_groups=3))
         assert max(len(client.shown(at)) for at in range(STEPS + 1)) <= 16
         assert {event.report.policy for event in compactions if event.report} == {"SlidingWindow"}
 
-    def test_at_the_call_and_in_the_configuration(self) -> None:
-        """The call counts before the agent, and that before the client."""
+    def test_a_bare_strategy_at_the_call_and_in_the_config(self) -> None:
+        """The call has precedence over the agent, and the agent over the client."""
         client = Scripted(*[calls("work", id=f"c{n}x", step=n) for n in range(STEPS)], "Done.")
         client.compaction = CompactionConfig(policy=SlidingWindow(min_keep_groups=2), economic=False)
 
@@ -115,7 +112,7 @@ class TestBareStrategies:
         assert 24 < max(len(client.shown(at)) for at in range(STEPS + 1, 2 * STEPS + 2)) <= 32
 
     def test_a_function_is_called_before_every_model_call(self) -> None:
-        """An async function of one's own decides for itself; what it hid stays hidden."""
+        """A user's async function decides for itself; what it hid stays hidden."""
         seen: list[int] = []
 
         async def mine(context: Context) -> bool:

@@ -1,4 +1,4 @@
-"""A summary that is written while the agent works: published when it fits, dropped when not, never in the way."""
+"""A compaction in the background: published if it fits, dropped if not, never in the way of the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def work() -> str:
 
 
 class Writer:
-    """A summariser that takes its time."""
+    """A slow summarizer."""
 
     def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
         self.seconds, self.error = seconds, error
@@ -92,7 +92,7 @@ def test_the_agent_works_while_the_summary_is_written() -> None:
     asyncio.run(main())
 
 
-def test_what_was_said_meanwhile_follows_the_summary() -> None:
+def test_messages_added_meanwhile_follow_the_summary() -> None:
     async def main() -> None:
         _, client, store = await ran(Writer(seconds=0.006), steps=14)
         session = await store.session("s")
@@ -107,7 +107,7 @@ def test_what_was_said_meanwhile_follows_the_summary() -> None:
     asyncio.run(main())
 
 
-def test_a_window_that_is_full_waits_for_what_was_begun() -> None:
+def test_a_full_window_waits_for_the_preparation() -> None:
     async def main() -> None:
         writer = Writer(seconds=0.05)
         seen, _, _ = await ran(writer, pause=0.0)
@@ -117,7 +117,7 @@ def test_a_window_that_is_full_waits_for_what_was_begun() -> None:
     asyncio.run(main())
 
 
-def test_with_a_summariser_that_fails_the_facts_speak_alone() -> None:
+def test_a_failing_summarizer_leaves_the_ledger() -> None:
     async def main() -> None:
         seen, client, _ = await ran(Writer(error=ValueError("no words")))
         assert seen.count(Compacted) > 0 and seen.result.stop == "end"
@@ -126,7 +126,7 @@ def test_with_a_summariser_that_fails_the_facts_speak_alone() -> None:
     asyncio.run(main())
 
 
-def test_a_preparation_that_breaks_never_breaks_the_run(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_a_failed_preparation_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     async def broken(*_: Any) -> None:
         raise RuntimeError("no plan")
 
@@ -140,7 +140,7 @@ def test_a_preparation_that_breaks_never_breaks_the_run(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("deed", ["pin", "compact", "undo"])
-def test_it_is_dropped_when_the_session_was_changed_meanwhile(deed: str) -> None:
+def test_it_is_dropped_if_the_session_changed_meanwhile(deed: str) -> None:
     async def main() -> None:
         store, client = await open_store("memory:"), Echo(steps=30, pause=0.002)
         writer = Writer(seconds=0.003)
@@ -169,7 +169,7 @@ def test_it_is_dropped_when_the_session_was_changed_meanwhile(deed: str) -> None
     asyncio.run(main())
 
 
-def test_who_asks_by_hand_gets_one_made_for_the_asking() -> None:
+def test_a_manual_request_gets_its_own_compaction() -> None:
     async def main() -> None:
         store, client = await open_store("memory:"), Echo(steps=30, pause=0.002)
         wanted: list[str | None] = []
@@ -249,7 +249,7 @@ def test_an_economic_compaction_is_prepared_too() -> None:
     asyncio.run(main())
 
 
-def test_only_what_has_to_be_waited_for_is_prepared() -> None:
+def test_only_asynchronous_summarizers_run_in_the_background() -> None:
     async def function(material: Material) -> str:
         return ""
 
@@ -276,7 +276,7 @@ def test_only_what_has_to_be_waited_for_is_prepared() -> None:
     asyncio.run(main())
 
 
-def test_what_a_summary_costs_is_in_the_bill() -> None:
+def test_usage_includes_the_cost_of_the_summary() -> None:
     class Billed(Scripted):
         async def send(self, body: Any, **options: Any) -> Reply:
             reply = await super().send(body, **options)
@@ -291,7 +291,7 @@ def test_what_a_summary_costs_is_in_the_bill() -> None:
     asyncio.run(main())
 
 
-def test_a_summary_may_be_asked_for_behind_the_runs_own_request() -> None:
+def test_a_summary_may_reuse_the_prompt_cache_of_the_run() -> None:
     class Both(Echo):
         def __init__(self) -> None:
             super().__init__(steps=24)
@@ -318,8 +318,8 @@ def test_a_summary_may_be_asked_for_behind_the_runs_own_request() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_at_any_await_nothing_is_left_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store and the summariser are trapped: the run is cancelled at its nth await, one run for each fifth n."""
+def test_cancelled_at_any_await_no_task_and_no_message_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store and the summarizer are trapped: the run is cancelled at its nth await, for every fifth n."""
     monkeypatch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 0.3)  # type: ignore[attr-defined]
 
     async def cut(at: int) -> bool:

@@ -1,4 +1,4 @@
-"""Cache breakpoints: few, where they help, moved with the conversation, and on nothing that is kept."""
+"""Cache breakpoints: few, useful, moved with the conversation, and never on stored messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(words: str) -> dict[str, Any]:
 
 
 def marks(body: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """List where the marks are."""
+    """Return the positions of the breakpoints."""
     found = [("tools", at, 0) for at, tool in enumerate(body.get("tools") or []) if "cache_control" in tool]
     system = body.get("system")
     found += [
@@ -54,7 +54,7 @@ LONG = [
 ]
 
 
-def test_the_end_of_what_stays_of_the_last_request_and_of_this_one() -> None:
+def test_breakpoints_at_the_prefix_the_last_request_and_this_one() -> None:
     body = {"system": "You work.", "tools": TOOLS, "messages": LONG}
     assert marks(with_breakpoints(body)) == [("system", 0, 0), ("messages", 2, 1), ("messages", 4, 0)]
     del body["system"]
@@ -64,19 +64,19 @@ def test_the_end_of_what_stays_of_the_last_request_and_of_this_one() -> None:
     assert marks(asked) == [("messages", 2, 1)], "a summary is asked for once: reading the cache is all that pays"
 
 
-def test_what_is_asked_once_is_not_cached() -> None:
+def test_a_single_request_is_not_cached() -> None:
     body = {"system": "You summarise.", "messages": [said("user", "A long record.")]}
     assert with_breakpoints(body) is body
 
 
-def test_reasoning_and_empty_texts_are_not_marked() -> None:
+def test_reasoning_and_empty_texts_get_no_breakpoint() -> None:
     messages = [said("user", "Go."), said("assistant", text("Hm."), THOUGHT), said("user", text("On."), text(""))]
     assert marks(with_breakpoints({"messages": messages})) == [("messages", 0, 0), ("messages", 2, 0)]
     assert marks(with_breakpoints({"messages": [*LONG[:2], said("user", [])]})) == [("messages", 0, 0)]
 
 
 @pytest.mark.parametrize("place", ["top", "system", "tools", "messages"])
-def test_a_request_that_says_it_itself_is_left_as_it_is(place: str) -> None:
+def test_a_request_with_its_own_breakpoints_is_unchanged(place: str) -> None:
     body: dict[str, Any] = {
         "system": [text("You work.")],
         "tools": copy.deepcopy(TOOLS),
@@ -100,7 +100,7 @@ MESSAGES = st.lists(st.builds(said, st.sampled_from(["user", "assistant"]), CONT
 
 
 @given(messages=MESSAGES, tools=st.booleans(), system=st.sampled_from([None, "", "s", [text("s"), text("t")]]))
-def test_nothing_else_changes_and_nothing_that_was_given(messages: Any, tools: bool, system: Any) -> None:
+def test_nothing_else_and_no_input_changes(messages: Any, tools: bool, system: Any) -> None:
     body = {
         "messages": messages,
         **({"tools": TOOLS} if tools else {}),
@@ -132,7 +132,7 @@ def test_a_run_reads_its_prompts_from_the_cache(cache: bool) -> None:
     asyncio.run(main())
 
 
-def test_the_marks_can_be_left_out() -> None:
+def test_cache_false_adds_no_breakpoints() -> None:
     async def main() -> None:
         body = {"model": "m", "messages": LONG}
         answer = whole({"content": [text("Yes.")], "stop_reason": "end_turn"})

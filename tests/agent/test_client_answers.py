@@ -1,4 +1,4 @@
-"""Why a model stopped, and answers that are not quite as documented."""
+"""Why a model stopped, and answers that deviate from the documentation."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def response(status: str, reason: str | None = None, output: list[Any] | None = 
         ("gemini", candidate([{"text": "Hi."}], "SAFETY"), "refused"),
     ],
 )
-def test_why_it_stopped(format: str, answer: Any, stop: str) -> None:
+def test_stop_reasons(format: str, answer: Any, stop: str) -> None:
     reply = ask(format, whole(answer))
     assert reply.stop == stop
     assert len(reply.items) == 1
 
 
-class TestCutCalls:
-    """A call whose arguments were cut off cannot be run and is not given."""
+class TestTruncatedCalls:
+    """A call with truncated arguments cannot be run and is dropped."""
 
     def test_chat(self) -> None:
         reply = ask("openai-chat", whole(chat_answer({**TEXT, "tool_calls": [CALL, BROKEN]}, "length")))
@@ -89,7 +89,7 @@ class TestCutCalls:
 
 
 class TestChatServers:
-    """Servers that speak Chat Completions with an accent."""
+    """Servers that deviate from OpenAI's Chat Completions."""
 
     def message(self, message: dict[str, Any]) -> Any:
         return ask("openai-chat", whole(chat_answer({"role": "assistant", **message}, "stop"))).items[0]
@@ -104,11 +104,11 @@ class TestChatServers:
         results = [{"role": "tool", "tool_call_id": id, "content": "seen"} for id in ids]
         assert kompakt.check([{"role": "user", "content": "Look!"}, item, *results], format="openai-chat") == []
 
-    def test_a_null_content_stands_only_beside_calls(self) -> None:
+    def test_content_is_null_only_with_calls(self) -> None:
         assert self.message({"content": None, "tool_calls": [CALL]}) == WITH_CALL
         assert self.message({"content": None, "refusal": "No."})["content"] == ""
 
-    def test_fields_of_the_server_are_given_back(self) -> None:
+    def test_unknown_fields_are_sent_back(self) -> None:
         details = [{"type": "reasoning.text", "text": "Hm. Look.", "index": 0, "signature": "x"}]
         extra = {**CALL, "extra_content": {"google": {"thought_signature": "s"}}}
         spoken = {"content": "Hi.", "reasoning_details": details, "tool_calls": [extra]}
@@ -123,7 +123,7 @@ class TestChatServers:
         assert reply.items == ({"role": "assistant", **spoken},)
 
     def test_names_repeated_in_every_chunk_and_calls_of_one_index(self) -> None:
-        """One index for all calls, told apart by their ids; the name said again with each piece."""
+        """All calls have the same index and differ by id; every piece repeats the name."""
         first = {"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         pieces = [
             chunk({"tool_calls": [{**first, "function": {"name": "look", "arguments": '{"at"'}}]}),
@@ -146,13 +146,13 @@ class TestOtherServers:
         )
         assert ask("openai-responses", plan, on_delta=lambda delta: None).items == (CALLED,)
 
-    def test_reasoning_that_is_kept_nowhere_is_not_sent_again(self) -> None:
+    def test_unstored_reasoning_without_content_is_dropped(self) -> None:
         sealed = {**REASONED, "id": "rs_2", "encrypted_content": "blob"}
         reply = ask("openai-responses", whole({**RESPONSE, "store": False, "output": [REASONED, sealed, CALLED]}))
         assert [item["id"] for item in reply.items] == ["rs_2", "fc_1"]
 
-    def test_gemini_signs_words_at_their_end(self) -> None:
-        """The signature of words that came in pieces stands on the part that the pieces make."""
+    def test_gemini_signature_after_streamed_text(self) -> None:
+        """The signature of streamed text belongs to the assembled part."""
         pieces = [
             candidate([{"text": "Hi "}]),
             candidate([{"text": "you."}]),
@@ -166,7 +166,7 @@ class TestOtherServers:
         plan = stream(candidate(parts[:1]), candidate(parts[1:], "STOP"), done=False)
         assert ask("gemini", plan, on_delta=lambda delta: None).items[0]["parts"] == parts
 
-    def test_anthropic_leaves_out_empty_words_and_reads_citations(self) -> None:
+    def test_anthropic_drops_empty_text_and_reads_citations(self) -> None:
         cited = {"type": "char_location", "cited_text": "x"}
         events = [
             {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
@@ -184,6 +184,6 @@ class TestOtherServers:
         assert (reply.usage.output, reply.usage.prompt) == (3, 50)
 
     def test_a_body_that_says_stream_is_streamed(self) -> None:
-        """Also when nobody listens."""
+        """Even without ``on_delta``."""
         plan = stream(chunk({"content": "Hi."}), chunk({}, "stop"))
         assert ask("openai-chat", plan, body={"model": "m", "stream": True}).items == (TEXT,)

@@ -1,4 +1,4 @@
-"""What goes wrong: asked again where that helps and never where it does not, and told without anybody's key."""
+"""Failures: retried if a retry may help, never otherwise, and reported without API keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(format: str, *plans: Plan, **options: Any) -> tuple[Any, Any]:
 
 
 def said(format: str, message: str, status: int = 400, **fields: Any) -> Plan:
-    """Refuse in the words of a format."""
+    """Return an error body in a provider's format."""
     if format == "anthropic":
         error = {"type": "error", "error": {"type": "invalid_request_error", "message": message, **fields}}
     elif format == "gemini":
@@ -39,13 +39,13 @@ def said(format: str, message: str, status: int = 400, **fields: Any) -> Plan:
 
 
 def cut(plan: Plan, share: float) -> Plan:
-    """Break a stream off."""
+    """Break off a stream."""
     return plan._replace(body=plan.body[: int(len(plan.body) * share)], cut=True)
 
 
 @each_format
-class TestAskedAgain:
-    def test_what_may_pass_is_asked_again(self, format: str) -> None:
+class TestRetries:
+    def test_temporary_failures_are_retried(self, format: str) -> None:
         busy = [said(format, "busy", status) for status in (408, 409, 429, 500, 502, 503, 529)]
         reply, server = ask(format, *busy, WHOLE[format], max_retries=len(busy))
         assert list(reply.items) == ITEMS[format]
@@ -53,32 +53,32 @@ class TestAskedAgain:
         assert len({asked.body for asked in server.asked}) == 1
 
     @pytest.mark.parametrize("status", [400, 404, 422])
-    def test_what_was_refused_is_not(self, format: str, status: int) -> None:
+    def test_rejected_requests_are_not_retried(self, format: str, status: int) -> None:
         error, server = ask(format, said(format, "No such tool: look.", status))
         assert type(error) is ProviderRefused
         assert error.status == status
         assert "No such tool: look." in str(error) and "some-model" in str(error)
         assert len(server.asked) == 1
 
-    def test_it_gives_up_after_as_often_as_was_said(self, format: str) -> None:
+    def test_max_retries_limits_the_attempts(self, format: str) -> None:
         error, server = ask(format, said(format, "down for repairs", 503), max_retries=2)
         assert type(error) is ProviderUnavailable
         assert (error.status, len(server.asked)) == (503, 3)
         assert "3 attempts" in str(error) and "down for repairs" in str(error)
 
-    def test_nothing_is_repeated_when_that_was_said(self, format: str) -> None:
+    def test_max_retries_zero_means_one_attempt(self, format: str) -> None:
         error, server = ask(format, said(format, "down", 500), max_retries=0)
         assert type(error) is ProviderUnavailable and len(server.asked) == 1
 
     @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-    def test_lost_connections_are_made_again(self, format: str, streams: bool) -> None:
+    def test_lost_connections_are_retried(self, format: str, streams: bool) -> None:
         told = {"on_delta": lambda delta: None} if streams else {}
         plan = STREAMED[format] if streams else WHOLE[format]
         reply, server = ask(format, HANG_UP, cut(plan, 0.3), plan, **told)
         assert list(reply.items) == ITEMS[format]
         assert len(server.asked) == 3
 
-    def test_a_server_that_is_not_there(self, format: str) -> None:
+    def test_an_unreachable_server(self, format: str) -> None:
         async def run() -> None:
             client = client_of(format, "http://127.0.0.1:1", max_retries=1)
             try:
@@ -90,8 +90,8 @@ class TestAskedAgain:
         asyncio.run(run())
 
     @pytest.mark.parametrize("share", [0.05, 0.7])
-    def test_a_broken_stream_is_asked_from_the_beginning(self, format: str, share: float) -> None:
-        """Broken off or ended too soon: the reply is whole, whatever had been told before."""
+    def test_a_broken_stream_is_retried_from_the_beginning(self, format: str, share: float) -> None:
+        """The reply is complete, whatever deltas were delivered before."""
         told: list[Delta] = []
         plan = STREAMED[format]
         events = plan.body.split(b"\n\n")
@@ -101,14 +101,14 @@ class TestAskedAgain:
         assert len(server.asked) == 3
         assert "".join(delta.text for delta in told if delta.kind == "text").endswith("Let me look.")
 
-    def test_silence_is_a_failure(self, format: str) -> None:
+    def test_a_silent_server_times_out(self, format: str) -> None:
         """A server that takes the request and says nothing is given up on."""
         error, _ = ask(format, SILENCE, max_retries=0, timeout=0.3)
         assert type(error) is ProviderUnavailable
 
 
-def test_a_client_that_was_handed_in_does_not_ask_again_by_itself() -> None:
-    """Tries are counted in one place, whatever the SDK's client would do."""
+def test_the_sdk_client_of_the_caller_does_not_retry() -> None:
+    """Attempts are counted in one place."""
     from anthropic import AsyncAnthropic
     from google.genai import Client
     from google.genai.types import HttpOptions, HttpRetryOptions
@@ -140,9 +140,7 @@ class TestPauses:
         [{"retry_after": "7"}, {"retry_after_ms": "7000"}, {"retry_after": "date"}],
         ids=["seconds", "milliseconds", "date"],
     )
-    def test_the_provider_is_given_the_time_it_asks_for(
-        self, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_retry_after_is_respected(self, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         waits = self.waits(monkeypatch)
         if asked.get("retry_after") == "date":
             asked = {"retry_after": formatdate(time.time() + 30, usegmt=True)}
@@ -151,13 +149,13 @@ class TestPauses:
         assert len(waits) == len(FORMATS)
         assert all(5 <= wait <= 30 for wait in waits)
 
-    def test_but_no_more_than_a_minute(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_retry_after_is_limited_to_a_minute(self, monkeypatch: pytest.MonkeyPatch) -> None:
         waits = self.waits(monkeypatch)
         ask("anthropic", whole({}, 429, retry_after="86400"), whole({}, 429, retry_after="soon"), WHOLE["anthropic"])
         assert waits[0] == calling.LONGEST_PAUSE
         assert waits[1] < 1
 
-    def test_they_double_and_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pauses_double_with_jitter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calling, "FIRST_PAUSE", 1.0)
         waits = self.waits(monkeypatch)
         ask("openai-chat", said("openai-chat", "busy", 500), max_retries=8)
@@ -188,32 +186,32 @@ OVERFLOWS = {
 }
 
 
-class TestTooLong:
+class TestOverflow:
     @each_format
-    def test_the_numbers_are_told(self, format: str) -> None:
+    def test_the_error_has_the_stated_numbers(self, format: str) -> None:
         error, server = ask(format, said(format, OVERFLOWS[format]))
         assert type(error) is Overflowed
         assert (error.overflow.limit, error.overflow.actual, error.status) == (8192, 8202, 400)
         assert len(server.asked) == 1
 
     @each_format
-    def test_also_by_the_status_alone(self, format: str) -> None:
+    def test_the_status_alone_is_enough(self, format: str) -> None:
         error, _ = ask(format, Plan(b"", 413))
         assert type(error) is Overflowed and error.status == 413
 
     @each_format
-    def test_an_overflow_that_comes_as_a_server_error_is_not_repeated(self, format: str) -> None:
+    def test_an_overflow_with_status_500_is_not_retried(self, format: str) -> None:
         error, server = ask(format, said(format, OVERFLOWS[format], 500))
         assert type(error) is Overflowed and len(server.asked) == 1
 
     @each_format
-    def test_a_rate_limit_that_sounds_like_it_is_none(self, format: str) -> None:
+    def test_a_rate_limit_is_no_overflow(self, format: str) -> None:
         error, server = ask(
             format, said(format, "Too many tokens, please wait before trying again.", 429), max_retries=1
         )
         assert type(error) is ProviderUnavailable and len(server.asked) == 2
 
-    def test_llama_states_its_numbers_in_fields(self) -> None:
+    def test_llama_cpp_states_its_numbers_in_fields(self) -> None:
         error, _ = ask(
             "openai-chat",
             said("openai-chat", "too long", type="exceed_context_size_error", n_prompt_tokens=900, n_ctx=512),
@@ -251,7 +249,7 @@ class TestTooLong:
         ],
         ids=["chat", "failed", "error", "anthropic", "gemini"],
     )
-    def test_in_a_stream_that_began_well(self, format: str, plan: Plan) -> None:
+    def test_an_overflow_inside_a_stream(self, format: str, plan: Plan) -> None:
         error, server = ask(format, plan, on_delta=lambda delta: None)
         assert type(error) is Overflowed and len(server.asked) == 1
 
@@ -272,7 +270,7 @@ class TestErrorsInStreams:
             ("gemini", {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}),
         ],
     )
-    def test_those_that_pass_are_asked_again(self, format: str, event: Any) -> None:
+    def test_temporary_errors_in_a_stream_are_retried(self, format: str, event: Any) -> None:
         reply, server = ask(format, stream(event, done=False), STREAMED[format], on_delta=lambda delta: None)
         assert list(reply.items) == ITEMS[format] and len(server.asked) == 2
 
@@ -284,11 +282,11 @@ class TestErrorsInStreams:
             ("anthropic", {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}),
         ],
     )
-    def test_the_others_are_not(self, format: str, event: Any) -> None:
+    def test_other_errors_in_a_stream_are_not_retried(self, format: str, event: Any) -> None:
         error, server = ask(format, stream(event, done=False), STREAMED[format], on_delta=lambda delta: None)
         assert type(error) is ProviderRefused and len(server.asked) == 1
 
-    def test_who_listens_may_fail_and_is_not_taken_for_the_network(self) -> None:
+    def test_an_error_in_on_delta_is_raised_unchanged(self) -> None:
         def burst(delta: Delta) -> None:
             raise BrokenPipeError("nobody reads this")
 
@@ -297,7 +295,7 @@ class TestErrorsInStreams:
             assert type(error) is BrokenPipeError and len(server.asked) == 1
 
     @each_format
-    def test_a_request_can_be_called_off(self, format: str) -> None:
+    def test_a_request_can_be_cancelled(self, format: str) -> None:
         async def run() -> None:
             async with serving(STREAMED[format]) as server:
                 client = client_of(format, server.address)
@@ -315,8 +313,10 @@ class TestErrorsInStreams:
 class TestKeys:
     @each_format
     @pytest.mark.parametrize("status", [401, 500])
-    def test_they_are_in_no_error_and_no_log(self, format: str, status: int, caplog: pytest.LogCaptureFixture) -> None:
-        """Not even when the provider quotes it, and not in what the error was raised from."""
+    def test_keys_appear_in_no_error_and_no_log(
+        self, format: str, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Not even if the provider quotes the key, and not in chained exceptions."""
         caplog.set_level(logging.INFO, "kompakt")
         headers = {"authorization": "Bearer abcdef-another-one"}
         words = f"Incorrect API key provided: {KEY} or abcdef-another-one or sk-proj-****1234."
@@ -330,7 +330,7 @@ class TestKeys:
 
 
 class TestStrangeAnswers:
-    def test_an_answer_that_is_no_json(self) -> None:
+    def test_an_answer_that_is_not_json(self) -> None:
         for format in FORMATS:
             page = Plan(b"<html>gateway</html>", 200, {"content-type": "text/html"})
             reply, server = ask(format, page, WHOLE[format])
@@ -342,7 +342,7 @@ class TestStrangeAnswers:
         error, _ = ask("openai-responses", whole({**RESPONSE, "status": "failed", "error": {"code": "server_error"}}))
         assert type(error) is ProviderUnavailable
 
-    def test_a_server_that_cannot_count_streams_is_asked_without(self) -> None:
+    def test_stream_options_are_omitted_after_a_rejection(self) -> None:
         """Once refused, stream_options are left out of later requests, too."""
         refusal = said("openai-chat", "Unrecognized request argument supplied: stream_options")
         plan = stream(chunk({"content": "Hi."}), chunk({}, "stop"))
@@ -358,12 +358,12 @@ class TestStrangeAnswers:
 
         asyncio.run(run())
 
-    def test_gemini_that_blocks_the_question_declines(self) -> None:
+    def test_a_prompt_blocked_by_gemini_is_refused(self) -> None:
         blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 5}}
         for plan, told in ((whole(blocked), None), (stream(blocked, done=False), lambda delta: None)):
             reply, _ = ask("gemini", plan, on_delta=told)
             assert (reply.items, reply.stop, reply.usage.prompt) == ((), "refused", 5)
 
-    def test_gemini_that_wrote_no_call_is_asked_again(self) -> None:
+    def test_a_malformed_call_of_gemini_is_retried(self) -> None:
         reply, server = ask("gemini", whole(candidate([], "MALFORMED_FUNCTION_CALL")), WHOLE["gemini"])
         assert reply.stop == "tools" and len(server.asked) == 2

@@ -1,4 +1,4 @@
-"""Clients on the real SDKs, over HTTP: what is sent is what was given, and what is said comes back ready to be sent."""
+"""Clients on the real SDKs over HTTP: bodies are sent unchanged, and replies are ready to be sent back."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ RESULTS: dict[str, list[Any]] = {
 class TestReplies:
     @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
     def test_an_answer_is_ready_to_be_sent_back(self, format: str, streams: bool) -> None:
-        """In one piece or streamed, the items are the same, and usage and stop are read."""
+        """Streamed or not, the items are the same, and usage and stop are read."""
         told: list[Delta] = []
         plan = STREAMED[format] if streams else WHOLE[format]
         reply, _ = asyncio.run(asked_of(format, plan, **({"on_delta": told.append} if streams else {})))
@@ -220,8 +220,7 @@ class TestReplies:
             assert said == {"text": "Let me look.", "reasoning": "Hm. Look."}
             assert [delta for delta in told if delta.kind == "call"]
 
-    def test_the_provider_would_take_it(self, format: str) -> None:
-        """A request that goes on from the reply has nothing wrong with it."""
+    def test_a_request_with_the_reply_is_valid(self, format: str) -> None:
         reply, _ = asyncio.run(asked_of(format, WHOLE[format]))
         client = client_of(format, "http://127.0.0.1:9")
         body = client.envelope(system="Be brief.", tools=[ToolSpec("look", "Looks.", {"type": "object"})])
@@ -229,8 +228,8 @@ class TestReplies:
         asyncio.run(client.close())
         assert kompakt.check({**body, WIRES[format].messages_key: items}, format=format) == []
 
-    def test_nothing_is_changed_on_the_way(self, format: str) -> None:
-        """Fields that no SDK knows, nulls and the order of keys arrive as they were given."""
+    def test_bodies_are_sent_unchanged(self, format: str) -> None:
+        """Unknown fields, nulls and the order of keys arrive as given."""
         key = WIRES[format].messages_key
         body = {"zeta": {"b": None, "a": [1, 2.5, "é"]}, key: [{"role": "user", "odd": True}], "alpha": None}
         changes = {"headers": {"x-beta": "compact-1"}, "parameters": {"context_management": {"edits": []}}}
@@ -243,8 +242,8 @@ class TestReplies:
             assert asked.headers["x-beta"] == "compact-1"
             assert asked.json.get("model", asked.path.split("/")[-1].split(":")[0]) == "m"
 
-    def test_nothing_said_is_no_item(self, format: str) -> None:
-        """An empty answer cut for length is a full window; one that simply ended is not."""
+    def test_an_empty_answer_has_no_items(self, format: str) -> None:
+        """An empty answer with stop reason ``length`` is a full window; one that simply ended is not."""
         empty = {
             "openai-chat": chat_answer({"role": "assistant", "content": ""}, "length", usage=None),
             "openai-responses": {**RESPONSE, "output": [], "status": "incomplete", "usage": None},
@@ -259,7 +258,7 @@ class TestEnvelopes:
     TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})
 
     @each_format
-    def test_it_has_all_but_messages(self, format: str) -> None:
+    def test_the_envelope_has_everything_but_messages(self, format: str) -> None:
         client: ChatClient = client_of(format, "http://127.0.0.1:9")
         body = client.envelope(system="Be brief.", tools=[self.TOOL, self.TOOL])
         asyncio.run(client.close())
@@ -272,7 +271,7 @@ class TestEnvelopes:
         assert said.count("100") == 1
 
     @each_format
-    def test_without_system_and_tools_there_is_none(self, format: str) -> None:
+    def test_system_prompt_and_tools_are_optional(self, format: str) -> None:
         client = client_of(format, "http://127.0.0.1:9")
         body = client.envelope(system=None, tools=[])
         asyncio.run(client.close())
@@ -280,14 +279,14 @@ class TestEnvelopes:
         assert len(body) == 3
         assert client.opening(None) == []
 
-    def test_only_chat_opens_with_the_system_text(self) -> None:
+    def test_only_chat_has_the_system_prompt_as_a_message(self) -> None:
         for format in FORMATS:
             client = client_of(format, "http://127.0.0.1:9")
             expected = [{"role": "system", "content": "Be brief."}] if format == "openai-chat" else []
             assert client.opening("Be brief.") == expected
             asyncio.run(client.close())
 
-    def test_openai_itself_is_told_the_limit_in_its_new_words(self) -> None:
+    def test_openai_gets_max_completion_tokens(self) -> None:
         client = client_of("openai-chat", "", base_url=None)
         assert client.envelope(system=None, tools=[])["max_completion_tokens"] == 100
         asyncio.run(client.close())
@@ -301,7 +300,7 @@ class TestEnvelopes:
 
 class TestMaking:
     def test_no_sdk_is_loaded_before_a_client_is_made(self) -> None:
-        """Importing the clients costs no SDK, and works without one."""
+        """Importing the clients works without any SDK."""
         code = (
             "import sys; from kompakt.agent.clients import anthropic, gemini, openai_chat;"
             "print([name for name in ('openai', 'anthropic', 'google.genai') if name in sys.modules])"
@@ -318,12 +317,12 @@ class TestMaking:
 
     @each_format
     def test_sizes_come_from_the_model(self, format: str) -> None:
-        """A known model's window is looked up; the output asked for stays within what budgets keep free."""
+        """The window of a known model is looked up; the output limit stays within the reserve of budgets."""
         client = client_of(format, "http://127.0.0.1:9", model="gpt-4o", context_window=None, output_limit=None)
         asyncio.run(client.close())
         assert (client.context_window, client.output_limit) == (128_000, 16_384)
 
-    def test_an_unknown_model_is_warned_of_unless_its_window_is_stated(self) -> None:
+    def test_an_unknown_model_warns_unless_its_window_is_given(self) -> None:
         with pytest.warns(kompakt.UnknownModelWarning):
             client = client_of(
                 "openai-chat", "http://127.0.0.1:9", model="never-heard-of-1", context_window=None, output_limit=None
@@ -335,15 +334,15 @@ class TestMaking:
         asyncio.run(stated.close())
 
     @each_format
-    def test_a_server_by_address_needs_no_key_and_gets_none(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A key from the environment belongs to the provider and is not sent to another server."""
+    def test_a_base_url_needs_no_key_and_gets_none(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A key from the environment is not sent to another server."""
         for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
             monkeypatch.setenv(name, KEY)
         _, server = asyncio.run(asked_of(format, WHOLE[format], api_key=None))
         assert KEY not in json.dumps(server.asked[0].headers)
 
     @each_format
-    def test_without_address_and_key_it_says_what_to_do(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_key_is_reported(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", "/nonexistent")
@@ -351,11 +350,11 @@ class TestMaking:
             CLIENTS[format]("gpt-4o")
 
     @pytest.mark.parametrize("wrong", [{"model": ""}, {"max_retries": -1}, {"context_window": 0}])
-    def test_arguments_that_cannot_be_meant_are_refused(self, wrong: dict[str, Any]) -> None:
+    def test_invalid_arguments_are_rejected(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(kompakt.UsageError):
             client_of("openai-chat", "http://127.0.0.1:9", **wrong)
 
-    def test_a_client_that_was_handed_in_is_used_and_left_open(self) -> None:
+    def test_the_sdk_client_of_the_caller_is_used_and_not_closed(self) -> None:
         from openai import AsyncAzureOpenAI
 
         async def run() -> None:

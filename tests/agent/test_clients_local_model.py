@@ -1,4 +1,4 @@
-"""The clients and a real model, on a real server: three protocols, streams, and a prompt that is truly too long."""
+"""The clients with a real model on a real server: three protocols, streams, and a prompt that is too long."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(format: str, address: str, question: str, **options: Any) -> tuple[Any, 
 
 
 @each_protocol
-def test_it_answers_alike_in_one_piece_and_streamed(format: str, address: str) -> None:
+def test_streamed_and_unstreamed_answers_are_equal(format: str, address: str) -> None:
     told: list[Delta] = []
     whole, asked = ask(format, address, "Name a fruit.")
     streamed, _ = ask(format, address, "Name a fruit.", on_delta=told.append)
@@ -61,7 +61,7 @@ def test_it_answers_alike_in_one_piece_and_streamed(format: str, address: str) -
 
 @each_protocol
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_a_prompt_that_is_too_long_says_by_how_much(format: str, streams: bool, address: str) -> None:
+def test_an_overflow_states_its_numbers(format: str, streams: bool, address: str) -> None:
     told = {"on_delta": lambda delta: None} if streams else {}
     with pytest.raises(Overflowed) as caught:
         ask(format, address, "word " * 900, **told)

@@ -1,4 +1,4 @@
-"""The clients and the strict provider: a run of tool calls that it finds nothing wrong with, through every fault."""
+"""The clients with the strict provider: a run of tool calls without violations, through every fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(format: str, item: kompakt.Message) -> list[Any]:
-    """Answer the calls of an answer in the words of a format."""
+    """Return results for the calls of an answer, in a format."""
     if format == "openai-chat":
         return [{"role": "tool", "tool_call_id": call.id, "content": "seen"} for call in item.calls]
     if format == "openai-responses":
@@ -43,7 +43,7 @@ def results(format: str, item: kompakt.Message) -> list[Any]:
 
 
 async def run(provider: Provider, format: str, task: str, on_delta: Callable[..., None] | None) -> list[Any]:
-    """Go on until there are no more calls."""
+    """Send requests until there are no more calls."""
     client = client_of(format, provider.url, model="test-model", context_window=provider.window, output_limit=800)
     spec = ToolSpec("look", "Looks at a file.", SCHEMA)
     body = client.envelope(system="Be brief.", tools=[spec])
@@ -66,7 +66,7 @@ async def run(provider: Provider, format: str, task: str, on_delta: Callable[...
 
 
 @each_format
-def test_a_run_of_calls_has_nothing_wrong_with_it_streamed_or_not(format: str) -> None:
+def test_a_run_of_calls_is_valid_streamed_or_not(format: str) -> None:
     histories = []
     for on_delta in (None, lambda delta: None):
         script = Script(steps=6, seed=3, thinking=True, parallel=0.5)
@@ -78,7 +78,7 @@ def test_a_run_of_calls_has_nothing_wrong_with_it_streamed_or_not(format: str) -
 
 
 def told(format: str, items: list[Any]) -> list[Any]:
-    """Say what was said and called, without the signatures and ids that the provider makes anew for each request."""
+    """Return texts and calls without the signatures and ids that the provider generates for each request."""
     found = []
     for message in kompakt.parse(items, format=format):
         calls = [(call.name, call.input) for call in message.calls]
@@ -88,7 +88,7 @@ def told(format: str, items: list[Any]) -> list[Any]:
 
 
 @each_format
-def test_faults_on_the_way_change_nothing(format: str) -> None:
+def test_faults_do_not_change_the_result(format: str) -> None:
     histories = []
     for faults in ((), FAULTS):
         script = Script(steps=9, seed=5, thinking=True)
@@ -104,7 +104,7 @@ def test_faults_on_the_way_change_nothing(format: str) -> None:
 
 @each_format
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_too_long(format: str, streams: bool) -> None:
+def test_a_request_that_is_too_long_raises_overflowed(format: str, streams: bool) -> None:
     script = Script(steps=2)
     with Provider(script, window=2_000) as provider:
         on_delta = (lambda delta: None) if streams else None

@@ -1,4 +1,4 @@
-"""A run that would fit is compacted all the same where that makes it cheaper, and never where it does not."""
+"""A run that still fits is compacted if that makes it cheaper, and not otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kompakt.model.budget import Usage
 
 
 class Model:
-    """Asks for one file after the other; counts what a provider with a cache would bill."""
+    """Calls for one file after another and counts what a provider with a cache would bill."""
 
     format, model, context_window, output_limit = "openai-chat", "gpt-5", 400_000, 4_000
 
@@ -30,18 +30,15 @@ class Model:
         self._made = 0
 
     def envelope(self, *, system: str | None, tools: Sequence[ToolSpec]) -> dict[str, Any]:
-        """Make a body."""
         listed = [{"type": "function", "function": {"name": t.name, "parameters": t.schema}} for t in tools]
         return {"model": self.model, "tools": listed, "messages": []}
 
     def opening(self, system: str | None) -> list[Any]:
-        """Begin with the system text."""
         return [{"role": "system", "content": system}] if system else []
 
     async def send(
         self, body: dict[str, Any], *, on_delta: Callable[[Delta], None] | None = None, changes: Any = None
     ) -> Reply:
-        """Answer with the next call."""
         assert kompakt.check(body) == []
         items = [json.dumps(message) for message in body["messages"]]
         same = next((n for n, (a, b) in enumerate(zip(items, self._before, strict=False)) if a != b), len(self._before))
@@ -67,7 +64,7 @@ def read(path: str) -> str:
 
 
 def bill(steps: int, **settings: Any) -> tuple[Model, list[str]]:
-    """Run an agent; return its model, and the reasons for which its history was compacted."""
+    """Run an agent; return its model and the reasons of its compactions."""
     model = Model(steps)
 
     async def work() -> list[str]:
@@ -81,32 +78,31 @@ def bill(steps: int, **settings: Any) -> tuple[Model, list[str]]:
     return model, asyncio.run(work())
 
 
-class TestSaving:
-    def test_a_long_run_costs_less_where_that_is_asked_for(self) -> None:
-        """Far below the window, a long run is compacted when that pays, pays half of it at most, and says so."""
+class TestOptIn:
+    def test_a_long_run_costs_less_with_economic(self) -> None:
+        """Far below the window, the run is compacted when that pays, and costs at most half."""
         plain, never = bill(160, economic=False)
         saving, reasons = bill(160, economic=True)
         assert never == [] and plain.largest < Model.context_window * 0.5
         assert reasons and saving.bill < 0.6 * plain.bill
         assert all(reason.startswith("cheaper by ") for reason in reasons)
 
-    def test_nothing_is_rewritten_below_half_of_the_window_by_default(self) -> None:
-        """Money does not cost the task: what fits easily stays whole unless the user asks for more."""
+    def test_nothing_is_compacted_below_half_of_the_window_by_default(self) -> None:
+        """Saving money must not cost the task."""
         model, reasons = bill(160)
         assert reasons == [] and 100_000 < model.largest < 272_000 / 2
 
     @pytest.mark.parametrize("settings", [{"auto": False}, {"economic": False}], ids=str)
     def test_it_can_be_turned_off(self, settings: dict[str, bool]) -> None:
-        """Who wants nothing rewritten before it must be has that."""
         assert bill(60, **settings)[1] == []
 
-    def test_a_short_run_is_left_alone(self) -> None:
-        """What a rewriting would not pay back is not rewritten."""
+    def test_a_short_run_is_not_compacted(self) -> None:
+        """A compaction would not pay off."""
         assert bill(8, economic=True)[1] == []
 
 
 class TestAboveHalf:
-    def test_a_rewriting_goes_no_further_than_one_that_is_due(self) -> None:
+    def test_a_cost_compaction_goes_no_further_than_an_ordinary_one(self) -> None:
         """By default what is left after saving is what an ordinary compaction leaves."""
         saving, budget = CostTrigger("gpt-5", economic=None), kompakt.Budget.of(20_000)
         context = kompakt.Context([user("Task."), *rounds(18)])
@@ -120,8 +116,7 @@ class TestAboveHalf:
             goals += [goal] if goal is not None else []
         assert goals and min(goals) >= budget.goal(context.step_tokens, fixed=context.required_tokens)
 
-    def test_no_limit_means_no_half(self) -> None:
-        """An unlimited window is never half full."""
+    def test_an_unlimited_window_is_never_half_full(self) -> None:
         saving, context = CostTrigger("gpt-5", economic=None), kompakt.Context([user("Task."), *rounds(12)])
         saving.begin(context)
         for _ in range(50):

@@ -1,4 +1,7 @@
-"""The provider compacts: asked, or by itself. Its own items go back untouched, and kompakt stands behind it."""
+"""Compaction by the provider, on demand or automatic.
+
+Its items are sent back unchanged, and kompakt is the fallback.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def config(how: str, **options: Any) -> CompactionConfig:
 
 
 def held(body: dict[str, Any]) -> list[str]:
-    """Return the compactions that a request holds, as they are."""
+    """Return the compaction items of a request."""
     found: list[str] = []
 
     def walk(value: Any) -> None:
@@ -49,7 +52,7 @@ def held(body: dict[str, Any]) -> list[str]:
 
 @each_native
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_the_provider_compacts_when_it_is_asked(format: str, streams: bool) -> None:
+def test_the_provider_compacts_on_demand(format: str, streams: bool) -> None:
     async def main() -> None:
         script = scripted(60)
         store = await open_store("memory:")
@@ -83,7 +86,7 @@ def test_the_provider_compacts_when_it_is_asked(format: str, streams: bool) -> N
 
 @each_native
 @pytest.mark.parametrize("why", ["refuses", "fails", "too large", "nothing"])
-def test_kompakt_compacts_where_the_provider_does_not(format: str, why: str, caplog: Any) -> None:
+def test_kompakt_compacts_if_the_provider_does_not(format: str, why: str, caplog: Any) -> None:
     async def main() -> None:
         script = scripted(40)
         with Provider(script, window=WINDOW, compacts=why != "refuses") as provider:
@@ -122,7 +125,7 @@ def _answering(client: Any, content: str) -> Any:
 
 @pytest.mark.parametrize(("format", "window", "steps"), [("openai-responses", WINDOW, 60), ("anthropic", 90_000, 130)])
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_the_provider_compacts_by_itself(format: str, window: int, steps: int, streams: bool) -> None:
+def test_the_provider_compacts_automatically(format: str, window: int, steps: int, streams: bool) -> None:
     async def main() -> None:
         script = scripted(steps, parallel=0.5)
         store = await open_store("memory:")
@@ -147,7 +150,7 @@ def test_the_provider_compacts_by_itself(format: str, window: int, steps: int, s
     asyncio.run(main())
 
 
-def test_the_provider_hides_old_outputs() -> None:
+def test_the_provider_clears_old_outputs() -> None:
     async def main() -> None:
         script = scripted(60)
         with Provider(script, window=WINDOW) as provider:
@@ -162,7 +165,7 @@ def test_the_provider_hides_old_outputs() -> None:
     asyncio.run(main())
 
 
-def test_a_size_that_the_provider_does_not_compact_at_is_left_to_kompakt(caplog: Any) -> None:
+def test_kompakt_compacts_below_the_providers_threshold(caplog: Any) -> None:
     async def main() -> None:
         script = scripted(40)
         with Provider(script, window=WINDOW) as provider:
@@ -177,7 +180,7 @@ def test_a_size_that_the_provider_does_not_compact_at_is_left_to_kompakt(caplog:
 
 
 @each_native
-def test_by_hand_with_instructions_pins_and_an_undo(format: str) -> None:
+def test_a_manual_compaction_with_instructions_pins_and_undo(format: str) -> None:
     async def main() -> None:
         script = scripted(8)
         store = await open_store("memory:")
@@ -205,8 +208,8 @@ def test_by_hand_with_instructions_pins_and_an_undo(format: str) -> None:
     asyncio.run(main())
 
 
-def test_the_facts_outlive_what_nobody_can_read() -> None:
-    """kompakt compacts behind the provider: what happened before is still told, from the ledger."""
+def test_the_ledger_survives_an_opaque_compaction() -> None:
+    """kompakt compacts after the provider: the ledger still has what happened before."""
 
     async def main() -> None:
         script = scripted(
@@ -228,7 +231,7 @@ def test_the_facts_outlive_what_nobody_can_read() -> None:
     asyncio.run(main())
 
 
-def test_a_client_without_such_a_provider_says_so() -> None:
+def test_a_client_without_provider_compaction_is_rejected() -> None:
     async def main() -> None:
         agent = Agent(Echo(), compaction=config("demand"))
         with pytest.raises(UsageError, match="no provider compaction"):
@@ -240,7 +243,7 @@ def test_a_client_without_such_a_provider_says_so() -> None:
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
-def test_a_conversation_that_the_provider_keeps_is_sent_as_it_is(field: str) -> None:
+def test_a_history_stored_by_the_provider_is_sent_unchanged(field: str) -> None:
     async def main() -> None:
         said = {"status": "completed", "output": []}
         body = {"model": "gpt-5", "input": [{"role": "user", "content": "And now?"}], field: "kept_1"}
@@ -250,7 +253,7 @@ def test_a_conversation_that_the_provider_keeps_is_sent_as_it_is(field: str) -> 
     asyncio.run(main())
 
 
-def test_betas_are_named_for_what_a_request_holds() -> None:
+def test_beta_headers_match_the_request() -> None:
     block = {"type": "compaction", "content": "Told.", "signature": "s"}
     body = {"model": "m", "messages": [{"role": "user", "content": [block, {"type": "text", "text": "Go."}]}]}
     answer = {"role": "assistant", "content": [{"type": "compaction", "content": "Told."}]}
@@ -273,7 +276,7 @@ def test_betas_are_named_for_what_a_request_holds() -> None:
     asyncio.run(main())
 
 
-def test_what_a_request_may_be_told() -> None:
+def test_parameters_of_automatic_compaction() -> None:
     responses, messages = OpenAIResponses("gpt-5", api_key="k"), AnthropicMessages("claude-opus-4-6", api_key="k")
     assert responses.managed("threshold", 900) is None and responses.managed("edits", 9_000) is None
     assert messages.managed("threshold", 49_999) is None

@@ -1,4 +1,4 @@
-"""Plain functions as tools: their schema, their arguments, their results."""
+"""Functions as tools: schema, arguments, results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_schema_comes_from_the_annotations() -> None:
     assert set(spec.schema["$defs"]) >= {"Place", "Span", "Mode"}
 
 
-def test_a_function_of_nothing() -> None:
+def test_a_function_without_parameters() -> None:
     def now() -> str:
         return "noon"
 
@@ -75,7 +75,7 @@ def test_a_function_of_nothing() -> None:
         assert called(now, given).output == "noon"
 
 
-def test_arguments_become_what_the_function_takes() -> None:
+def test_arguments_are_converted_to_the_annotated_types() -> None:
     told = called(search, {"query": "q", "limit": "3", "span": {"start": {"path": "p"}}, "pace": "slow"})
     assert not told.is_error
     assert json.loads(told.output) == [{"path": "q-text-slow", "line": 3}, {"path": "p", "line": 1}]
@@ -96,7 +96,7 @@ def test_arguments_become_what_the_function_takes() -> None:
         {"query": "q", "share": 3},
     ],
 )
-def test_arguments_that_do_not_fit_are_told(given: Any) -> None:
+def test_invalid_arguments_are_reported_to_the_model(given: Any) -> None:
     told = called(search, given)
     assert told.is_error and told.output.startswith("invalid arguments: ")
 
@@ -134,7 +134,7 @@ def lambda_named(function: Any) -> Any:
     return give
 
 
-def test_sync_functions_run_beside_the_loop_and_one_another() -> None:
+def test_sync_functions_run_in_threads() -> None:
     threads = set[int]()
 
     together = threading.Barrier(4)
@@ -153,7 +153,7 @@ def test_sync_functions_run_beside_the_loop_and_one_another() -> None:
     assert len(threads) == 4 and threading.get_ident() not in threads
 
 
-def test_async_functions_and_functions_that_return_something_to_await() -> None:
+def test_async_functions_and_functions_that_return_awaitables() -> None:
     async def later(text: str) -> str:
         await asyncio.sleep(0)
         return text
@@ -165,7 +165,7 @@ def test_async_functions_and_functions_that_return_something_to_await() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no \udcff"), SystemExit(2), asyncio.CancelledError(), TimeoutError()])
-def test_whatever_a_tool_raises_is_told(error: BaseException) -> None:
+def test_exceptions_become_results(error: BaseException) -> None:
     async def breaks() -> str:
         raise error
 
@@ -173,7 +173,7 @@ def test_whatever_a_tool_raises_is_told(error: BaseException) -> None:
     assert told.is_error and told.output and told.output.encode()
 
 
-def test_a_run_that_is_cancelled_cancels_its_tools() -> None:
+def test_cancelling_a_run_cancels_its_tools() -> None:
     async def forever() -> None:
         await asyncio.sleep(60)
 
@@ -197,7 +197,7 @@ def test_methods_and_partial_hints() -> None:
     assert called(desk.look, {"at": 3, "deep": "true"}).output == "3 True"
 
 
-def test_what_cannot_be_a_tool_is_said_at_once() -> None:
+def test_invalid_tools_are_rejected() -> None:
     def rest(*names: str) -> None: ...
 
     def more(**names: str) -> None: ...

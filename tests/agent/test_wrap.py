@@ -1,4 +1,4 @@
-"""Wrapped SDK clients: what goes over the wire is compacted where it must be, and as it was where it need not."""
+"""Wrapped SDK clients: requests are compacted if they have to be, and sent unchanged otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RESPONSE = {
 
 
 def answer_of(path: str, body: Any) -> bytes:
-    """Answer a request, in one piece or as a stream."""
+    """Return the answer to a request, whole or as a stream."""
     if "responses" in path:
         events = [{"type": "response.completed", "sequence_number": 1, "response": RESPONSE}]
         return streamed(events, named=True) if body.get("stream") else json.dumps(RESPONSE).encode()
@@ -126,7 +126,7 @@ def async_clients(url: str) -> dict[str, Any]:
 
 
 def calls_of(kind: str, client: Any, messages: Any) -> list[Any]:
-    """List everything that a client can send a history with, as functions."""
+    """Return every way to send a history with a client, as functions."""
     if kind == "anthropic":
         given = {"model": "claude-opus-4-5", "max_tokens": 100, "messages": messages, "tools": [TOOL]}
         return [
@@ -165,7 +165,7 @@ def history(body: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
-def test_what_fits_goes_as_it_would_have_gone(server: Seen, kind: str) -> None:
+def test_requests_that_fit_are_sent_unchanged(server: Seen, kind: str) -> None:
     plain = sync_clients(server.url)[kind]
     wrapped = wrap(plain, budget=100_000)
     assert type(wrapped).__name__ == type(plain).__name__ and isinstance(wrapped, type(plain))
@@ -178,7 +178,7 @@ def test_what_fits_goes_as_it_would_have_gone(server: Seen, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
-def test_what_does_not_fit_is_compacted_however_it_is_sent(server: Seen, kind: str) -> None:
+def test_requests_that_do_not_fit_are_compacted_in_every_way_of_sending(server: Seen, kind: str) -> None:
     with wrap(sync_clients(server.url)[kind], budget=BUDGET) as client:
         for send in calls_of(kind, client, LONG):
             made = used(send())
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_compacted_however_it_is_sent(server: Seen, kind: s
 
 
 @pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
-def test_clients_that_await(server: Seen, kind: str) -> None:
+def test_asynchronous_clients(server: Seen, kind: str) -> None:
     async def main() -> None:
         plain = async_clients(server.url)[kind]
         loose, tight = wrap(plain, budget=100_000), wrap(plain, budget=BUDGET)
@@ -209,7 +209,7 @@ def test_clients_that_await(server: Seen, kind: str) -> None:
     asyncio.run(main())
 
 
-def test_a_history_that_the_provider_keeps_is_left_alone(server: Seen) -> None:
+def test_a_history_stored_by_the_provider_is_unchanged(server: Seen) -> None:
     with wrap(sync_clients(server.url)["openai"], budget=BUDGET) as client:
         client.responses.create(model="gpt-5", input=LONG, previous_response_id="r")
         assert history(server.body) == LONG
@@ -221,7 +221,7 @@ def test_a_history_that_the_provider_keeps_is_left_alone(server: Seen) -> None:
         assert history(server.body) == LONG
 
 
-def test_wrapped_twice_the_last_word_counts(server: Seen) -> None:
+def test_wrapping_twice_uses_the_last_options(server: Seen) -> None:
     once = wrap(sync_clients(server.url)["openai"], budget=BUDGET)
     twice = wrap(once, budget=100_000)
     twice.chat.completions.create(model="gpt-5", messages=LONG)
@@ -232,14 +232,14 @@ def test_wrapped_twice_the_last_word_counts(server: Seen) -> None:
     twice.close()
 
 
-def test_the_caller_keeps_what_the_caller_gave(server: Seen) -> None:
+def test_the_given_client_and_body_are_not_changed(server: Seen) -> None:
     with wrap(sync_clients(server.url)["openai"], budget=BUDGET) as client:
         given = json.loads(json.dumps(LONG))
         client.chat.completions.create(model="gpt-5", messages=given)
         assert given == LONG
 
 
-def test_what_cannot_be_made_to_fit_or_read_is_sent_as_it_is(server: Seen) -> None:
+def test_requests_that_cannot_fit_or_be_read_are_sent_unchanged(server: Seen) -> None:
     with wrap(sync_clients(server.url)["openai"], budget=BUDGET) as client:
         huge = [{"role": "user", "content": "word " * 9_000}]
         client.chat.completions.create(model="gpt-5", messages=huge)
@@ -249,7 +249,7 @@ def test_what_cannot_be_made_to_fit_or_read_is_sent_as_it_is(server: Seen) -> No
         assert history(server.body) == odd
 
 
-def test_a_store_keeps_what_was_said(server: Seen) -> None:
+def test_a_store_saves_the_conversation(server: Seen) -> None:
     async def main() -> None:
         store = await open_store("memory:")
         for kind, format in (("openai", "openai-chat"), ("anthropic", "anthropic")):
@@ -270,7 +270,7 @@ def test_a_store_keeps_what_was_said(server: Seen) -> None:
     asyncio.run(main())
 
 
-def test_what_cannot_be_wrapped_is_said(server: Seen) -> None:
+def test_unsupported_clients_are_rejected(server: Seen) -> None:
     with pytest.raises(UsageError, match="cannot be wrapped"):
         wrap(object())
     store = asyncio.run(open_store("memory:"))

@@ -1,4 +1,4 @@
-"""Wrapped clients whose provider refuses a request as too long: cut, sent again, and in the end a typed error."""
+"""Wrapped clients whose provider rejects a request as too long: shortened, sent again, and finally a typed error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT = 4_000
 
 
 class Line:
-    """A server that refuses more than so many tokens."""
+    """A server that rejects requests above a token limit."""
 
     limit = LIMIT
     in_stream = False
@@ -117,8 +117,8 @@ def line() -> Iterator[Line]:
 
 @pytest.mark.parametrize("states", [True, False])
 @pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
-def test_a_refused_request_is_cut_where_it_grew_and_sent_again(line: Line, kind: str, states: bool) -> None:
-    """Every way of calling; older messages stay, the enormous answer is shortened."""
+def test_a_rejected_request_is_shortened_where_it_grew_and_sent_again(line: Line, kind: str, states: bool) -> None:
+    """In every way of calling: older messages stay, the very large answer is shortened."""
     line.states = states
     with sync_clients(line.url)[kind] as plain:
         for number in range(len(calls_of(kind, plain, LONG))):
@@ -132,7 +132,7 @@ def test_a_refused_request_is_cut_where_it_grew_and_sent_again(line: Line, kind:
 
 
 @pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
-def test_clients_that_await(line: Line, kind: str) -> None:
+def test_asynchronous_clients(line: Line, kind: str) -> None:
     async def main() -> None:
         plain = async_clients(line.url)[kind]
         for number in range(len(calls_of(kind, plain, LONG))):
@@ -145,8 +145,8 @@ def test_clients_that_await(line: Line, kind: str) -> None:
     asyncio.run(main())
 
 
-def test_a_refusal_inside_a_stream(line: Line) -> None:
-    """Also an error event at the beginning of a stream is a refusal; the caller sees the second stream only."""
+def test_a_rejection_inside_a_stream(line: Line) -> None:
+    """An error event at the start of a stream is a rejection; the caller sees only the second stream."""
     line.in_stream = True
 
     async def main() -> None:
@@ -167,8 +167,8 @@ def test_a_refusal_inside_a_stream(line: Line) -> None:
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_in_the_end_the_error_is_kompakts_and_the_sdks(line: Line, kind: str) -> None:
-    """Bounded, and whoever handles either error sees it."""
+def test_the_final_error_is_kompakts_and_the_sdks(line: Line, kind: str) -> None:
+    """Handlers of either error catch it."""
     line.limit = 1
     own: Any = {"openai": openai.BadRequestError, "anthropic": anthropic.BadRequestError}[kind]
 
@@ -187,7 +187,7 @@ def test_in_the_end_the_error_is_kompakts_and_the_sdks(line: Line, kind: str) ->
     asyncio.run(main())
 
 
-def test_what_the_provider_takes_is_remembered(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_accepted_size_is_remembered(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     with sync_clients(line.url)["openai"] as plain, caplog.at_level(logging.WARNING, "kompakt.agent"):
         client = wrap(plain, budget=100_000)
         for turn in range(4):
@@ -198,7 +198,7 @@ def test_what_the_provider_takes_is_remembered(line: Line, caplog: pytest.LogCap
     assert line.refused == 1 and caplog.text.count("overflow: a request of") == 1
 
 
-def test_another_error_is_raised_as_it_is(line: Line) -> None:
+def test_other_errors_are_raised_unchanged(line: Line) -> None:
     with sync_clients(line.url)["openai"] as plain:
         line.answer = lambda path, body: (400, b'{"error": {"message": "no such model", "code": "model_not_found"}}')  # type: ignore[method-assign]
         with pytest.raises(openai.BadRequestError, match="no such model") as caught:
@@ -207,8 +207,8 @@ def test_another_error_is_raised_as_it_is(line: Line) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [len, kompakt.Counter(count=len)])
-def test_a_tokenizer_counts(line: Line, tokenizer: Any) -> None:
-    """20,000 characters are far fewer than 20,000 tokens: what fits in tokens is cut by characters."""
+def test_a_tokenizer_replaces_the_counter(line: Line, tokenizer: Any) -> None:
+    """20,000 characters are far fewer than 20,000 tokens."""
     line.limit = 1_000_000
     with sync_clients(line.url)["openai"] as plain:
         for given, cut in ((None, False), (tokenizer, True)):

@@ -1,4 +1,4 @@
-"""Run the command line as a user does: in a process of its own, with its own standard streams."""
+"""Run the command line in a separate process with its own standard streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = str(Path(__file__).parent.parent.parent / "src")
 
 
 class Outcome(NamedTuple):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -10,7 +10,7 @@ from tests.cli.store_helpers import BODY, Run, put, runner
 
 @pytest.fixture
 def kom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run commands in this process, in an empty folder, with nobody's configuration."""
+    """Run commands in this process, in an empty folder, without user configuration."""
     return runner(tmp_path, monkeypatch, capsysbinary)
 
 

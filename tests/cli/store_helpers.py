@@ -21,7 +21,7 @@ Run = Callable[..., Outcome]
 
 
 def runner(folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> Run:
-    """Return what runs commands in a folder, with nobody's configuration."""
+    """Return a function that runs commands in a folder, without user configuration."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "home"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -46,7 +46,7 @@ def put(path: Path, value: Any) -> Path:
 
 
 def refused(outcome: Outcome, *said: str) -> None:
-    """Assert exit 2, nothing on stdout and exactly one line that says what is wrong."""
+    """Assert exit 2, nothing on stdout and exactly one error line."""
     assert (outcome.code, outcome.out) == (2, ""), outcome.err
     assert len(outcome.err.splitlines()) == 1, outcome.err
     assert outcome.err.startswith("kompakt: ")
@@ -55,5 +55,5 @@ def refused(outcome: Outcome, *said: str) -> None:
 
 
 def account(kom: Run, id: str, *more: str) -> dict[str, Any]:
-    """Return what ``show --json`` says."""
+    """Return the output of ``show --json``."""
     return json.loads(kom("session", "show", id, "--json", *more).out)

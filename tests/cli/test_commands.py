@@ -1,4 +1,4 @@
-"""The command line keeps to its word: data on stdout, the rest on stderr, exit 0, 1 or 2, never a traceback."""
+"""The contract of the command line: data on stdout, the rest on stderr, exit 0, 1 or 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def put(path: Path, value: Any) -> Path:
 
 
 def refused(outcome: Outcome, *said: str) -> None:
-    """Assert that a command ended with exit 2, nothing on stdout and exactly one line that says what is wrong."""
+    """Assert exit 2, nothing on stdout and exactly one error line."""
     assert outcome.code == 2
     assert outcome.out == ""
     assert len(outcome.err.splitlines()) == 1, outcome.err
@@ -51,12 +51,10 @@ def refused(outcome: Outcome, *said: str) -> None:
 
 class TestBudget:
     @pytest.mark.parametrize("command", [("compact",), ("session", "compact")], ids=" ".join)
-    def test_its_help_says_how_much_of_it_is_used(self, command: tuple[str, ...]) -> None:
-        """Nobody wonders why the result is far below the budget."""
+    def test_the_help_explains_how_much_of_the_budget_is_used(self, command: tuple[str, ...]) -> None:
         assert "About half of it is used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
 
-    def test_a_file_and_a_session_of_it_come_to_the_same_size(self, tmp_path: Path) -> None:
-        """The same history, budget and policy."""
+    def test_a_file_and_its_session_are_compacted_to_the_same_size(self, tmp_path: Path) -> None:
         body = plain.build("openai-chat", messages=120, seed=7, mean_chars=700)
         file, store = put(tmp_path / "long.json", body), f"sqlite:///{tmp_path}/kept.db"
         budget = str(kompakt.count(body).total // 3)
@@ -68,7 +66,7 @@ class TestBudget:
 
 class TestHelp:
     def test_version(self) -> None:
-        """One line that names the version."""
+        """One line with the version."""
         assert run("--version") == (0, f"kompakt {kompakt.__version__}\n", "")
 
     @pytest.mark.parametrize("command", ["check", "repair", "count", "doctor", "demo"])
@@ -81,7 +79,7 @@ class TestHelp:
 
     @pytest.mark.parametrize("arguments", [["chek"], ["check"], ["check", "--jsn", "x"], ["count", "x", "y"]])
     def test_wrong_usage_is_exit_2(self, arguments: list[str]) -> None:
-        """A typing error is told on stderr."""
+        """The error is on stderr."""
         outcome = run(*arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert "Error" in outcome.err
@@ -89,15 +87,15 @@ class TestHelp:
 
 class TestCheck:
     @pytest.mark.parametrize("format", FORMATS)
-    def test_a_good_file_is_exit_0(self, format: str, tmp_path: Path) -> None:
-        """Nothing on stdout: there are no problems; the verdict is on stderr."""
+    def test_a_valid_file_is_exit_0(self, format: str, tmp_path: Path) -> None:
+        """Nothing on stdout; the verdict is on stderr."""
         path = put(tmp_path / "body.json", plain.build(format, messages=12))
         outcome = run("check", path)
         assert (outcome.code, outcome.out) == (0, "")
         assert format in outcome.err
         assert "no problems" in outcome.err
 
-    def test_problems_are_exit_1_one_a_line(self, broken: Path) -> None:
+    def test_problems_are_exit_1_one_per_line(self, broken: Path) -> None:
         """The lines on stdout are the problems and nothing else."""
         outcome = run("check", broken)
         assert outcome.code == 1
@@ -112,56 +110,54 @@ class TestCheck:
         assert [problem["code"] for problem in report["problems"]] == ["OC-1"]
         assert report["problems"][0].keys() == {"code", "path", "message", "repairable"}
 
-    def test_json_of_a_good_file(self, good: Path) -> None:
-        """No problems is an empty list."""
+    def test_json_of_a_valid_file(self, good: Path) -> None:
         outcome = run("check", "--json", good)
         assert (outcome.code, json.loads(outcome.out)["problems"]) == (0, [])
 
     def test_standard_input(self) -> None:
-        """``-`` reads what is piped in."""
+        """``-`` reads standard input."""
         outcome = run("check", "-", input=json.dumps(OPEN).encode())
         assert outcome.code == 1
         assert "OC-1" in outcome.out
         assert "standard input" in outcome.err
 
     def test_a_format_can_be_given(self, tmp_path: Path) -> None:
-        """What is ambiguous is read as the user says."""
+        """An ambiguous file is read in the given format."""
         path = put(tmp_path / "talk.json", [USER])
         assert run("check", path).code == 2
         assert run("check", path, "--format", "anthropic").code == 0
         refused(run("check", path, "--format", "openai"), "'openai'")
 
     def test_strict_adds_rules(self, tmp_path: Path) -> None:
-        """What only compatible servers refuse is found under --strict."""
+        """--strict finds what only compatible servers reject."""
         body = {"model": "gpt-5.4", "messages": [USER, {"role": "assistant", "content": "a"}]}
         path = put(tmp_path / "chat.json", body)
         assert run("check", path).code == 0
         assert "MI-3" in run("check", "--strict", path).out
 
-    def test_one_message_a_line(self, tmp_path: Path) -> None:
-        """A file with a message on each line is a list of them."""
+    def test_one_message_per_line(self, tmp_path: Path) -> None:
         path = tmp_path / "chat.jsonl"
         path.write_text("\n".join(json.dumps(message) for message in OPEN["messages"]))
         assert "OC-1" in run("check", path).out
 
 
 class TestRepair:
-    def test_the_mended_payload_is_on_stdout(self, broken: Path) -> None:
-        """What comes out is the payload and can be sent; what was done is on stderr."""
+    def test_the_repaired_payload_is_on_stdout(self, broken: Path) -> None:
+        """The payload can be sent; the changes are on stderr."""
         outcome = run("repair", broken)
         assert outcome.code == 0
         assert judge("openai-chat", json.loads(outcome.out)) == []
         assert "OC-1 added" in outcome.err
 
-    def test_what_is_left_is_exit_1(self, tmp_path: Path) -> None:
-        """Something that only a person can decide is named."""
+    def test_remaining_problems_are_exit_1(self, tmp_path: Path) -> None:
+        """A problem that needs a decision is named."""
         outcome = run("repair", put(tmp_path / "odd.json", HOPELESS))
         assert outcome.code == 1
         assert json.loads(outcome.out) == HOPELESS
         assert "left: OC-7" in outcome.err
 
     def test_output_goes_to_a_file(self, broken: Path, tmp_path: Path) -> None:
-        """With -o the file holds the payload, stdout nothing, and the input is as it was."""
+        """With -o the file has the payload, stdout nothing, and the input is unchanged."""
         before = broken.read_bytes()
         target = tmp_path / "out.json"
         outcome = run("repair", broken, "-o", target)
@@ -170,21 +166,20 @@ class TestRepair:
         assert broken.read_bytes() == before
         assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.json", "out.json"]
 
-    def test_a_file_can_be_mended_in_place(self, broken: Path) -> None:
-        """Input and output may be one file."""
+    def test_a_file_can_be_repaired_in_place(self, broken: Path) -> None:
+        """Input and output may be the same file."""
         assert run("repair", broken, "-o", broken).code == 0
         assert run("check", broken).code == 0
 
     def test_a_failed_write_leaves_the_old_file(self, broken: Path, tmp_path: Path) -> None:
-        """Either the whole new file or the old one is there; never half, never a stray temporary."""
+        """There is never half a file and never a leftover temporary file."""
         target = tmp_path / "there"
         target.mkdir()
         refused(run("repair", broken, "-o", target), str(target))
         refused(run("repair", broken, "-o", tmp_path / "no" / "such" / "out.json"), "out.json")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.json", "there"]
 
-    def test_a_written_file_has_usual_rights(self, broken: Path, tmp_path: Path) -> None:
-        """What is written can be read by whom a file written by the shell could be read by."""
+    def test_a_written_file_has_the_usual_permissions(self, broken: Path, tmp_path: Path) -> None:
         target = tmp_path / "out.json"
         run("repair", broken, "-o", target)
         mask = os.umask(0)
@@ -216,7 +211,7 @@ class TestCount:
         assert found["total"] == expected.total == sum(found["by_kind"].values())
 
     def test_an_unknown_model_is_a_warning_not_a_failure(self, good: Path) -> None:
-        """C9: a conservative window, said on stderr."""
+        """A conservative window is assumed and reported on stderr."""
         outcome = run("count", good, "--model", "nobody-knows-this")
         assert outcome.code == 0
         assert "nobody-knows-this" in outcome.out
@@ -226,19 +221,18 @@ class TestCount:
 
 class TestDoctorAndDemo:
     def test_doctor(self) -> None:
-        """Says what is installed and that the tokenizer works offline."""
+        """Prints the installed packages and that the tokenizer works offline."""
         outcome = run("doctor", "--offline")
         assert (outcome.code, outcome.err) == (0, "")
         assert "tokenizer" in outcome.out
 
     def test_doctor_json(self) -> None:
-        """The same as data."""
         report = json.loads(run("doctor", "--offline", "--json").out)
         assert report["kompakt"] == kompakt.__version__
         assert report["missing"] == []
 
     def test_demo(self, tmp_path: Path) -> None:
-        """Works anywhere, with no key, no network and no file."""
+        """Needs no API key, no network and no file."""
         outcome = run("demo", cwd=tmp_path)
         assert outcome.code == 0
         assert outcome.err == ""
@@ -290,35 +284,31 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 class TestBadInput:
-    """Exit 2 and one line that names the file and, where there is one, the position."""
+    """Exit 2 and one line that names the file and, if there is one, the position."""
 
     @pytest.mark.parametrize(
         ("command", "name"),
         [("check", name) for name in BAD]
         + [(command, name) for command in ("repair", "count") for name in ("truncated", "a role is a number", "empty")],
     )
-    def test_bad_files_are_refused_in_one_line(self, name: str, command: str, tmp_path: Path) -> None:
-        """Whatever is in the file, the user learns where to look."""
+    def test_bad_files_are_rejected_in_one_line(self, name: str, command: str, tmp_path: Path) -> None:
         data, position = BAD[name]
         path = tmp_path / "session.json"
         path.write_bytes(data)
         refused(run(command, path), "session.json", position)
 
     @pytest.mark.parametrize("name", ["truncated", "not UTF-8", "empty", "ambiguous", "10,000 levels deep"])
-    def test_bad_standard_input_is_refused_alike(self, name: str) -> None:
-        """What is piped in is named as standard input."""
+    def test_bad_standard_input_is_rejected_in_one_line(self, name: str) -> None:
+        """Errors name it "standard input"."""
         data, position = BAD[name]
         refused(run("check", "-", input=data), "standard input", position)
 
     def test_a_directory(self, tmp_path: Path) -> None:
-        """A folder is no file."""
         refused(run("check", tmp_path), str(tmp_path), "directory")
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
-        """What is not there is named."""
         refused(run("check", tmp_path / "nowhere.json"), "nowhere.json", "No such file")
 
     def test_a_path_through_a_file(self, tmp_path: Path) -> None:
-        """A file is no folder either."""
         file = put(tmp_path / "file.json", OPEN)
         refused(run("check", file / "inner.json"), "inner.json")

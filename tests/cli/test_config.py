@@ -1,4 +1,4 @@
-"""``kompakt.toml``: every key is known or an error that names the nearest one."""
+"""``kompakt.toml``: an unknown key is an error that suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class TestKeys:
             ),
         ],
     )
-    def test_a_misspelled_key_is_refused_with_the_nearest_one(
+    def test_a_misspelled_key_is_rejected_with_the_nearest_one(
         self, kom: Run, file: Path, tmp_path: Path, text: str, said: str
     ) -> None:
-        """At the top, in a command's table, in a policy and in its steps."""
+        """At the top level, in a command's table, in a policy and in its steps."""
         (tmp_path / "kompakt.toml").write_text(text)
         refused(kom("compact", file, "--budget", "5000"), "kompakt.toml", said)
 
     def test_settings_are_written_like_their_flags(self, kom: Run, file: Path, tmp_path: Path) -> None:
-        """With a dash or an underscore; a table beats the top of the file."""
+        """With a dash or an underscore; a table has precedence over the top level."""
         text = 'budget = 1\nkey-file = "unused"\n[compact]\nbudget = 3000\ndry-run = true\n[check]\njson = true\n'
         (tmp_path / "kompakt.toml").write_text(text)
         done = kom("compact", file)

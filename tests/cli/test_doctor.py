@@ -1,4 +1,4 @@
-"""``kompakt doctor``: configuration, store and upstreams, as they are."""
+"""``kompakt doctor``: configuration, store and upstreams."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def closed_port() -> int:
 
 
 def states(out: str) -> dict[str, tuple[str, str]]:
-    """Return state and detail by what was checked."""
+    """Return state and detail by the name of the check."""
     return {one["what"]: (one["state"], one["detail"]) for one in json.loads(out)["checks"]}
 
 
 class TestConfiguration:
-    def test_a_file_that_is_right_is_named(self, kom: Run, tmp_path: Path) -> None:
-        """And without one it says that defaults apply."""
+    def test_a_valid_file_is_named(self, kom: Run, tmp_path: Path) -> None:
+        """Without a file the defaults apply."""
         assert "no kompakt.toml" in states(kom("doctor", "--offline", "--json").out)["configuration"][1]
         (tmp_path / "kompakt.toml").write_text("budget = 5000\n")
         assert states(kom("doctor", "--offline", "--json").out)["configuration"] == ("ok", "kompakt.toml")
 
     @pytest.mark.parametrize("text", ["budgte = 1\n", "[serve]\nprot = 1\n", "[policies.a]\nstep = []\n", "[serve\n"])
-    def test_a_file_that_is_wrong_is_a_problem(self, kom: Run, tmp_path: Path, text: str) -> None:
-        """Wherever in the file the mistake is; nothing is connected to then."""
+    def test_an_invalid_file_is_a_problem(self, kom: Run, tmp_path: Path, text: str) -> None:
+        """Wherever the mistake is; nothing is connected to then."""
         (tmp_path / "kompakt.toml").write_text(text)
         done = kom("doctor", "--json")
         assert done.code == 1
@@ -57,14 +57,13 @@ class TestConfiguration:
 
 
 class TestStore:
-    def test_a_store_that_can_be_read(self, kom: Run, id: str) -> None:
-        """It has a session."""
+    def test_a_readable_store(self, kom: Run, id: str) -> None:
         assert id
         done = kom("doctor", "--offline", "--store", "sqlite:///kompakt.db", "--json")
         assert (done.code, states(done.out)["store"][0]) == (0, "ok")
 
-    def test_a_store_that_is_not_there(self, kom: Run) -> None:
-        """A file that was named and is missing, a server that does not answer; no password is shown."""
+    def test_a_missing_store(self, kom: Run) -> None:
+        """A missing file and an unreachable server; no password is printed."""
         done = kom("doctor", "--offline", "--store", "sqlite:///nowhere.db")
         assert done.code == 1 and "does not exist yet" in done.out
         url = f"redis://user:secret@127.0.0.1:{closed_port()}/0"
@@ -73,7 +72,7 @@ class TestStore:
         assert "secret" not in done.out
 
     def test_an_encrypted_store_without_its_key(self, kom: Run, file: Path, tmp_path: Path) -> None:
-        """The key is missing, nothing is damaged."""
+        """A missing key is not reported as damage."""
         (tmp_path / "key").write_text("ab" * 32)
         assert kom("session", "import", file, "--key-file", "key").code == 0
         done = kom("doctor", "--offline", "--store", "sqlite:///kompakt.db")
@@ -83,8 +82,8 @@ class TestStore:
 
 
 class TestUpstreams:
-    def test_one_that_answers_and_one_that_does_not(self, kom: Run, upstream: str, tmp_path: Path) -> None:
-        """Any answer will do; a configured upstream without one is a problem."""
+    def test_a_reachable_and_an_unreachable_upstream(self, kom: Run, upstream: str, tmp_path: Path) -> None:
+        """Any answer is enough; an unreachable configured upstream is a problem."""
         (tmp_path / "kompakt.toml").write_text(f'[serve]\nstore = "memory:"\n[serve.upstreams]\nmine = "{upstream}"\n')
         done = kom("doctor", "--json")
         assert done.code == 0, done.out

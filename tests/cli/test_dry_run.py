@@ -1,4 +1,4 @@
-"""Dry runs, costs and reports: what would be done is shown whole, adds up, and changes nothing."""
+"""Dry runs, costs and reports: they are complete, add up, and change nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kompakt.cli.compact import NOTHING_LEAVES, advance
 
 
 def total(report: dict[str, Any]) -> int:
-    """Sum up what the steps of a report saved."""
+    """Sum the tokens saved by the steps of a report."""
     return sum(step["tokens_before"] - step["tokens_after"] for step in report["steps"])
 
 
 class TestSteps:
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("policy", ["default", "conservative", "aggressive", "window", "admission"])
-    def test_they_add_up(self, format: str, policy: str) -> None:
-        """What the steps saved is what the compaction saved, under every policy."""
+    def test_steps_add_up_to_the_saved_tokens(self, format: str, policy: str) -> None:
+        """Under every policy."""
         body = plain.build(format, messages=160)
         before = kompakt.count(body, format=format).total
         report = kompakt.compact(body, before // 2, format=format, policy=policy).report
@@ -32,7 +32,7 @@ class TestSteps:
         assert sum(step.tokens_before - step.tokens_after for step in report.steps) == report.saved
 
     def test_a_repair_is_a_step(self) -> None:
-        """A history that had to be repaired first: that counts, too."""
+        """A repair before the compaction is counted too."""
         body = plain.build("openai-chat", messages=160)
         body["messages"].append({"role": "tool", "tool_call_id": "nobody", "content": "orphan " * 500})
         report = kompakt.compact(body, 6_000).report
@@ -41,8 +41,8 @@ class TestSteps:
 
 
 class TestCompact:
-    def test_a_dry_run_shows_the_text_and_the_cost(self, kom: Run, file: Path, tmp_path: Path) -> None:
-        """The text on standard output, numbers and money on standard error; no result is written."""
+    def test_a_dry_run_prints_the_summary_and_the_cost(self, kom: Run, file: Path, tmp_path: Path) -> None:
+        """The summary on stdout, numbers and cost on stderr; no result is written."""
         done = kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--dry-run", "-o", tmp_path / "out")
         assert done.code == 0, done.err
         told = kompakt.compact(BODY, 2000, model="gpt-5").report.told
@@ -50,12 +50,11 @@ class TestCompact:
         assert "uncached: $" in done.err
         assert not (tmp_path / "out").exists()
 
-    def test_when_nothing_leaves(self, kom: Run, file: Path) -> None:
-        """It says so."""
+    def test_a_dry_run_without_removed_messages(self, kom: Run, file: Path) -> None:
         assert kom("compact", file, "--budget", "500000", "--dry-run").out.strip() == NOTHING_LEAVES
 
     def test_json(self, kom: Run, file: Path, tmp_path: Path) -> None:
-        """Report and cost; the payload only where it is not written to a file."""
+        """Report and cost; the payload only if it is not written to a file."""
         found = json.loads(kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--json").out)
         assert found["changed"] and found["payload"]["messages"]
         assert total(found["report"]) == found["report"]["tokens_before"] - found["report"]["tokens_after"]
@@ -66,13 +65,12 @@ class TestCompact:
         assert "payload" not in other and (tmp_path / "out").exists()
 
     def test_a_model_without_a_price_has_no_cost(self, kom: Run, file: Path) -> None:
-        """Nothing is guessed."""
         assert json.loads(kom("compact", file, "--budget", "2000", "--model", "mine", "--json").out)["cost"] is None
 
 
 class TestSession:
     def test_a_dry_run_changes_nothing(self, kom: Run, id: str) -> None:
-        """It shows the text, and the session is as it was."""
+        """It prints the summary, and the session is unchanged."""
         before = account(kom, id)
         done = kom("session", "compact", id, "--budget", "2000", "--model", "gpt-5", "--dry-run")
         assert done.code == 0, done.err
@@ -84,7 +82,7 @@ class TestSession:
 
 class TestCompletion:
     def test_a_shell_can_complete_commands(self, kom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The script that a shell sources, and the answers that it asks for."""
+        """The script for the shell, and the completions."""
         assert "--install-completion" in kom("--help").out
         monkeypatch.setenv("_KOMPAKT_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", "kompakt rec")
@@ -94,7 +92,7 @@ class TestCompletion:
 
 class TestJson:
     def test_every_command_on_sessions_writes_its_result_as_json(self, kom: Run, file: Path, id: str) -> None:
-        """One value on standard output, whatever the command would print."""
+        """One value on stdout."""
 
         def result(*arguments: str) -> dict[str, Any]:
             done = kom("session", *arguments, "--json")
@@ -115,8 +113,8 @@ class TestJson:
 
 
 class TestProgress:
-    def test_the_bar_never_claims_to_be_done_while_work_goes_on(self) -> None:
-        """After the last message the history is still fitted: the bar says so and shows no share."""
+    def test_the_progress_bar_pulses_while_the_result_is_fitted(self) -> None:
+        """After the last message the history is still fitted, which takes an unknown time."""
         with Progress(disable=True) as bar:
             task = bar.add_task("compacting", total=None)
             advance(bar, task, "compacting", 500, 2000)

@@ -1,4 +1,4 @@
-"""A large history is read without taking the machine with it."""
+"""Peak memory while a large history is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_session(path: Path, megabytes: int) -> None:
 
 @pytest.mark.slow
 def test_check_needs_at_most_ten_times_the_file(tmp_path: Path) -> None:
-    """`kompakt check` on 200 MB answers, and its peak memory is bounded by the file's size."""
+    """`kompakt check` on 200 MB succeeds, and its peak memory is bounded by the size of the file."""
     path = tmp_path / "large.json"
     write_session(path, MEGABYTES)
     environment = {**os.environ, "PYTHONPATH": SOURCE}

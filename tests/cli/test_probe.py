@@ -1,4 +1,4 @@
-"""``kompakt doctor --client``: one request through a running gateway, and a plain verdict."""
+"""``kompakt doctor --client``: one request through a running gateway, and its verdict."""
 
 from __future__ import annotations
 
@@ -18,21 +18,18 @@ from kompakt.errors import UsageError
 class TestProtected:
     @pytest.mark.parametrize("name", CLIENTS)
     def test_each_client_is_protected_by_a_running_gateway(self, name: str, tmp_path: Path) -> None:
-        """Its request has a history that the gateway looks after."""
         with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             found = probe(name, url=gate.url)
         assert (found.protected, found.outcome, found.status) == (True, "fits", 200)
 
-    def test_claude_is_asked_for_as_it_asks_itself(self, tmp_path: Path) -> None:
-        """With the field that it sends every time."""
+    def test_the_claude_request_has_the_fields_of_claude_code(self, tmp_path: Path) -> None:
         with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             probe("claude-code", url=gate.url)
         (sent,) = upstream.raw
         assert sent.json["context_management"]["edits"][0]["type"].startswith("clear_thinking_")
         assert (sent.header("user-agent") or "").startswith("claude-cli/")
 
-    def test_a_provider_that_refuses_the_credential_changes_nothing(self, tmp_path: Path) -> None:
-        """The gateway's part was seen all the same."""
+    def test_a_rejected_credential_does_not_change_the_verdict(self, tmp_path: Path) -> None:
         plan = said({"type": "error", "error": {"type": "authentication_error", "message": "no"}}, 401)
         with Upstream(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             found = probe("claude", url=gate.url)
@@ -40,18 +37,17 @@ class TestProtected:
 
 
 class TestNotProtected:
-    def test_nothing_answers(self) -> None:
+    def test_no_gateway_answers(self) -> None:
         url = f"http://127.0.0.1:{free_port()}"
         found = probe("codex", url=url)
         assert not found.protected and "kompakt serve" in found.because and url in found.because
 
-    def test_a_provider_is_no_gateway(self) -> None:
+    def test_a_provider_is_not_a_gateway(self) -> None:
         with Upstream(answering) as upstream:
             found = probe("claude", url=upstream.url)
         assert not found.protected and "is not a kompakt gateway" in found.because
 
-    def test_a_gateway_with_keys_refuses(self, tmp_path: Path) -> None:
-        """Until it is given one."""
+    def test_a_gateway_with_keys_needs_a_key(self, tmp_path: Path) -> None:
         with (
             Upstream(answering) as upstream,
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", keys=hashed(KEYS)) as gate,
@@ -61,13 +57,13 @@ class TestNotProtected:
         assert not found.protected and "refused the request" in found.because
         assert with_key.protected
 
-    def test_a_client_that_is_not_known(self) -> None:
+    def test_an_unknown_client(self) -> None:
         with pytest.raises(UsageError, match="use one of claude, codex"):
             probe("cursed")
 
 
 class TestCommand:
-    def test_it_prints_the_verdict_and_exits_accordingly(self, tmp_path: Path) -> None:
+    def test_verdict_and_exit_code(self, tmp_path: Path) -> None:
         with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             done = run("doctor", "--client", "claude", "--gateway", gate.url)
         assert done.code == 0 and done.out.startswith("protected: yes\n")

@@ -1,4 +1,4 @@
-"""``kompakt recall`` on the command line: the answer on stdout, exit 1 when there is none, 2 for bad input."""
+"""``kompakt recall``: the answer on stdout, exit 1 if there is none, 2 for bad input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def session(tmp_path: Path) -> Path:
 
 class TestRecall:
     def test_words(self, session: Path) -> None:
-        """What fits the words is printed behind its reference."""
+        """Matches are printed after their reference."""
         done = run("recall", session, "pilot boat")
         assert (done.code, done.err) == (0, "")
         assert f"{NAMES[0]} user: Where does the pilot boat moor?" in done.out
@@ -62,19 +62,19 @@ class TestRecall:
         assert "row 77: depth" in run("recall", session, f'{NAMES[1]} "row 77"').out
 
     def test_a_reference_byte_for_byte(self, session: Path) -> None:
-        """Without a limit the text comes whole, with no line end that is not its own."""
+        """Without a limit the whole text is printed, without an added newline."""
         assert run("recall", session, f"{NAMES[2]}.0", "--tokens", "0") == (0, OUTPUT, "")
         assert run("recall", session, NAMES[3], "--tokens", "0").out == "At berth C14, which is deep enough."
 
     def test_a_limit(self, session: Path) -> None:
-        """A large part comes as far as it fits, with the reference that goes on."""
+        """A large part is printed as far as it fits, with the reference of the rest."""
         done = json.loads(run("recall", session, NAMES[2], "--tokens", "200", "--json").out)
         assert done["tokens"] <= 200 and done["rest"].startswith(f"{NAMES[2]}:")
         more = run("recall", session, done["rest"])
         assert more.code == 0 and done["text"].partition("[kompakt]")[0] + more.out.partition("[kompakt]")[0] in OUTPUT
 
     def test_nothing_found(self, session: Path) -> None:
-        """Exit 1; what is said about it goes to standard error."""
+        """Exit 1; the message is on stderr."""
         done = run("recall", session, "zebra crossing")
         assert (done.code, done.out) == (1, "") and "zebra" in done.err
         shown = run("recall", session, "zebra crossing", "--json")
@@ -87,8 +87,7 @@ class TestRecall:
         name = References(kompakt.parse(json.loads(body), format)).names[0]
         assert run("recall", "-", name, "--format", format, input=body).code == 0
 
-    def test_a_format_that_nothing_decides(self) -> None:
-        """Plain talk reads the same in every format, so nobody has to say which it is."""
+    def test_text_that_fits_every_format_needs_no_format(self) -> None:
         talk = [{"role": "user", "content": "the heron stands"}, {"role": "assistant", "content": "so be it"}]
         assert "heron" in run("recall", "-", "heron", input=json.dumps(talk).encode()).out
 
@@ -101,6 +100,6 @@ class TestRecall:
         ],
     )
     def test_bad_input(self, session: Path, arguments: tuple[str, ...], said: str) -> None:
-        """Exit 2 and one line that names what is wrong."""
+        """Exit 2 and one line that names the problem."""
         done = run("recall", *arguments, cwd=session.parent)
         assert (done.code, done.out) == (2, "") and said in done.err and len(done.err.splitlines()) == 1

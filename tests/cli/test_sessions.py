@@ -1,6 +1,6 @@
-"""``kompakt session …``: ids and data on stdout, the rest on stderr, one line for what is wrong.
+"""``kompakt session …``: ids and data on stdout, the rest on stderr, one line for an error.
 
-Most commands run inside this process, on a SQLite file; a few run as a user runs them.
+Most commands run inside this process, on a SQLite file; a few run in a separate process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BROKEN = {
 
 
 class TestImport:
-    def test_as_a_user(self, tmp_path: Path, file: Path) -> None:
-        """Only the id is on stdout; the store is a file in the working directory; piped input has an id too."""
+    def test_import_in_a_separate_process(self, tmp_path: Path, file: Path) -> None:
+        """Only the id is on stdout; the store is a file in the working directory; piped input gets an id too."""
         first = run("session", "import", file, cwd=tmp_path)
         assert first.code == 0 and first.out.startswith("talk-") and len(first.out.splitlines()) == 1
         assert (tmp_path / "kompakt.db").exists() and f"{len(BODY['messages'])} messages" in first.err
@@ -45,26 +45,25 @@ class TestImport:
         shown = run("session", "export", first.out.strip(), cwd=tmp_path)
         assert json.loads(shown.out) == BODY
 
-    def test_twice_is_once(self, kom: Run, file: Path, id: str) -> None:
-        """The same file is the same session, and nothing is written again."""
+    def test_importing_twice_writes_once(self, kom: Run, file: Path, id: str) -> None:
         assert kom("session", "import", file).out.strip() == id
         assert account(kom, id)["messages"] == len(BODY["messages"])
 
     def test_other_content_is_another_session(self, kom: Run, file: Path, id: str) -> None:
-        """A name alone does not make an id."""
+        """The id depends on the content."""
         put(file, plain.build("openai-chat", messages=20, seed=4))
         assert kom("session", "import", file).out.strip() != id
 
-    def test_a_session_that_went_on(self, kom: Run, tmp_path: Path) -> None:
-        """What is new is appended; another history under the same id is refused."""
+    def test_a_longer_history_is_appended(self, kom: Run, tmp_path: Path) -> None:
+        """Another history with the same id is rejected."""
         for upto in (20, 41, len(BODY["messages"])):
             part = put(tmp_path / "part.json", {**BODY, "messages": BODY["messages"][:upto]})
             assert kom("session", "import", part, "--id", "mine").out == "mine\n"
             assert account(kom, "mine")["messages"] == upto
         refused(kom("session", "import", put(tmp_path / "o.json", BROKEN), "--id", "mine"), "mine")
 
-    def test_a_broken_history_comes_in_as_it_is(self, kom: Run, tmp_path: Path) -> None:
-        """What is wrong is told; the store has what the file had, and what is sent is mended."""
+    def test_a_broken_history_is_imported_unchanged(self, kom: Run, tmp_path: Path) -> None:
+        """Problems are reported; requests are repaired."""
         done = kom("session", "import", put(tmp_path / "bad.json", BROKEN))
         assert done.code == 0 and "OC-1" in done.err
         id = done.out.strip()
@@ -73,7 +72,7 @@ class TestImport:
         assert account(kom, id)["repairs"] and "OC-1" in kom("session", "show", id).out
 
     def test_a_transcript(self, kom: Run, tmp_path: Path) -> None:
-        """Lines of a coding agent are imported; one that cannot be read is told."""
+        """The lines of a coding agent are imported; an unreadable line is reported."""
         said = [("user", "Fix the lock gate."), ("assistant", [{"type": "text", "text": "The hinge was bent."}])]
         lines = [
             {"type": role, "uuid": f"u{i}", "parentUuid": f"u{i - 1}" if i else None, "sessionId": "s",
@@ -87,8 +86,8 @@ class TestImport:
         shown = account(kom, done.out.strip())
         assert (shown["format"], shown["messages"], shown["turns"]) == ("anthropic", 2, 1)
 
-    def test_an_interrupted_import_goes_on(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Exit 130 says that what was written is kept; the second run ends it."""
+    def test_an_interrupted_import_continues(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Exit 130; the second run completes it."""
         commit, calls = Session._commit, []
 
         async def interrupted(self: Session, *arguments: Any, **options: Any) -> bool:
@@ -107,15 +106,15 @@ class TestImport:
         assert json.loads(kom("session", "export", "x").out) == BODY
 
     def test_bad_files(self, kom: Run, tmp_path: Path) -> None:
-        """Nothing is made of what cannot be read."""
+        """Nothing is imported from an unreadable file."""
         refused(kom("session", "import", tmp_path / "missing.json"), "missing.json")
         refused(kom("session", "import", put(tmp_path / "n.json", 7)), "n.json")
         assert not (tmp_path / "kompakt.db").exists()
 
 
-class TestLook:
+class TestListShowVerify:
     def test_list(self, kom: Run, id: str, tmp_path: Path) -> None:
-        """A table for people, a list of objects for programs."""
+        """A table by default, a list of objects with --json."""
         other = kom("session", "import", put(tmp_path / "b.json", BROKEN)).out.strip()
         shown = kom("session", "list")
         assert shown.code == 0 and "2 sessions" in shown.out and id in shown.out and other in shown.out
@@ -133,13 +132,13 @@ class TestLook:
         assert f"{shown['tokens']:,}" in kom("session", "show", id).out
 
     def test_verify(self, kom: Run, id: str, tmp_path: Path) -> None:
-        """Nothing on stdout and exit 0 when all is well, one session or all."""
+        """Nothing on stdout and exit 0 if everything is valid."""
         assert kom("session", "verify", id) == (0, "", "1 session, no problems\n")
         kom("session", "fork", id)
         assert kom("session", "verify") == (0, "", "2 sessions, no problems\n")
 
     def test_verify_finds_a_wrong_key(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What cannot be read is a problem, one a line, exit 1; the key is told nowhere."""
+        """One problem per line, exit 1; the key is not printed."""
         monkeypatch.setenv("KOMPAKT_KEY", "a1" * 32)
         id = kom("session", "import", file).out.strip()
         monkeypatch.setenv("KOMPAKT_KEY", "c7" * 32)
@@ -150,7 +149,7 @@ class TestLook:
     def test_a_missing_key_is_not_reported_as_damage(
         self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
-        """The error says that the store is encrypted and how to give the key."""
+        """The error says that the store is encrypted and how to pass the key."""
         monkeypatch.setenv("KOMPAKT_KEY", "a1" * 32)
         id = kom("session", "import", file).out.strip()
         monkeypatch.delenv("KOMPAKT_KEY")
@@ -158,8 +157,8 @@ class TestLook:
         refused(done, "encrypted and no key was given", "--key-file")
         assert "damaged" not in done.err
 
-    def test_to_look_makes_no_store(self, kom: Run, tmp_path: Path) -> None:
-        """Only an import makes a file."""
+    def test_reading_creates_no_store(self, kom: Run, tmp_path: Path) -> None:
+        """Only an import creates a file."""
         refused(kom("session", "list"), "sqlite:///kompakt.db", "import")
         refused(kom("recall", "sqlite:///none.db", "x"), "none.db")
         assert list(tmp_path.iterdir()) == []
@@ -167,7 +166,7 @@ class TestLook:
 
 class TestCompact:
     def test_compact_show_undo(self, kom: Run, id: str) -> None:
-        """The view shrinks, the messages stay, and undo brings the view back."""
+        """The model's view shrinks, the messages stay, and undo restores the view."""
         before = account(kom, id)
         done = json.loads(kom("session", "compact", id, "--budget", "4000", "--json").out)
         assert done["changed"] and done["session"] == id and done["tokens_before"] == before["tokens"]
@@ -184,13 +183,13 @@ class TestCompact:
         refused(kom("session", "undo", id), "nothing to undo")
 
     def test_not_due(self, kom: Run, id: str) -> None:
-        """A session within its budget is left alone."""
+        """A session within its budget is unchanged."""
         done = kom("session", "compact", id, "--budget", "1000000")
         assert (done.code, done.out) == (0, "") and "nothing to do" in done.err
         assert account(kom, id)["compactions"] == []
 
     def test_forced(self, kom: Run, id: str) -> None:
-        """A person may ask for it; the table is on stderr, the compaction's id on stdout."""
+        """The table is on stderr, the id of the compaction on stdout."""
         tokens = account(kom, id)["tokens"]
         done = kom("session", "compact", id, "--budget", str(2 * tokens), "--force", "--instructions", "keep the flag")
         (one,) = account(kom, id)["compactions"]
@@ -198,7 +197,7 @@ class TestCompact:
         assert one["auto"] is False and account(kom, id)["pending"] == []
 
     def test_does_not_fit(self, kom: Run, id: str) -> None:
-        """Exit 3; a request that was made by hand waits, and is not made twice."""
+        """Exit 3; a manual request stays pending and is not made twice."""
         for _ in range(2):
             done = kom("session", "compact", id, "--budget", "10", "--force", "--instructions", "mind the gap")
             assert (done.code, done.out) == (3, "") and len(done.err.splitlines()) == 1
@@ -206,7 +205,7 @@ class TestCompact:
         assert waiting["instructions"] == "mind the gap" and "mind the gap" in kom("session", "show", id).out
 
     def test_edit_and_undo(self, kom: Run, id: str, tmp_path: Path) -> None:
-        """A summary is said in other words, from the command line or a file."""
+        """The new summary comes from the command line or from a file."""
         refused(kom("session", "edit", id, "--summary", "x"), "no summary")
         kom("session", "compact", id, "--budget", "4000")
         (tmp_path / "words.txt").write_text("The gate was mended on Tuesday.")
@@ -220,7 +219,7 @@ class TestCompact:
         refused(kom("session", "edit", id, "--file", "nowhere.txt"), "nowhere.txt")
 
     def test_pins(self, kom: Run, id: str) -> None:
-        """A pinned text is listed, survives, and can be let go again."""
+        """A pin is listed, survives a compaction, and can be removed."""
         assert kom("session", "pin", id, "never push to main").out == "never push to main\n"
         assert kom("session", "pin", id, "two\nlines").out == 'never push to main\n"two\\nlines"\n'
         assert account(kom, id)["pins"] == ["never push to main", "two\nlines"]
@@ -228,9 +227,8 @@ class TestCompact:
         refused(kom("session", "pin", id, "two\nlines", "--remove"), "is not pinned")
 
 
-class TestTime:
+class TestRevertForkExport:
     def test_revert_and_undo(self, kom: Run, id: str) -> None:
-        """Turns are taken back and come again."""
         turns = account(kom, id)["turns"]
         assert turns >= 2
         done = kom("session", "revert", id, "--turn", "1")
@@ -260,7 +258,7 @@ class TestTime:
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_export_in_every_format(self, kom: Run, id: str, format: str) -> None:
-        """All that was said is there, and what the model sees is valid wherever it goes."""
+        """All messages are there, and the model's view is valid in every format."""
         kom("session", "compact", id, "--budget", "4000")
         full, shown = (kom("session", "export", id, "--view", view, "--format", format) for view in ("full", "model"))
         assert (full.code, shown.code) == (0, 0)
@@ -268,7 +266,6 @@ class TestTime:
         assert kompakt.check(json.loads(shown.out), format=format) == []
 
     def test_export_of_the_last_turns(self, kom: Run, id: str) -> None:
-        """The end of the session, from a request on."""
         messages = json.loads(kom("session", "export", id, "--turns", "1").out)["messages"]
         assert messages == BODY["messages"][-len(messages) :] and messages[0]["role"] == "user"
         assert kom("session", "export", id, "--turns", "1", "--view", "model").code == 0
@@ -276,8 +273,8 @@ class TestTime:
 
 
 class TestRecall:
-    def test_a_session_of_a_store(self, kom: Run, id: str, file: Path) -> None:
-        """By words and by reference, also after a compaction; all sessions when none is named."""
+    def test_recall_in_a_store(self, kom: Run, id: str, file: Path) -> None:
+        """By words and by reference, also after a compaction; in all sessions by default."""
         kom("session", "compact", id, "--budget", "4000")
         url = "sqlite:///kompakt.db"
         found = json.loads(kom("recall", url, "supplier invoices", "--session", id, "--json").out)
@@ -289,15 +286,14 @@ class TestRecall:
         refused(kom("recall", url, "x", "--session", "nope"), "nope")
         refused(kom("recall", file, "x", "--session", id), "--session")
 
-    def test_what_is_a_store(self, tmp_path: Path) -> None:
-        """A scheme that is known makes an address; a file stays a file."""
+    def test_store_urls_are_recognized(self, tmp_path: Path) -> None:
+        """A known scheme makes a URL; anything else is a file."""
         assert all(map(is_store, ["memory:", "sqlite:///a.db", "postgresql+asyncpg://h/d", "REDIS://h", "unix:///s"]))
         assert not any(map(is_store, ["a.json", "-", "C:/a.json", "memory.json", "redis", "sqlite.db"]))
 
 
 class TestHelp:
     def test_every_command_is_explained(self, kom: Run) -> None:
-        """Help names all of them."""
         listed = kom("session", "--help").out
         for command in cli.manage.app.registered_commands:
             assert command.name and f"  {command.name} " in listed
@@ -305,7 +301,7 @@ class TestHelp:
         assert "session" in kom("--help").out
 
     def test_help_loads_nothing_heavy(self) -> None:
-        """Who only asks for help waits for neither a driver nor an event loop."""
+        """Neither a driver nor an event loop."""
         code = (
             "import sys, kompakt.cli; print(sorted({'asyncio', 'sqlalchemy', 'aiosqlite', 'rich'} & set(sys.modules)))"
         )

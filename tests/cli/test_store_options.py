@@ -1,4 +1,4 @@
-"""Where sessions are and how they go: addresses, tenants, keys, ids of any kind, removal. Never a key or a password."""
+"""Stores, tenants, keys, unusual ids and removal. Keys and passwords are never printed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ODD = ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", 
 
 class TestRemove:
     def test_delete(self, kom: Run, id: str) -> None:
-        """Gone is gone; where nobody can be asked the flag is."""
+        """Without a terminal, --yes is required."""
         refused(kom("session", "delete", id), "--yes")
         assert kom("session", "delete", id, "--yes").code == 0
         assert json.loads(kom("session", "list", "--json").out) == []
         refused(kom("session", "delete", id, "--yes"), id)
 
     def test_purge_of_a_tenant(self, kom: Run, file: Path, id: str) -> None:
-        """Another tenant's sessions are neither seen nor removed."""
+        """Sessions of other tenants are not removed."""
         assert kom("session", "import", file, "--tenant", "acme").out.strip() == id
         refused(kom("session", "purge", "--tenant", "acme"), "--yes")
         done = kom("session", "purge", "--tenant", "acme", "--yes")
@@ -41,14 +41,14 @@ class TestRemove:
         assert kom("session", "purge", "--yes").code == 2
 
     def test_gc_without_retention(self, kom: Run, id: str) -> None:
-        """Nothing is removed that nobody said may be."""
+        """Nothing is removed."""
         done = kom("session", "gc")
         assert (done.code, done.out) == (0, "") and "nothing was removed" in done.err
         refused(kom("session", "gc", "--older-than", "0"), "retention_days=0")
         assert account(kom, id)["id"] == id
 
-    def test_gc_erases_what_was_deleted_before(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The store's files are rewritten with and without a retention, and never by a dry run."""
+    def test_gc_erases_earlier_deletions(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The files of the store are rewritten with and without a retention, and never by a dry run."""
         calls: list[str] = []
         scrub = Store.scrub
 
@@ -65,7 +65,7 @@ class TestRemove:
         assert account(kom, id)["id"] == id
 
     def test_gc(self, kom: Run, id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Old sessions go, when the configuration, a variable or a flag says how old."""
+        """The retention comes from the configuration, a variable or an option."""
         (tmp_path / "kompakt.toml").write_text("retention_days = 30")
         assert kom("session", "gc").err == "0 sessions removed\n"
         now = removing.time.time()
@@ -78,11 +78,11 @@ class TestRemove:
         assert json.loads(kom("session", "list", "--json").out) == []
 
 
-class TestPlaces:
-    def test_the_store_may_be_configured(
+class TestStores:
+    def test_the_store_can_be_configured(
         self, kom: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A flag beats a variable beats the file."""
+        """An option has precedence over a variable, and a variable over the file."""
         (tmp_path / "kompakt.toml").write_text('[session]\nstore = "sqlite:///a.db"\ntenant = "t"\n')
         id = kom("session", "import", file).out.strip()
         assert kom("session", "show", id).code == 0 and (tmp_path / "a.db").exists()
@@ -93,13 +93,13 @@ class TestPlaces:
         refused(kom("session", "show", id, "--store", "sqlite:///c.db", "--tenant", ""), id)
 
     def test_a_store_in_memory(self, kom: Run, file: Path) -> None:
-        """Works, and is gone with the process."""
+        """It is lost at exit."""
         assert kom("session", "import", file, "--store", "memory:").code == 0
         assert json.loads(kom("session", "list", "--store", "memory:", "--json").out) == []
 
     @pytest.mark.parametrize("kind", ["raw", "hex", "variable"])
     def test_a_key(self, kind: str, kom: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With a key, nothing that was said is readable in the file, and nothing is read without it."""
+        """With a key no text is readable in the file, and nothing can be read without it."""
         more: tuple[str, ...] = ("--key-file", "key")
         if kind == "variable":
             monkeypatch.setenv("KOMPAKT_KEY", SECRET)
@@ -115,7 +115,7 @@ class TestPlaces:
         refused(kom("session", "export", "h"), "key")
 
     def test_bad_keys_are_not_quoted(self, kom: Run, id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One line that says what a key is."""
+        """One line explains what a key is."""
         (tmp_path / "key").write_text("hunter2")
         done = kom("session", "show", id, "--key-file", "key")
         refused(done, "key: a key is 64")
@@ -131,7 +131,7 @@ class TestPlaces:
          "postgresql://u:hunter2@127.0.0.1:1/db", "sqlite:///no/such/folder/x.db", "sqlite:////"],
     )  # fmt: skip
     @pytest.mark.parametrize("command", ["import", "list"])
-    def test_bad_addresses(self, url: str, command: str, kom: Run, file: Path) -> None:
+    def test_bad_urls(self, url: str, command: str, kom: Run, file: Path) -> None:
         """One line, exit 2, no password."""
         done = kom("session", command, *([file] if command == "import" else []), "--store", url)
         refused(done)
@@ -151,14 +151,14 @@ class TestPlaces:
             assert "\x1b" not in done.err
         assert account(kom, id)["id"] == id
 
-    def test_a_file_that_is_no_store(self, kom: Run, file: Path) -> None:
-        """Said, not overwritten."""
+    def test_a_file_that_is_not_a_store(self, kom: Run, file: Path) -> None:
+        """It is not overwritten."""
         before = file.read_bytes()
         refused(kom("session", "list", "--store", f"sqlite:///{file}"), file.name)
         assert file.read_bytes() == before
 
-    def test_an_interrupt_elsewhere(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Exit 130 and one sentence."""
+    def test_an_interrupt_of_another_command(self, kom: Run, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Exit 130 and one line."""
 
         async def interrupted(*_: object, **__: object) -> NoReturn:
             raise KeyboardInterrupt
@@ -169,16 +169,15 @@ class TestPlaces:
 
 class TestIds:
     @given(st.text(st.characters(exclude_categories=())))
-    def test_what_is_written_is_read(self, id: str) -> None:
-        """Any id comes back from one line that can be printed."""
+    def test_printable_ids_are_read_back(self, id: str) -> None:
         assert read_id(printable(id)) == id
         assert printable(id).isprintable() and printable(id).encode()
 
     @pytest.mark.parametrize(
         "odd", ["a\nb", "\udcff\udc00", '"x"', " lead", "ünï", "a'; DROP TABLE x; --", "../../etc"]
     )
-    def test_odd_ids_through_all(self, odd: str, kom: Run, file: Path) -> None:
-        """What import prints, the other commands take."""
+    def test_unusual_ids_work_in_all_commands(self, odd: str, kom: Run, file: Path) -> None:
+        """The output of import is accepted by the other commands."""
         name = printable(odd)
         assert kom("session", "import", file, "--id", name).out == f"{name}\n"
         assert account(kom, name)["id"] == odd
@@ -188,8 +187,7 @@ class TestIds:
         assert read_id(forked).startswith(odd) and kom("session", "verify", forked).code == 0
         assert kom("session", "delete", name, "--yes").code == 0
 
-    def test_bytes_of_the_command_line(self, tmp_path: Path, file: Path) -> None:
-        """An id that is not UTF-8 goes in and out."""
+    def test_ids_that_are_not_utf_8(self, tmp_path: Path, file: Path) -> None:
         done = run("session", "import", file, "--id", os.fsdecode(b"caf\xe9"), cwd=tmp_path)
         assert (done.code, done.out) == (0, '"caf\\udce9"\n')
         assert run("session", "show", done.out.strip(), cwd=tmp_path).code == 0

@@ -1,4 +1,4 @@
-"""Transcripts on the command line: every kind is read by every command, and a broken one comes out as a transcript."""
+"""Transcripts: every kind is read by every command, and a broken one is repaired as a transcript."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.wire.recording import CALL, META, OUTPUT, SAMPLES, Writer, encode, it
 
 @pytest.fixture(params=SAMPLES)
 def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Write a recording of each kind."""
+    """Write a transcript of each kind."""
     name, content = SAMPLES[request.param]
     path = tmp_path / name
     path.write_bytes(encode(name, content))
@@ -20,7 +20,7 @@ def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def broken_session(tmp_path: Path) -> Path:
-    """Write a Claude Code session with an open call, a torn line and a record that was written twice."""
+    """Write a Claude Code session with an open call, a torn line and a duplicate record."""
     written = Writer().user("go").assistant("m1", text("a"), use("c1")).user("stop").records
     path = tmp_path / "session.jsonl"
     path.write_text("\n".join([*lines(*written, written[2]), '{"type":"user","mess']) + "\n")
@@ -29,7 +29,7 @@ def broken_session(tmp_path: Path) -> Path:
 
 class TestEveryCommand:
     def test_check(self, kom: Run, recording: Path) -> None:
-        """The kind is named, and a good recording has no problems."""
+        """The kind is named, and a valid transcript has no problems."""
         done = kom("check", recording)
         assert done.code == 0, done.out + done.err
         assert "transcript" in done.err and "no problems" in done.err
@@ -39,7 +39,6 @@ class TestEveryCommand:
         assert json.loads(kom("count", recording, "--json").out)["total"] > 10
 
     def test_recall(self, kom: Run, recording: Path) -> None:
-        """Words of the recording are found."""
         done = kom("recall", recording, "list the files")
         assert done.code == 0 and "list the files" in done.out
 
@@ -50,7 +49,7 @@ class TestEveryCommand:
         assert "list the files" in json.dumps(json.loads(done.out))
 
     def test_repair(self, kom: Run, recording: Path, tmp_path: Path) -> None:
-        """Nothing to do: a transcript comes out as it was, any other recording as a body that is accepted."""
+        """A valid transcript is unchanged; other kinds become a valid request body."""
         done = kom("repair", recording, "-o", tmp_path / "out")
         assert done.code == 0, done.err
         is_same = (tmp_path / "out").read_bytes() == recording.read_bytes()
@@ -58,14 +57,13 @@ class TestEveryCommand:
         assert kom("check", tmp_path / "out").code == 0
 
     def test_import(self, kom: Run, recording: Path) -> None:
-        """It becomes a session of a store."""
         done = kom("session", "import", recording)
         assert done.code == 0, done.err
         assert "There is a.py." in kom("session", "export", done.out.strip()).out
 
 
 class TestSessions:
-    def test_one_of_several_is_named_behind_the_file(self, kom: Run, tmp_path: Path) -> None:
+    def test_one_of_several_sessions_is_selected_with_a_hash(self, kom: Run, tmp_path: Path) -> None:
         """Without a name the first is read, and the others are mentioned."""
         name, content = SAMPLES["openhands"]
         (tmp_path / name).write_bytes(encode(name, content))
@@ -77,7 +75,7 @@ class TestSessions:
 
 class TestCheck:
     def test_what_the_reader_repairs_is_a_problem(self, kom: Run, tmp_path: Path) -> None:
-        """Lines by their number, calls with the line that they are on."""
+        """Lines with their number, calls with their line."""
         done = kom("check", broken_session(tmp_path))
         assert done.code == 1
         found = [line.split(": ")[0] for line in done.out.splitlines()]
@@ -87,8 +85,8 @@ class TestCheck:
 
 
 class TestRepair:
-    def test_a_transcript_comes_out_as_a_transcript(self, kom: Run, tmp_path: Path) -> None:
-        """The original stays; the result has no problems, and says what was done."""
+    def test_a_transcript_is_repaired_as_a_transcript(self, kom: Run, tmp_path: Path) -> None:
+        """The original is unchanged; the result has no problems; the changes are reported."""
         path = broken_session(tmp_path)
         before = path.read_bytes()
         done = kom("repair", path, "-o", tmp_path / "fixed.jsonl")
@@ -102,22 +100,20 @@ class TestRepair:
         assert fixed[:2] == before.splitlines()[:2]
         assert json.loads(fixed[2])["message"]["content"][0]["tool_use_id"] == "c1"
 
-    def test_the_request_body_can_be_had_instead(self, kom: Run, tmp_path: Path) -> None:
-        """As one JSON value."""
+    def test_body_writes_the_request_body_instead(self, kom: Run, tmp_path: Path) -> None:
         done = kom("repair", broken_session(tmp_path), "--body")
         body = json.loads(done.out)
         assert done.code == 0 and body["messages"][2]["content"][0]["type"] == "tool_result"
         assert body["messages"][0] == {"role": "user", "content": "go"}
 
-    def test_the_original_is_never_written_over(self, kom: Run, tmp_path: Path) -> None:
-        """Not even when it is named."""
+    def test_the_original_is_never_overwritten(self, kom: Run, tmp_path: Path) -> None:
         path = broken_session(tmp_path)
         before = path.read_bytes()
         refused(kom("repair", path, "-o", path), "is the transcript itself")
         assert path.read_bytes() == before
 
     def test_a_rollout_of_codex(self, kom: Run, tmp_path: Path) -> None:
-        """An output that was written twice goes; JSON lists the changes and holds the records."""
+        """A duplicate output is removed; --json lists the changes and the records."""
         path = tmp_path / "rollout.jsonl"
         twice = [META, item(**said("user", "go")), item(**CALL), item(**OUTPUT), item(**OUTPUT)]
         path.write_text("\n".join(lines(*twice)))
@@ -135,7 +131,7 @@ class TestRepair:
         assert done.code == 1 and "left: TF-6" in done.err
 
     def test_results_before_their_call(self, kom: Run, tmp_path: Path) -> None:
-        """A record that came too early is written where it belongs."""
+        """An early record is moved to its place."""
         written = Writer().user("go").user([result("c1", "early")]).assistant("m1", use("c1")).user("more")
         path = tmp_path / "session.jsonl"
         path.write_text("\n".join(lines(*written.records)))
