@@ -203,7 +203,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "swe-agent": ("issue.traj", _swe_agent()),
     "tau-bench": ("results.json", _tau_bench()),
 }
-"""By kind: the name of a file and what is in it. In each somebody asks for the files, and there is a.py."""
+"""By kind: a file name and its content. In each session the user asks for the files, and there is a.py."""
 
 
 def encode(name: str, content: Any) -> bytes:

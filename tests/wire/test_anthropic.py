@@ -48,7 +48,7 @@ class TestEmptiedMessages:
 
 class TestThinkingAtRest:
     def test_thinking_is_disabled_when_the_repair_ends_in_results(self) -> None:
-        """The result moves behind the last answer, so the turn is open and needs a thinking block that it lacks."""
+        """The result moves after the last answer, so the turn is open and lacks its thinking block."""
         call: Body = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
         result: Body = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "done"}]}
         thinking = {"type": "enabled", "budget_tokens": 1024}

@@ -63,7 +63,7 @@ def codes(body: Body, *, strict: bool = False) -> set[str]:
 
 
 def faults(body: Body, *, strict: bool = True) -> list[str]:
-    """Ask the judge; a prefill and words beside results are for strict alone."""
+    """Return the faults that the judge finds; a prefill and mixed content count only with strict."""
     lenient = () if strict else ("BR-4 messages: the conversation must start and end", "BR-5")
     return [fault for fault in judge("bedrock", body) if not fault.startswith(lenient)]
 
@@ -90,7 +90,7 @@ class TestParse:
         )
 
     def test_results(self) -> None:
-        """Texts and values are the output, media stand beside it, the status is kept."""
+        """Texts and values are the output, media are separate, the status is kept."""
         content: list[Body] = [{"text": "a"}, {"json": {"n": 2**70}}, {"image": {"format": "png", "source": {}}}]
         result = parse([answering("t", content=content, status="error")], None)[0].results[0]
         assert (result.call_id, result.output, result.is_error) == ("t", f'a\n{{"n": {2**70}}}', True)
@@ -129,7 +129,7 @@ class TestParse:
         ],
     )
     def test_wrong_types_name_their_path(self, item: Any, path: str) -> None:
-        """The path of a refused value is in the error."""
+        """The error has the path of the wrong value."""
         with pytest.raises(MalformedPayload) as caught:
             parse([GO, item], None)
         assert caught.value.path == path
@@ -144,7 +144,7 @@ class TestRender:
 
     @given(bodies("bedrock"))
     def test_rebuilt_messages_are_equal(self, body: Body) -> None:
-        """A message marked as edited, of which nothing was changed, is equal to what came in."""
+        """A message marked as edited but unchanged is equal to the original."""
         for message in parse(body["messages"], body):
             assert render(message.with_parts(message.parts)) == [message.raw]
 
@@ -161,7 +161,7 @@ class TestRender:
         assert render(message.with_parts([edited])) == [answering("t", content=[{"text": "short"}], status="error")]
 
     def test_neutral_messages(self) -> None:
-        """What came from another provider is built from its parts; foreign reasoning is left out."""
+        """A message of another provider is built from its parts; foreign reasoning is left out."""
         call = Message("assistant", (Reasoning("hm"), Text("so"), ToolCall("c1", "f", '{"a": 1}')))
         use = {"toolUse": {"toolUseId": "c1", "name": "f", "input": {"a": 1}}}
         assert render(call) == [said("assistant", {"text": "so"}, use)]
@@ -189,7 +189,7 @@ class TestRules:
         [pytest.param(code, name, body, id=f"{code} {name}") for code in BEDROCK for name, body in BEDROCK[code]],
     )
     def test_each_code_is_reported_and_mended(self, code: str, name: str, body: Body) -> None:
-        """The broken examples show their code, and nothing mendable is left behind."""
+        """The broken examples report their code, and repair leaves nothing repairable."""
         given = deepcopy(body)
         strict = code == "BR-5" or name == "assistant last"
         found = problems(body["messages"], body, strict=strict)
@@ -202,19 +202,19 @@ class TestRules:
             assert faults(mended) == []
 
     def test_an_open_use_is_closed_as_interrupted(self) -> None:
-        """The result joins the next user message, before its words."""
+        """The result joins the next user message, before its text."""
         mended, _ = mend(request(GO, using("a"), GO))
         closed = answering("a", content=[{"text": INTERRUPTED}], status="error")["content"]
         assert mended["messages"][2] == said("user", *closed, {"text": "go"})
 
     def test_words_stay_apart_from_results_where_models_want_it(self) -> None:
-        """On such a model a line of the assistant's stands between; repair does not make the mix itself."""
+        """For such a model an assistant message separates the two; repair does not mix them itself."""
         mended, _ = mend(request(GO, using("a"), GO, modelId=LLAMA))
         assert [message["role"] for message in mended["messages"]] == ["user", "assistant", "user", "assistant", "user"]
         assert mended["messages"][3] == said("assistant", {"text": BRIDGE})
 
     def test_mixing_is_reported_under_strict_only(self) -> None:
-        """Which models refuse it is not documented."""
+        """Which models reject it is not documented."""
         mixed = said("user", *answering("a")["content"], CACHE, {"text": "so"})
         body = request(GO, using("a"), mixed)
         assert (codes(body), codes(body, strict=True)) == (set(), {"BR-5"})
@@ -226,14 +226,14 @@ class TestRules:
         ]
 
     def test_a_prefill_may_stay(self) -> None:
-        """Older models continue the assistant's words; strict asks for the user at the end."""
+        """Older models continue an assistant message; strict requires a user message at the end."""
         body = request(GO, HI)
         assert mend(body) == (body, [])
         assert codes(body, strict=True) == {"BR-4"}
         assert mend(body, strict=True)[0]["messages"] == [GO, HI, said("user", {"text": CONTINUE_LINE})]
 
     def test_repair_makes_no_prefill(self) -> None:
-        """When the last user message has to go, the user still speaks last."""
+        """When the last user message is dropped, another user message ends the history."""
         assert mend(request(GO, HI, answering("lost")))[0]["messages"][-1] == said("user", {"text": CONTINUE_LINE})
 
     def test_frame(self) -> None:
@@ -250,7 +250,7 @@ class TestRules:
         assert mended["toolConfig"] == {"toolChoice": {"auto": {}}, "tools": [spec]}
 
     def test_a_bare_list_shows_no_missing_tools(self) -> None:
-        """What stands beside the messages is not known, so nothing is said of it and nothing made up."""
+        """The body is unknown, so nothing is reported and nothing is added."""
         items = [GO, using("a"), answering("a")]
         assert problems(items, None) == []
         history = parse(items, None)
@@ -263,7 +263,7 @@ class TestRules:
         assert repair_body(history, history.messages)[0] is body
 
     def test_manual_thinking_is_switched_off_when_reasoning_is_lost(self) -> None:
-        """An unsigned thought is stripped, and thinking asks for one."""
+        """An unsigned thought is stripped, although extended thinking requires one."""
         thought = {"reasoningContent": {"reasoningText": {"text": "hm"}}}
         thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 5}
         call = said("assistant", thought, *using("a")["content"])
@@ -292,7 +292,7 @@ class TestRules:
         assert mend(repaired) == (repaired, [])
 
     def test_system_messages(self) -> None:
-        """One stands behind the user's and before the assistant's; elsewhere its words become the user's."""
+        """It is valid after a user message and before an assistant message; elsewhere it becomes a user message."""
         note = said("system", {"text": "be brief"})
         assert codes(request(GO, note, HI, GO)) == set()
         body = request(note, GO, HI, note, GO)
@@ -308,7 +308,7 @@ class TestRules:
         assert mended["messages"] == [GO, using("a"), answering("a"), note, HI, GO]
 
     def test_blank_results(self) -> None:
-        """A blank goes; where nothing else is said a placeholder stands; an empty success is fine."""
+        """A blank text is dropped; a placeholder replaces the only text; an empty success is valid."""
         for content, kept in (
             ([{"text": " "}, {"text": "x"}], [{"text": "x"}]),
             ([{"text": "\n"}], [{"text": NO_OUTPUT}]),
@@ -327,7 +327,7 @@ class TestRules:
         assert mended["messages"][2] is body["messages"][2]
 
     def test_paths_name_the_given_payload(self) -> None:
-        """Also behind a message that was dropped."""
+        """Also after a dropped message."""
         _, changes = mend(request(GO, said("user"), using("a"), GO))
         assert [(change.code, change.path) for change in changes] == [
             ("BR-6", "messages[1]"),
@@ -382,7 +382,7 @@ def proofs(body: Body) -> list[Body]:
 class TestRepair:
     @given(broken("bedrock"), st.booleans())
     def test_single_faults(self, drawn: tuple[str, Body], strict: bool) -> None:
-        """A valid history with one fault is mended to the judge's liking."""
+        """A valid history with one fault is repaired to the satisfaction of the judge."""
         name, body = drawn
         mended, _ = mend(body, strict=strict)
         left = problems(mended["messages"], mended, strict=strict)
@@ -393,7 +393,7 @@ class TestRepair:
     @settings(max_examples=400)
     @given(requests, st.booleans())
     def test_scrambled_histories(self, body: Body, strict: bool) -> None:
-        """Whatever the history, repair ends, is idempotent, writes to nothing and edits no reasoning."""
+        """For any history repair terminates, is idempotent, mutates nothing and edits no reasoning."""
         before = deepcopy(body)
         mended, _ = mend(body, strict=strict)
         assert body == before

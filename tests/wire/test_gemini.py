@@ -52,7 +52,7 @@ def codes(body: Body, *, strict: bool = False) -> set[str]:
 
 
 def faults(body: Body) -> list[str]:
-    """Ask the judge."""
+    """Return the faults that the judge finds."""
     return judge("gemini", body)
 
 
@@ -136,7 +136,7 @@ class TestParse:
         ],
     )
     def test_wrong_types_name_their_path(self, item: Any, path: str) -> None:
-        """The path of a refused value is in the error."""
+        """The error has the path of the wrong value."""
         with pytest.raises(MalformedPayload) as caught:
             parse([ASK, item], None)
         assert caught.value.path == path
@@ -152,7 +152,7 @@ class TestRender:
 
     @given(bodies("gemini"))
     def test_rebuilt_contents_are_equal(self, body: Body) -> None:
-        """A message marked as edited, of which nothing was changed, is equal to what came in."""
+        """A message marked as edited but unchanged is equal to the original."""
         for message in parse(body["contents"], body):
             assert render(message.with_parts(message.parts)) == [message.raw]
 
@@ -166,13 +166,13 @@ class TestRender:
         ]
 
     def test_an_edited_text_loses_its_signature(self) -> None:
-        """A signature holds for the words it was made for and for no others."""
+        """A signature is valid only for the text that was signed."""
         message = parse([{"role": "model", "parts": [{"text": "long", "thoughtSignature": "c2ln"}]}], None)[0]
         edited = message.with_parts([msgspec.structs.replace(message.parts[0], text="short", edited=True)])
         assert render(edited)[0]["parts"] == [{"text": "short"}]
 
     def test_neutral_messages(self) -> None:
-        """What came from another provider is built from its parts; foreign reasoning is left out."""
+        """A message of another provider is built from its parts; foreign reasoning is left out."""
         call = Message("assistant", (Reasoning("hm"), ToolCall("c1", "f", '{"a": 1}')))
         result = Message("tool", (ToolResult("c1", "no", "f", is_error=True),))
         assert render(call) == [
@@ -201,7 +201,7 @@ class TestRules:
         [pytest.param(code, body, id=f"{code} {name}") for code in GEMINI for name, body in GEMINI[code]],
     )
     def test_each_code_is_reported_and_mended(self, code: str, body: Body) -> None:
-        """The broken examples show their code, and nothing mendable is left behind."""
+        """The broken examples report their code, and repair leaves nothing repairable."""
         given = deepcopy(body)
         strict = code == "GE-9"
         found = problems(body["contents"], body, strict=strict)
@@ -223,7 +223,9 @@ class TestRules:
         assert "function_response" in mended["contents"][-1]["parts"][0]
 
     def test_responses_and_the_next_prompt_stay_apart(self) -> None:
-        """Merging them would move the start of the current turn (GE-6), so the model says a line between (GE-7)."""
+        """Merging them would move the start of the current turn (GE-6), so a content of the model separates them
+        (GE-7).
+        """
         body = request(ASK, calling("f"), answering("f"), ASK)
         assert codes(body) == {"GE-7"}
         mended, changes = mend(body)
@@ -236,7 +238,7 @@ class TestRules:
         assert codes(request(ASK, calling("f"), both)) == set()
 
     def test_prompts_behind_responses_are_joined(self) -> None:
-        """They are one prompt behind the model's line."""
+        """They are one prompt after the content of the model."""
         body = request(ASK, calling("f"), answering("f"), ASK, ASK)
         assert codes(body) == {"GE-7"}
         assert mend(body)[0]["contents"][4:] == [{"role": "user", "parts": [{"text": "go"}, {"text": "go"}]}]
@@ -250,7 +252,7 @@ class TestRules:
         assert mended["contents"] == [ASK, {"role": "model", "parts": [first, second]}, answering("a", "b")]
 
     def test_responses_in_contents_of_their_own_come_together(self) -> None:
-        """Parallel responses that were sent one by one are all behind the calls."""
+        """Parallel responses that were sent one by one all follow the calls."""
         mended, _ = mend(request(ASK, calling("a", "b"), answering("a"), answering("b")))
         assert mended["contents"] == [ASK, calling("a", "b"), answering("a", "b")]
 
@@ -271,7 +273,7 @@ class TestRules:
         assert codes({"model": model, "contents": [ASK, calling("f"), answering("f")]}) == set()
 
     def test_roles_of_older_sdks(self) -> None:
-        """Responses under the role function are the user's; the role is put right."""
+        """Responses with the role function belong to the user; the role is corrected."""
         old = {**answering("f"), "role": "function"}
         body = request(ASK, calling("f"), old)
         assert codes(body) == {"GE-7"}
@@ -283,14 +285,14 @@ class TestRules:
         assert codes(request({"parts": [{"text": "hi"}]}, TOLD, ASK)) == {"GE-7"}
 
     def test_an_unknown_role_is_passed_on(self) -> None:
-        """Nobody can say whose words they are."""
+        """It is unknown who wrote them."""
         strange = {"role": "narrator", "parts": [{"text": "meanwhile"}]}
         body = request(ASK, strange, ASK)
         assert [problem.repairable for problem in problems(body["contents"], body)] == [False]
         assert mend(body) == (body, [])
 
     def test_thoughts_are_hygiene(self) -> None:
-        """Gemini takes them back; under strict they are reported and stripped."""
+        """Gemini accepts them; with strict they are reported and stripped."""
         thinking = {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": "hi"}]}
         body = request(ASK, thinking, ASK)
         assert (codes(body), codes(body, strict=True)) == (set(), {"GE-9"})
@@ -323,12 +325,12 @@ class TestRules:
         assert mend(body)[0]["contents"] == [ASK, calling("f"), answering("f")]
 
     def test_frame(self) -> None:
-        """The lines that stand in for the user are fixed."""
+        """The texts of added user contents are fixed."""
         texts = [content["parts"][0]["text"] for content in mend(request(TOLD))[0]["contents"]]
         assert texts == [RESUME_LINE, "hi", CONTINUE_LINE]
 
     def test_paths_name_the_given_payload(self) -> None:
-        """Also behind a content that was dropped."""
+        """Also after a dropped content."""
         empty: Body = {"role": "user", "parts": []}
         _, changes = mend(request(ASK, empty, calling("f"), ASK))
         assert [(change.code, change.path) for change in changes] == [
@@ -385,7 +387,7 @@ def signed_parts(body: Body) -> list[Body]:
 class TestRepair:
     @given(broken("gemini"), st.booleans())
     def test_single_faults(self, drawn: tuple[str, Body], strict: bool) -> None:
-        """A valid history with one fault is mended to the judge's liking."""
+        """A valid history with one fault is repaired to the satisfaction of the judge."""
         name, body = drawn
         mended, _ = mend(body, strict=strict)
         left = problems(mended["contents"], mended, strict=strict)
@@ -396,7 +398,7 @@ class TestRepair:
     @settings(max_examples=400)
     @given(requests, st.booleans())
     def test_scrambled_histories(self, body: Body, strict: bool) -> None:
-        """Whatever the history, repair ends, is idempotent, writes to nothing and forges no signed part."""
+        """For any history repair terminates, is idempotent, mutates nothing and forges no signed part."""
         before = deepcopy(body)
         mended, _ = mend(body, strict=strict)
         assert body == before

@@ -1,4 +1,4 @@
-"""OpenAI Responses: what comes in goes out, what is refused is named, and what is mended stays mended."""
+"""OpenAI Responses: parse and render are lossless, problems are reported, and one repair is enough."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def items_of(body: Body) -> list[Any]:
 
 
 def mend(body: Body, *, strict: bool = False) -> tuple[Body, list[str]]:
-    """Repair a body and say which codes were acted on."""
+    """Repair a body and return the codes of the changes."""
     messages, changes = repair(parse(items_of(body), body), strict=strict)
     items = [item for message in messages for item in render(message)]
     bare = len(items) == 1 and isinstance(items[0], str)
@@ -113,7 +113,7 @@ class TestCompaction:
         ids=["instructions", "words of the same answer", "an unknown item"],
     )
     def test_call_and_output_stay_together_whatever_is_between_them(self, between: Body) -> None:
-        """What is told of the rest is never put between the two."""
+        """A summary of other messages is never placed between the two."""
         rounds = [item for n in range(8) for item in (call(f"c{n}"), between, output(f"c{n}", output="word " * 60))]
         changed = 0
         for budget in range(150, 2_000, 50):
@@ -137,7 +137,7 @@ class TestParse:
         assert all(one is other for one, other in zip(written, items_of(body), strict=True))
 
     def test_the_envelope_is_read(self) -> None:
-        """Instructions are the system's words; model and tools are the body's."""
+        """Instructions are the system prompt; model and tools come from the body."""
         body = {"model": "gpt-5.4", "instructions": "Be brief.", "tools": [{"type": "web_search"}], "input": "hello"}
         history = parse(["hello"], body)
         assert (history.model, history.tools) == ("gpt-5.4", ({"type": "web_search"},))
@@ -224,14 +224,14 @@ class TestRender:
         ],
     )
     def test_a_shortened_output_has_the_shape_of_its_kind(self, item: Body, written: Any) -> None:
-        """Each kind of output says the new text its own way."""
+        """Each output type has its own field for the new text."""
         message = parse([item], None)[0]
         result = message.results[0]
         shorter = ToolResult(result.call_id, "gone", raw=result.raw, edited=True)
         assert render(message.with_parts([shorter])) == [{**item, "output": written}]
 
     def test_a_message_of_another_provider_becomes_items(self) -> None:
-        """Words, calls and results each become an item; foreign reasoning is left out."""
+        """Text, calls and results become separate items; foreign reasoning is left out."""
         parts = (Reasoning("hm", "sig", raw={"type": "thinking"}), Text("Reading."), ToolCall("a", "read", {"p": "é"}))
         answer = Message("user", (ToolResult("a", "done"), Text("go on"), Media("image", "image/png", "AA==")))
         assert render(Message("assistant", parts)) == [
@@ -258,7 +258,7 @@ class TestProblems:
         [pytest.param(code, body, id=f"{code} {name}") for code, cases in RESPONSES.items() for name, body in cases],
     )
     def test_each_rule_is_named_and_mended(self, code: str, body: Body) -> None:
-        """A broken body shows its code; mended, only what no repair can mend is left."""
+        """A broken body reports its code; after repair only unrepairable problems remain."""
         before = deepcopy(body)
         assert code in [found.code for found in problems(items_of(body), body)]
         fixed, _ = mend(body)
@@ -268,7 +268,7 @@ class TestProblems:
         assert left or judge(fixed) == []
 
     def test_paths_name_the_field(self) -> None:
-        """A problem says where it is."""
+        """A problem has the path of its place."""
         assert check(USER, output("x")) == ["OR-2 input[1].call_id"]
         assert check(USER, said(id="x")) == ["OR-7 input[1].id"]
         assert check(USER, call(), output("a", output="x" * (MAX_OUTPUT + 1))) == ["OR-8 input[2].output"]
@@ -281,19 +281,19 @@ class TestProblems:
         assert mend({"input": [output(), call("b")], "conversation": "c"})[1] == ["OR-1"]
 
     def test_words_of_the_same_answer_may_stand_before_the_output(self) -> None:
-        """OpenAI takes them, so only the strict check objects; words of a later answer are always in the way."""
+        """OpenAI accepts them, so only the strict check reports them; text of a later answer is always a problem."""
         assert check(USER, call(), said(), output()) == []
         assert check(USER, call(), said(), output(), strict=True) == ["OR-1 input[3]"]
         assert check(USER, call(), call("b"), output(), said(), output("b")) == ["OR-1 input[5]"]
 
     def test_an_id_without_reasoning_is_suspect_only_where_the_model_reasons(self) -> None:
-        """Without any reasoning nothing says that an id needs it."""
+        """Without any reasoning there is no hint that an id needs it."""
         answer = [said(id="msg_1"), USER]
         assert check(USER, *answer) == []
         assert check(USER, *answer, thought("rs_1"), said(id="msg_2")) == ["OR-3 input[1].id"]
 
     def test_strict_wants_a_user(self) -> None:
-        """A history without any user message is refused by some servers."""
+        """Some servers reject a history without a user message."""
         body = {"input": [said()]}
         assert check(said(), strict=True) == ["VL-2 input"]
         assert judge(mend(body, strict=True)[0]) == []
@@ -318,7 +318,7 @@ class TestRepair:
         ],
     )
     def test_an_open_call_is_closed_by_an_output_of_its_kind(self, opened: Body, closed: str) -> None:
-        """The output stands right behind the call and says that it was interrupted."""
+        """The output directly follows the call and states that it was interrupted."""
         fixed, codes = mend({"input": [USER, opened, USER]})
         assert codes == ["OR-1"]
         assert [item.get("type") for item in fixed["input"]] == [None, opened["type"], closed, None]
@@ -339,7 +339,7 @@ class TestRepair:
         assert len(fixed["input"][2]["output"]) == MAX_OUTPUT
 
     def test_changes_name_where_things_stood(self) -> None:
-        """Paths are those of the payload given, also behind what was dropped."""
+        """Paths are those of the given payload, also after dropped items."""
         items = [{"type": "compaction_trigger"}, USER, call(), USER]
         _, changes = repair(parse(items, None))
         assert [f"{change.code} {change.path}" for change in changes] == ["OR-10 input[0]", "OR-1 input[2].call_id"]
@@ -347,7 +347,7 @@ class TestRepair:
     @PATIENT
     @given(broken("openai-responses"), st.booleans())
     def test_what_is_mended_stays_mended(self, case: tuple[str, Body], strict: bool) -> None:
-        """After one repair there is nothing left to repair, nothing to do again, and the judge agrees."""
+        """After one repair nothing is left to repair, a second one changes nothing, and the judge agrees."""
         _, body = case
         before = deepcopy(body)
         fixed, codes = mend(body, strict=strict)
@@ -364,7 +364,7 @@ class TestRepair:
     @PATIENT
     @given(broken("openai-responses"))
     def test_encrypted_items_are_kept_or_removed_whole(self, case: tuple[str, Body]) -> None:
-        """Whatever is mended, reasoning and compactions that stay are the objects that came."""
+        """Reasoning and compactions that are kept are the original objects."""
         _, body = case
         sealed = ("reasoning", "compaction")
         given_items = {id(item) for item in items_of(body) if isinstance(item, dict) and item.get("type") in sealed}

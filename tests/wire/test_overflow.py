@@ -55,7 +55,7 @@ class TestMachineFields:
         assert numbers(found) == (8192, 8202, None)
 
     def test_the_code_suffices(self) -> None:
-        """A text nobody has seen yet does not matter."""
+        """A code is enough; the text may be unknown."""
         assert overflow({"error": {"message": "Zu lang.", "code": "context_length_exceeded"}}) is not None
 
     def test_response_failed_event(self) -> None:
@@ -104,12 +104,12 @@ class TestMachineFields:
         ],
     )
     def test_stop_reasons(self, answer: dict[str, Any]) -> None:
-        """A finished answer may say it too."""
+        """A finished answer may report it too."""
         found = overflow(answer)
         assert found is not None and found.source == "model_context_window_exceeded"
 
     def test_bare_413(self) -> None:
-        """Without a body it may be tokens; with one that nobody knows it is the size."""
+        """Without a body it may be tokens; with an unknown body it is the size."""
         assert overflow(b"", status=413) == Overflow(
             source="cerebras without body", message="413 status code (no body)"
         )
@@ -126,7 +126,7 @@ class SdkError(Exception):
 
 
 class Unread:
-    """A streamed response that nobody has read."""
+    """The body of a streamed response was not read."""
 
     status_code = 400
 
@@ -143,7 +143,7 @@ class TestExceptions:
             assert numbers(overflow(SdkError(400, body))) == (200000, 213462, None)
 
     def test_the_text_of_the_exception_is_enough(self) -> None:
-        """Wrapped errors keep only their words."""
+        """Wrapped errors keep only their text."""
         assert overflow(ValueError("litellm.BadRequestError: " + OPENAI)) is not None
 
     def test_botocore_error(self) -> None:
@@ -238,11 +238,11 @@ class TestRateLimitingReadAsOverflow:
         ],
     )  # fmt: skip
     def test_codes_that_exclude(self, body: dict[str, Any]) -> None:
-        """Fields that say rate limit are believed over words."""
+        """Rate limit fields take precedence over the text."""
         assert overflow(body) is None
 
     def test_the_name_of_an_exception_excludes(self) -> None:
-        """A class called after rate limits says enough."""
+        """The name of the class is enough."""
         assert overflow(type("RateLimitError", (Exception,), {})("prompt is too long")) is None
 
     def test_groq_413_is_a_rate_limit(self) -> None:
@@ -278,7 +278,7 @@ json_values = st.recursive(
 class TestJunk:
     @given(json_values)
     def test_nothing_raises(self, body: object) -> None:
-        """Whatever a provider sends, there is an answer."""
+        """Any input gives a result."""
         overflow(body)
         overflow(str(body))
 
@@ -300,7 +300,7 @@ class TestProviderTruncatesSilently:
     """failures.md: provider truncates silently and answers 200."""
 
     def test_more_than_the_window(self) -> None:
-        """Usage above the window is an overflow that nobody reported."""
+        """Usage above the window is an overflow without an error."""
         found = silent(Usage(input=9_000), window=8_192)
         assert found is not None and (found.source, found.over) == ("usage", 808)
 
@@ -313,7 +313,7 @@ class TestProviderTruncatesSilently:
         assert silent(Usage(input=8_150), window=8_192, stop="stop") is None
 
     def test_counted_less_than_sent(self) -> None:
-        """Ollama drops the oldest messages and says nothing."""
+        """Ollama drops the oldest messages without an error."""
         found = silent(Usage(input=4_096, output=20), sent=20_000, window=131_072)
         assert found is not None and (found.source, found.over) == ("truncated", 15_904)
         assert silent(Usage(input=15_000), sent=20_000, window=131_072) is None
@@ -390,7 +390,7 @@ class TestFailureIn:
 
     @given(st.text())
     def test_nothing_raises(self, text: str) -> None:
-        """Whatever comes."""
+        """Any input gives a result."""
         failure_in(text)
         failure_in("data: " + text + "\n\n")
         failure_in("{" + text)

@@ -183,7 +183,7 @@ class TestMessages:
 
     @pytest.mark.parametrize(("message", "expected"), BY_BYTES)
     def test_bytes(self, message: str, expected: Numbers) -> None:
-        """A body that is too large is told apart from too many tokens."""
+        """A body that is too large is distinguished from too many tokens."""
         found = overflow(message)
         assert numbers(found) == expected
         assert found is not None and found.by_bytes
@@ -209,7 +209,7 @@ class TestMessages:
                 assert numbers(overflow(form, status=400)) == expected, body
 
     def test_every_row_of_the_table_is_used(self) -> None:
-        """A row that no known text needs would be dead."""
+        """A pattern without a known text would be dead."""
         texts = [message for message, _ in MESSAGES + BY_BYTES] + ["event: x code=context_length_exceeded"]
         sources = {found.source for text in texts if (found := overflow(text))}
         assert sources == {row.source for row in PATTERNS}

@@ -49,7 +49,7 @@ class TestEveryKind:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_is_recognised_and_its_provider_takes_it(self, kind: str) -> None:
-        """With everything that was said, once."""
+        """All content is there exactly once."""
         name, content = SAMPLES[kind]
         transcript = loaded(content, name)
         assert transcript.kind == kind
@@ -78,7 +78,7 @@ class TestEveryKind:
     @pytest.mark.parametrize("kind", KINDS)
     @given(st.data())
     def test_no_shape_makes_reading_fail(self, kind: str, data: st.DataObject) -> None:
-        """Any value in a recording may be missing or of another type: it is read, or refused in one line."""
+        """Any value may be missing or have another type: the file is read, or rejected with one line."""
         name, content = SAMPLES[kind]
         broken = copy.deepcopy(content)
         for _ in range(data.draw(st.integers(1, 6))):
@@ -159,7 +159,7 @@ class TestPi:
         assert "left" in words(transcript.sidechains[0])
 
     def test_summaries_shell_runs_and_extensions(self) -> None:
-        """What takes part in the context is in it; a summary is flagged, a hidden run is not sent."""
+        """Content of the context is included; a summary is flagged, a hidden run is not sent."""
         entries = [
             {"type": "message", "message": {"role": "bashExecution", "command": "ls", "output": "a.py"}},
             {"type": "message", "message": {"role": "bashExecution", "command": "x", "excludeFromContext": True}},
@@ -180,7 +180,7 @@ class TestSweAgent:
     )
 
     def test_only_a_trajectory(self) -> None:
-        """Answers and observations alternate; what the model was asked comes from the first query."""
+        """Answers and observations alternate; the prompt comes from the first query."""
         asked = [{"role": "system", "content": "rules"}, {"role": "user", "content": "issue"}]
         transcript = loaded({"trajectory": [{**self.STEPS[0], "query": asked}, self.STEPS[1]]}, "x.traj")
         roles = [message["role"] for message in transcript.body["messages"]]
@@ -200,7 +200,7 @@ class TestSweAgent:
         assert judge("openai-chat", {"messages": transcript.body["messages"]}) == []
 
     def test_mini_swe_agent(self) -> None:
-        """Its files hold the messages, with notes of their own beside."""
+        """Its files contain the messages, with additional notes."""
         messages = [{"role": "user", "content": "issue", "extra": {}}, {"role": "assistant", "content": "done"}]
         transcript = loaded({"trajectory_format": "mini-swe-agent-1.1", "messages": messages, "info": {}}, "x.json")
         assert transcript.body["messages"] == [
@@ -294,7 +294,7 @@ class TestOpencode:
 
 class TestGeminiCli:
     def test_the_object_of_older_versions(self) -> None:
-        """One JSON value; a result is taken from its call where no record of its own holds it."""
+        """One JSON value; a result is read from its call when it has no record."""
         call = {"id": "c1", "name": "run", "args": {}, "result": "a.py"}
         thought = {"subject": "S", "description": "d"}
         messages = [
@@ -348,5 +348,5 @@ class TestRequestBodies:
         ],
     )
     def test_they_are_no_recordings(self, body: Any) -> None:
-        """Each kind of recording is told by what no request has."""
+        """Each kind of recording has a feature that no request has."""
         assert files.decode(json.dumps(body).encode(), "body.json").transcript is None

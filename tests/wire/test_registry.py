@@ -68,7 +68,7 @@ class TestWires:
 
 class TestDetection:
     def test_thinking_occurs_in_chat_bodies_too(self) -> None:
-        """DeepSeek, GLM and Kimi take the field in Chat Completions, so it does not contradict tool calls."""
+        """DeepSeek, GLM and Kimi accept the field in Chat Completions, so it does not contradict tool calls."""
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         body = {"thinking": {"type": "enabled"}, "messages": [{"role": "assistant", "tool_calls": [call]}]}
         assert detect(body) == "openai-chat"

@@ -1,4 +1,4 @@
-"""Half of a surrogate pair: reported everywhere, replaced by a repair, and never a reason to refuse a file."""
+"""Lone surrogates: reported everywhere, replaced by a repair, and never a reason to reject a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY: dict[str, Any] = {
 class TestRule:
     @pytest.mark.parametrize("format", FORMATS)
     def test_check_reports_it_and_repair_replaces_it(self, format: str) -> None:
-        """In any text of a request, whatever the format; the provider accepts what comes back."""
+        """In any text of a request and in every format; the provider accepts the result."""
         for _, body in HALF_CHARACTERS[format]:
             assert "TX-1" in {problem.code for problem in kompakt.check(body, format)}
             repaired = kompakt.repair(body, format)
@@ -46,7 +46,7 @@ class TestRule:
         assert joined.payload == [{"role": "user", "content": "🚀!"}]
 
     def test_only_the_half_is_replaced(self) -> None:
-        """What is before and behind it stays."""
+        """The text before and after it stays."""
         for text, whole in {"a\ud83db": "a\ufffdb", "\udc00": "\ufffd", "x\ud83d": "x\ufffd"}.items():
             repaired = kompakt.repair([{"role": "user", "content": text}], "openai-chat")
             assert repaired.payload == [{"role": "user", "content": whole}]
@@ -58,7 +58,7 @@ class TestRule:
         assert repaired.payload[0] is good
 
     def test_signed_thinking_that_would_change_is_dropped(self) -> None:
-        """Its signature would no longer hold."""
+        """Its signature would be invalid."""
         thinking = {"type": "thinking", "thinking": "hm \ud83d", "signature": "EqQB"}
         messages: list[Any] = [
             {"role": "user", "content": "go"},
@@ -75,14 +75,14 @@ class TestRule:
         assert any(repair.startswith("TX-1") for repair in done.report.repairs)
 
     def test_recall_gives_back_the_original(self) -> None:
-        """The repair is for the provider; what was said stays as it was."""
+        """The repair is for the provider; the recalled text is the original."""
         assert "\ud83d" in kompakt.recall(BODY, "cut off").text
 
 
 class TestFiles:
     @pytest.mark.parametrize("indent", [None, 2])
     def test_a_json_file_is_read(self, tmp_path: Path, indent: int | None) -> None:
-        """The payload is what the file says."""
+        """The payload is the content of the file."""
         path = tmp_path / "request.json"
         path.write_text(json.dumps(BODY, indent=indent))
         assert kompakt.load(path).payload == BODY
@@ -102,7 +102,7 @@ class TestFiles:
         assert "TX-1" in {problem.code for problem in kompakt.check(loaded.payload, "anthropic")}
 
     def test_what_is_replaced_in_a_transcript_is_reported(self, tmp_path: Path) -> None:
-        """A Claude Code session with half a character in it: its reader replaces that, and says so."""
+        """A Claude Code session with a lone surrogate: the reader replaces and reports it."""
         record = {
             "type": "user",
             "uuid": "u0",
@@ -129,7 +129,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": 1', "[1,]", '{"a": ' + "9" * 5_000 + "}"])
     def test_what_is_not_json_is_still_refused(self, tmp_path: Path, text: str) -> None:
-        """Reading half characters lets nothing else pass."""
+        """Lenient decoding accepts lone surrogates and nothing else."""
         path = tmp_path / "bad.json"
         path.write_text(text)
         with pytest.raises(kompakt.UnreadableFile, match="bad"):

@@ -136,7 +136,7 @@ class TestClaudeCode:
 
     @given(st.data())
     def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
-        """Lines are lost, torn, doubled and swapped; what comes out has no problems and is repaired no further."""
+        """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
         broken = damaged(data, encoded(*draw_claude_code(data)))
         fixed = repaired(broken)
         assert problems(fixed) == []
@@ -148,7 +148,7 @@ class TestClaudeCode:
 
 class TestCodex:
     def test_a_good_file_comes_out_byte_for_byte(self) -> None:
-        """Whatever else is in it."""
+        """Whatever else the file contains."""
         data = encoded(
             META, TURN, item(**said("user", "go")), item(**CALL), item(**OUTPUT), {"type": "new", "payload": {}}
         )
@@ -185,13 +185,13 @@ class TestCodex:
         assert problems(encoded(*fixed)) == []
 
     def test_a_file_without_its_header_cannot_be_repaired(self) -> None:
-        """Codex does not open it; the problem says so."""
+        """Codex does not open it, and the problem states that."""
         (problem,) = problems(encoded(TURN, item(**said("user", "go"))))
         assert (problem.code, problem.repairable) == ("TF-6", False)
 
     @given(st.data())
     def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
-        """Lines are lost, torn, doubled and swapped; what comes out has no problems and is repaired no further."""
+        """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
         drawn = encoded(*draw_codex(data)).splitlines(keepends=True)
         broken = b"".join(drawn[:2]) + damaged(data, b"".join(drawn[2:]))
         fixed = repaired(broken)

@@ -59,7 +59,7 @@ class TestClaudeCode:
         assert count_rounds(transcript) == 3
 
     def test_words_among_results_follow_them(self) -> None:
-        """Results come first, whatever the order of the records."""
+        """Results come first, in any order of the records."""
         written = Writer().user("go").assistant("m1", use("c1"), use("c2"))
         written.user("early").user([result("c2")]).user([text("note"), result("c1")]).user("late")
         transcript = read_written(written)
@@ -72,14 +72,14 @@ class TestClaudeCode:
         assert messages(transcript) == [{"role": "user", "content": "one"}, {"role": "user", "content": [text("two")]}]
 
     def test_a_late_result_goes_to_its_call(self) -> None:
-        """A result that was written after the next answer still stands behind its call."""
+        """A result that was written after the next answer still follows its call."""
         written = Writer().user("go").assistant("m1", use("c1")).assistant("m2", text("next")).user([result("c1")])
         transcript = read_written(written)
         assert [m["role"] for m in messages(transcript)] == ["user", "assistant", "user", "assistant"]
         assert judge("anthropic", {**transcript.body, "messages": messages(transcript)[:3]}) == []
 
     def test_a_result_without_a_call_is_kept(self) -> None:
-        """An orphan stays where it came; mending it is not the reader's work."""
+        """An orphan stays in place; repair is not the task of the reader."""
         transcript = read_written(Writer().user([result("lost")]).user("go"))
         assert messages(transcript) == [{"role": "user", "content": [result("lost"), text("go")]}]
 
@@ -90,7 +90,7 @@ class TestClaudeCode:
         assert messages(transcript)[2] == {"role": "user", "content": "stop"}
 
     def test_a_summary_is_flagged_and_stands_alone(self) -> None:
-        """The summary of a compaction joins neither the results before it nor the words after it."""
+        """The summary of a compaction joins neither the results before it nor the text after it."""
         written = Writer().user("go").assistant("m1", use("c1")).user([result("c1")])
         written.user("so far: all", isCompactSummary=True).user("go on").assistant("m2", text("yes"))
         transcript = read_written(written)
@@ -134,7 +134,7 @@ class TestClaudeCode:
         assert [len(messages(side)) for side in transcript.sidechains] == [2, 1, 2]
 
     def test_the_file_of_one_sub_agent_is_its_own_session(self) -> None:
-        """A file that holds nothing but one sub-agent is read as a session."""
+        """A file with a single sub-agent is read as a session."""
         transcript = read_written(Writer(isSidechain=True, agentId="x").user("task"))
         assert messages(transcript) == [{"role": "user", "content": "task"}]
         assert transcript.sidechains == ()
@@ -156,20 +156,20 @@ class TestClaudeCode:
         assert len(messages(transcript)) == 1
 
     def test_half_a_character_does_not_cost_its_line(self) -> None:
-        """Half of a surrogate pair, which no provider takes, is replaced and reported."""
+        """A lone surrogate, which no provider accepts, is replaced and reported."""
         record = json.dumps(Writer().user("cut X off").records[0]).replace("X", "\\ud83d").encode()
         transcript = read([record])
         assert messages(transcript)[0]["content"] == "cut \ufffd off"
         assert transcript.replaced == (1,)
 
     def test_content_is_not_touched(self) -> None:
-        """Blank blocks, unsigned thinking and unknown fields come through; repair is somebody else's work."""
+        """Blank blocks, unsigned thinking and unknown fields are kept; repair is not the task of the reader."""
         odd = [{"type": "thinking", "thinking": "t", "signature": ""}, text(""), {"type": "new", "x": [1, {"y": None}]}]
         assert messages(read_written(Writer().user("go").assistant("m1", *odd)))[1]["content"] == odd
 
     @given(st.data())
     def test_every_block_stands_in_the_body_once(self, data: st.DataObject) -> None:
-        """Whatever the order of records, no block is lost or doubled, and rounds follow the ids."""
+        """In any order of records no block is lost or repeated, and rounds follow the ids."""
         writer = _draw_session(data)
         transcript = read_written(writer)
         sent = [b for r in writer.records for b in _blocks(r["message"]["content"])]
@@ -235,7 +235,7 @@ class TestCodex:
         assert transcript.summaries == {1}
 
     def test_a_compaction_without_a_replacement_is_its_message(self) -> None:
-        """Older versions wrote the words of the summary only."""
+        """Older versions wrote only the text of the summary."""
         compacted = {"type": "compacted", "payload": {"message": "so far: all"}}
         transcript = read(lines(META, item(**said("user", "go")), compacted))
         assert transcript.body["input"][1] == said("user", "so far: all")
@@ -260,7 +260,7 @@ class TestCodex:
         assert found["total_tokens"] == 13
 
     def test_outputs_and_arguments_get_their_type(self) -> None:
-        """What some versions wrote as an object comes as the text or the parts that the API takes."""
+        """An object of some versions becomes the text or the parts that the API accepts."""
         part = {"type": "input_text", "text": "ok"}
         outputs: list[Any] = [{"content": "ok", "success": True}, part, "ok"]
         records = [item(**{**OUTPUT, "output": output}) for output in outputs]
@@ -269,7 +269,7 @@ class TestCodex:
         assert [one["output"] for one in transcript.body["input"][1:]] == ["ok", [part], "ok"]
 
     def test_rollouts_without_wrappers(self) -> None:
-        """Files of early versions hold the items themselves."""
+        """Files of early versions contain the items themselves."""
         header = {"id": "s", "timestamp": "t", "instructions": "Be brief."}
         transcript = read(lines(header, {"record_type": "state"}, said("user", "go"), CALL))
         assert transcript.body["input"] == [said("user", "go"), CALL]
@@ -287,7 +287,7 @@ def kind_of_lines(records: list[Any]) -> str | None:
 
 class TestDetection:
     def test_records_tell_the_agent(self) -> None:
-        """Record shapes decide, also behind lines that tell nothing."""
+        """Record shapes decide, also after lines without a clue."""
         assert kind_of_lines([1, {}, Writer().user("go").records[0]]) == "claude-code"
         assert kind_of_lines([{"type": "file-history-snapshot", "snapshot": {}}]) == "claude-code"
         assert kind_of_lines([META]) == "codex"
@@ -298,6 +298,6 @@ class TestDetection:
         assert kind_of_lines([*others, {"type": "user", "content": "go"}, {"type": "progress"}, [], None]) is None
 
     def test_reading_something_else_is_an_error(self) -> None:
-        """The error says what was found instead."""
+        """The error describes what was found instead."""
         with pytest.raises(UnreadableFile, match="1 JSON records, 1 other lines"):
             read(['{"role": "user"}', "nothing"])

@@ -1,4 +1,4 @@
-"""Usage: each provider's convention, judged by genai-prices, which was written by others."""
+"""Usage: the convention of each provider, compared with genai-prices as an independent implementation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class TestAgainstGenaiPrices:
 
     @given(count, count, count, count, count)
     def test_anthropic(self, fresh: int, cached: int, written: int, thinking: int, answer: int) -> None:
-        """Cache reads and writes are beside the input."""
+        """Cache reads and writes are not part of the input."""
         usage = {
             "input_tokens": fresh,
             "cache_read_input_tokens": cached,
@@ -114,7 +114,7 @@ class TestAgainstGenaiPrices:
 
     @given(inclusive(), count)
     def test_gemini(self, numbers: tuple[int, int, int, int, int], tools: int) -> None:
-        """Cache inside the prompt, thoughts beside the candidates, tool prompts beside the prompt."""
+        """The cache is part of the prompt; thoughts and tool prompts are separate."""
         prompt, cached, _, candidates, thoughts = numbers
         usage = {
             "promptTokenCount": prompt,
@@ -128,7 +128,7 @@ class TestAgainstGenaiPrices:
 
     @given(count, count, count, count)
     def test_bedrock(self, fresh: int, cached: int, written: int, output: int) -> None:
-        """Converse counts the cache beside the input."""
+        """Converse counts the cache separately from the input."""
         usage = {
             "inputTokens": fresh,
             "cacheReadInputTokens": cached,
@@ -142,7 +142,7 @@ class TestCacheReadTokensCountedTwice:
     """failures.md: cache-read tokens counted twice or not at all."""
 
     def test_one_step_in_every_convention(self) -> None:
-        """The same step has the same size whoever reports it."""
+        """The same step has the same size with every provider."""
         expected = Usage(input=300, cache_read=700, cache_write=100, output=50, reasoning=20)
         chat = {
             "prompt_tokens": 1000,
