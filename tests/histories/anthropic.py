@@ -78,7 +78,7 @@ def _tool(name: str) -> dict[str, Any]:
 
 
 def _compacted(draw: Draw) -> list[Message]:
-    """Open with the signed block of an on-demand compaction; it stands first, in an assistant message."""
+    """Open with the signed block of an on-demand compaction: the first block, in an assistant message."""
     block = {"type": "compaction", "content": draw(texts), "signature": draw(blobs)}
     return [{"role": "assistant", "content": [block]}]
 
@@ -157,7 +157,7 @@ def _result(draw: Draw, call: Block) -> Block:
 
 
 def _served(draw: Draw, ids: Ids) -> list[Block]:
-    """Draw a hosted call with its result, as both stand in one assistant message."""
+    """Draw a hosted call and its result, which are in one assistant message."""
     if draw(st.booleans()):
         id_ = ids.new("mcptoolu_")
         call = {"type": "mcp_tool_use", "id": id_, "name": "query", "server_name": "db", "input": draw(inputs)}

@@ -35,7 +35,7 @@ DOCUMENT: Block = {"document": {"format": "pdf", "name": "paper", "source": {"by
 
 
 class Session:
-    """What holds for one body: the model, what it can take, and its thinking."""
+    """Properties of one body: the model, what it accepts, and its thinking."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
@@ -137,7 +137,7 @@ def _result(draw: Draw, id_: str) -> Block:
 
 
 def _served(session: Session) -> list[Block]:
-    """Draw a hosted tool use with its result, as both stand in one assistant message."""
+    """Draw a hosted tool use and its result, which are in one assistant message."""
     id_ = session.ids.new("")
     use = {"toolUseId": id_, "name": "nova_grounding", "input": {}, "type": "server_tool_use"}
     result = {"toolUseId": id_, "content": [{"text": session.draw(outputs)}], "type": "nova_grounding_result"}

@@ -1,6 +1,6 @@
 """Small broken Anthropic requests, one group for each contract code.
 
-Written by hand so that each shows one fault and nothing else; the one invariant is that the judge names the code.
+They are written by hand, so that each shows exactly one fault. Invariant: the judge reports the code.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ RESPONSES_CALLS = (
 
 
 class Spot(NamedTuple):
-    """Where a node stands: its message's index, the list that holds it, and its place there."""
+    """The position of a node: the index of its message, its list, and its index there."""
 
     outer: int
     home: list[Any]
@@ -80,7 +80,7 @@ def _kind(format: str, node: Node) -> str:
 
 
 def _slot(node: Node) -> tuple[Node, str]:
-    """Return the object and key that hold the id which pairs a call with its result."""
+    """Return the object and key of the id that pairs a call with its result."""
     for key in INNER_KINDS:
         if key in node:
             inner = node[key]
@@ -247,7 +247,7 @@ def _reasoning(format: str, body: Body) -> list[Spot]:
 
 
 def _hosted(format: str, body: Body) -> list[Spot]:
-    """Return the places of server-side calls and results, which stand inside an assistant message."""
+    """Return the positions of server-side calls and results, which are inside an assistant message."""
     kinds = ("server_tool_use", "web_search_tool_result", "mcp_tool_use", "mcp_tool_result")
     keys = {"executableCode", "codeExecutionResult"}
     return [spot for spot in _spots(format, body) if spot.node.get("type") in kinds or keys & spot.node.keys()]

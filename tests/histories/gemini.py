@@ -34,7 +34,7 @@ MEDIA: tuple[Part, ...] = (
 
 
 class Session:
-    """What holds for one body: the model, whether it signs its calls, and whether calls carry ids."""
+    """Properties of one body: the model, whether it signs its calls, and whether calls have ids."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw

@@ -21,7 +21,7 @@ def user(text: str = "go", *parts: Part) -> Message:
 
 
 def assistant(*parts: Part | str, id: str | None = None, is_summary: bool = False) -> Message:
-    """Make an assistant message; a string is what it says."""
+    """Build an assistant message; a string is its text."""
     made = tuple(Text(part) if isinstance(part, str) else part for part in parts)
     return Message("assistant", made, id, is_summary=is_summary)
 

@@ -18,7 +18,7 @@ Body: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[Any, Any]
 
 DRAWN = 25
-"""Valid bodies of each format to start from, beside the broken ones and two plain sessions."""
+"""Valid bodies of each format to start from, in addition to the broken ones and two plain sessions."""
 
 # fmt: off
 WORDS = (
@@ -52,7 +52,7 @@ def copied(value: Any) -> Any:
 
 
 class Deep(NamedTuple):
-    """Stands for a value that is nested so many levels."""
+    """A placeholder for a value with this many levels."""
 
     levels: int
 
@@ -155,7 +155,7 @@ def _move(random: Random, body: Body, found: list[Place], format: str) -> None:
 
 
 def _swap(random: Random, body: Body, found: list[Place], format: str) -> None:
-    """Let two entries of one list change places."""
+    """Swap two entries of one list."""
     lists = [holder for holder, _ in found if isinstance(holder, list) and len(holder) > 1]
     if lists:
         holder = random.choice(lists)
@@ -164,7 +164,7 @@ def _swap(random: Random, body: Body, found: list[Place], format: str) -> None:
 
 
 def _rename(random: Random, body: Body, found: list[Place], format: str) -> None:
-    """Give a field another name, or a text another word."""
+    """Rename a field, or replace a text."""
     holder, key = random.choice(found)
     if isinstance(holder, dict) and random.random() < 0.5:
         holder[random.choice(WORDS)] = holder.pop(key)

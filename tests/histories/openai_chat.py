@@ -44,7 +44,7 @@ class Session:
         self.portable: bool = draw(st.booleans())
 
     def strays(self, *, one_in: int) -> bool:
-        """Draw whether to use something that only OpenAI knows; a portable body never does."""
+        """Draw whether to use a feature that only OpenAI has; a portable body never does."""
         return not self.portable and rarely(self.draw, one_in=one_in)
 
 

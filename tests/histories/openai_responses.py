@@ -31,7 +31,7 @@ SCREENSHOT = {"type": "computer_screenshot", "image_url": f"data:image/png;base6
 
 
 class Session:
-    """What holds for one body: its ids, whether the model reasons, whether items keep server ids, and storage."""
+    """Properties of one body: its ids, whether the model reasons, whether items keep server ids, and storage."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw

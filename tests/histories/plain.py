@@ -38,7 +38,7 @@ ROUNDS_PER_REQUEST = 12
 
 @dataclass(frozen=True)
 class Call:
-    """One tool call and what came back."""
+    """One tool call and its result."""
 
     id: str
     name: str

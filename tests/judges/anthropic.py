@@ -42,7 +42,9 @@ def judge(payload: Body | list[Any]) -> list[str]:
 
 
 def judge_alternation(payload: Body | list[Any]) -> list[str]:
-    """Return a fault for each pair of neighbours with one role, which the provider combines but old ones refuse."""
+    """Return a fault for each pair of adjacent messages of one role; the provider combines them, older ones reject
+    them.
+    """
     messages = payload["messages"] if isinstance(payload, dict) else payload
     pairs = enumerate(pairwise(m["role"] for m in messages if m["role"] != "system"), start=1)
     return [f"AN-20 messages.{i}: two {a} messages in a row" for i, (a, b) in pairs if a == b]
@@ -250,7 +252,7 @@ def _check_breakpoints(body: Body) -> Iterator[str]:
 
 
 def _check_compaction(body: Body) -> Iterator[str]:
-    """Section 3c: an unsigned block may stand anywhere, a signed one stands first and alone."""
+    """Section 3c: an unsigned block may be anywhere, a signed one is the first and only block."""
     found = [
         (index, at, block)
         for index, message in enumerate(body["messages"])

@@ -58,7 +58,7 @@ def parts_of(content: Content, key: str) -> list[Any]:
 
 
 def current_turn(contents: list[Content]) -> int:
-    """Return the index after the last user content that holds anything but function responses (GE-4)."""
+    """Return the index after the last user content with anything but function responses (GE-4)."""
     starts = (
         index
         for index, content in enumerate(contents)

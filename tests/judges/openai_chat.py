@@ -43,7 +43,7 @@ def judge(payload: Body | list[Any]) -> list[str]:
 
 
 def judge_mistral(messages: Body | list[Any]) -> list[str]:
-    """Return what mistral-common says of the messages: its first refusal, or nothing."""
+    """Return the first complaint of mistral-common about the messages, if any."""
     from mistral_common.exceptions import MistralCommonException
     from mistral_common.protocol.instruct.request import ChatCompletionRequest
     from mistral_common.protocol.instruct.validator import MistralRequestValidatorV13, ValidationMode
@@ -146,7 +146,7 @@ def _result_faults(path: str, id_: str, owed: list[str], answered: set[str], in_
 
 
 def _function_pairing(messages: list[Message]) -> Iterator[str]:
-    """Hold the deprecated pair to the same rule: the function message directly follows its call."""
+    """Apply the same rule to the deprecated pair: the function message directly follows its call."""
     for index, message in enumerate(messages):
         if message["role"] != "function":
             continue

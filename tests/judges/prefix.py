@@ -32,7 +32,7 @@ EDITED = {"openai-chat": "DS-1", "openai-responses": "OR-6", "anthropic": "AN-13
 
 
 class Bound(NamedTuple):
-    """A thinking block as text, its message index, and a digest of all that stands before it but thinking."""
+    """A thinking block as text, its message index, and a digest of everything before it except thinking."""
 
     at: int
     block: str
@@ -202,7 +202,7 @@ def _judge_gemini(old: Body, new: Body) -> Iterator[str]:
 
 
 def _judge_chat(old: Body, new: Body) -> Iterator[str]:
-    """Chat reasoning is not signed, but what is sent back must be what was said, or an empty string (DS-1)."""
+    """Chat reasoning is not signed, but it must be sent back unchanged or as an empty string (DS-1)."""
     said = {message.get("reasoning_content") for message in old["messages"]} | {""}
     for index, message in enumerate(new["messages"]):
         if "reasoning_content" in message and message["reasoning_content"] not in said:

@@ -1,7 +1,7 @@
-"""The judges and the histories hold each other to account.
+"""The judges and the histories check each other.
 
-Valid histories must be accepted and broken ones refused; the one invariant is that a judge that grows too strict or too
-lax fails here before it misleads any other test.
+Valid histories must be accepted and broken ones rejected. Invariant: a judge that becomes too strict or too lax fails
+here before it misleads any other test.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mistral_speaks(body: Body) -> bool:
 class TestValid:
     @pytest.mark.parametrize("format", FORMATS)
     def test_generated_bodies_are_accepted(self, format: str) -> None:
-        """Whatever the strategies draw, the judge of the format takes it."""
+        """The judge of the format accepts everything that the strategies draw."""
 
         @quick
         @given(bodies(format))
@@ -79,21 +79,21 @@ class TestValid:
 
 class TestBroken:
     @pytest.mark.parametrize(("code", "body"), CASES)
-    def test_each_case_is_refused_for_its_code(self, code: str, body: Body) -> None:
-        """A hand-written case is refused, and for the rule that it was written for."""
+    def test_each_case_is_rejected_for_its_code(self, code: str, body: Body) -> None:
+        """A hand-written case is rejected for the rule it was written for."""
         if code.startswith("MI-"):
             assert judge_mistral(body)
         else:
             assert code in {fault.split()[0] for fault in judge(FORMAT_OF[code[:2]], body)}
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_half_characters_are_refused_in_every_format(self, format: str) -> None:
+    def test_lone_surrogates_are_rejected_in_every_format(self, format: str) -> None:
         """No provider reads half of a surrogate pair."""
         for _, body in HALF_CHARACTERS[format]:
             assert [fault.split()[0] for fault in judge(format, body)] == ["TX-1"]
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_drawn_faults_are_refused(self, format: str) -> None:
+    def test_drawn_faults_are_rejected(self, format: str) -> None:
         """The strategy of broken bodies yields only broken ones, each with the name of its fault."""
 
         @quick
@@ -105,7 +105,7 @@ class TestBroken:
 
         check()
 
-    def test_neighbours_of_one_role_are_told_apart(self) -> None:
+    def test_adjacent_messages_of_one_role_are_distinguished(self) -> None:
         """Two user messages in a row pass the Anthropic judge but not the stricter one."""
         messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
         assert judge("anthropic", messages) == []
@@ -116,14 +116,14 @@ class TestMistral:
     @quick
     @given(bodies("openai-chat"))
     def test_it_accepts_what_it_can_say(self, body: Body) -> None:
-        """Within its own limits, Mistral's validator takes every valid body."""
+        """Within its own limits, the validator of Mistral accepts every valid body."""
         assume(mistral_speaks(body))
         assert judge_mistral(body) == []
 
     @quick
     @given(broken("openai-chat"))
-    def test_it_refuses_lost_pairs(self, case: tuple[str, Body]) -> None:
-        """Where a call and its result no longer match, both judges say so."""
+    def test_it_rejects_lost_pairs(self, case: tuple[str, Body]) -> None:
+        """When a call and its result no longer match, both judges report it."""
         name, body = case
         assume(name in PAIRING_FAULTS and mistral_speaks(body))
         assert judge_mistral(body)
@@ -169,12 +169,12 @@ class TestRewrite:
 
     @pytest.mark.parametrize("format", ["openai-responses", "anthropic", "gemini", "bedrock"])
     def test_an_edited_blob_is_reported(self, format: str) -> None:
-        """A signature that the original does not hold is always a fault."""
+        """A signature that is not in the original is always a fault."""
         before, other = plain.build(format, messages=6), plain.build(format, messages=6, seed=1)
         assert judge_rewrite(before, other, format)
 
     def test_a_call_that_lost_its_reasoning_is_reported(self) -> None:
-        """The original shows that a message came with reasoning, even where the rewrite holds none at all."""
+        """The original shows that a message had reasoning, even if the rewrite has none."""
         before = plain.build("openai-responses", messages=6)
         after = {**before, "input": [item for item in before["input"] if item.get("type") != "reasoning"]}
         assert judge("openai-responses", after) == []

@@ -1,4 +1,4 @@
-"""Budgets: the arithmetic of windows, and budgets that contradict themselves are refused."""
+"""Budgets: the arithmetic of windows; inconsistent budgets are rejected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestBudget:
 
     @given(sizes, st.floats(0.01, 1), st.floats(0.01, 1), st.integers(0, 200_000))
     def test_for_model_is_consistent(self, model: Limits, trigger: float, target: float, cap: int) -> None:
-        """Whatever the model and the shares, target < trigger <= usable < window."""
+        """For any model and shares, target < trigger <= usable < window."""
         budget = Budget.for_model(model, trigger_share=trigger, target_share=target, output_cap=cap)
         assert 0 <= budget.target < budget.trigger <= budget.usable <= budget.window
         assert budget.usable == usable(model, output_cap=cap)
@@ -138,21 +138,21 @@ class TestBudget:
             ({"window": 100, "trigger": 50, "target": 50}, "target=50"),
         ],
     )
-    def test_contradictions_are_refused(self, fields: dict[str, Any], named: str) -> None:
-        """The error quotes the value and says what to do."""
+    def test_contradictions_are_rejected(self, fields: dict[str, Any], named: str) -> None:
+        """The error quotes the value and names the fix."""
         with pytest.raises(ValueError, match=named) as caught:
             Budget(**fields)
         assert any(hint in str(caught.value) for hint in ("use ", "set ", "lower "))
 
     @pytest.mark.parametrize("tokens", [0, -5, 1.5, True, "50k", None])
-    def test_of_refuses_what_is_no_count(self, tokens: int) -> None:
+    def test_of_rejects_invalid_counts(self, tokens: int) -> None:
         """Zero is not a budget."""
         with pytest.raises(ValueError, match="budget="):
             Budget.of(tokens)
 
     @given(st.floats(allow_nan=True))
     def test_shares_are_shares(self, share: float) -> None:
-        """A share outside (0, 1] is refused, NaN too."""
+        """A share outside (0, 1] is rejected, NaN too."""
         assume(not 0 < share <= 1)
         with pytest.raises(ValueError, match="share="):
             Budget.for_model(limits("gpt-5"), trigger_share=share)
@@ -197,7 +197,7 @@ class TestGoal:
 
     @given(st.integers(1, 1_000_000), st.floats(0, 1), st.integers(0, 1_000_000))
     def test_a_mark_lies_between_the_fixed_part_and_the_trigger(self, tokens: int, share: float, fixed: int) -> None:
-        """Whatever the share."""
+        """For any share."""
         assert min(fixed, tokens) <= Budget.of(tokens).mark(share, fixed=fixed) <= tokens
 
 
@@ -205,34 +205,34 @@ class TestForRequest:
     WINDOW = Limits(model="m", context=60_000, output=64_000)
 
     def test_an_output_that_is_stated_is_reserved(self) -> None:
-        """Also above the cap that holds for outputs that nobody asked for."""
+        """Also above the cap for outputs that the request does not state."""
         assert Budget.for_request(Limits(model="m", context=200_000, output=64_000), output=64_000).reserve == 64_000
         assert Budget.for_request(self.WINDOW, output=8_000).reserve == 8_000
 
     def test_it_yields_to_the_rest_of_the_request(self) -> None:
-        """It takes no more than half of what system prompt and tools leave."""
+        """It takes at most half of what system prompt and tools leave."""
         assert Budget.for_request(self.WINDOW, output=32_000, fixed=30_000).reserve == 15_000
         assert Budget.for_request(self.WINDOW, output=32_000, fixed=90_000).usable == 60_000
 
     def test_it_is_reserved_in_full_where_the_provider_counts_it(self) -> None:
-        """As long as anything is left beside it."""
+        """As long as anything else is left."""
         counted = Budget.for_request(self.WINDOW, output=32_000, fixed=20_000, output_counts=True)
         assert counted.reserve == 32_000
         assert Budget.for_request(self.WINDOW, output=32_000, fixed=30_000, output_counts=True).reserve == 15_000
 
-    def test_an_output_that_is_left_open_takes_a_part(self) -> None:
+    def test_an_unstated_output_reserves_a_part(self) -> None:
         """The provider gives an answer what there is."""
         assert Budget.for_request(self.WINDOW).reserve == 15_000
         assert Budget.for_request(self.WINDOW, fixed=40_000).reserve == 5_000
 
     def test_an_assumed_output_limit_does_not_lower_a_stated_output(self) -> None:
-        """Nobody knows what an unknown model writes; the request does."""
+        """The output of an unknown model is unknown, but the request states it."""
         unknown = Limits(model="m", context=60_000, output=4_096, known=False)
         assert Budget.for_request(unknown, output=8_000).reserve == 8_000
 
     @given(sizes, st.none() | st.integers(1, 200_000), st.integers(0, 200_000), st.booleans())
     def test_is_consistent(self, model: Limits, output: int | None, fixed: int, counts: bool) -> None:
-        """Whatever is asked for, a budget comes of it, and its window is no more than the model's."""
+        """Any output gives a budget, with a window no larger than the model's."""
         budget = Budget.for_request(model, output=output, fixed=fixed, output_counts=counts)
         assert 0 < budget.trigger <= budget.usable <= budget.ceiling <= budget.window <= model.context
 
@@ -267,7 +267,7 @@ class TestChanges:
 
 class TestRefusal:
     def test_numbers_of_the_provider_are_used(self) -> None:
-        """Its limit less the output asked for, in our tokens."""
+        """The limit less the requested output, in our tokens."""
         size, ratio = size_after_refusal(100_000, limit=128_000, actual=130_000, output=8_000)
         assert ratio == 1.3 and size == min(80_000, int(120_000 / 1.3 * 0.95))
 

@@ -34,7 +34,7 @@ class TestStructure:
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("keep", range(1, 40))
     def test_a_cut_by_message_count_never_lands_inside_a_turn(self, format: str, keep: int) -> None:
-        """Bindu, openclaw#8525: whatever number is asked for, the tail is a request that the provider takes."""
+        """Bindu, openclaw#8525: for any number, the tail is a request that the provider accepts."""
         body = plain.build(format, messages=60, parallel=2)
         head, tail = kompakt.split(body, min_keep_tail=keep, format=format)
         if head:
@@ -58,7 +58,7 @@ class TestStructure:
         assert safe_cuts(history) == [0, 1, 5, 6]
 
     def test_reused_ids_pair_by_occurrence(self) -> None:
-        """agent-framework#5237: the second use of an id is a group of its own."""
+        """agent-framework#5237: the second use of an id is a separate group."""
         history = [user()]
         for _ in range(3):
             history += [assistant(call("call_0")), tool(result("call_0"))]
@@ -82,7 +82,7 @@ class TestStructure:
         assert [place.message for place in pair(history).duplicates] == [2]
 
     def test_an_orphan_is_reported_and_not_guessed(self) -> None:
-        """A result that no call made is a group of its own, so it may leave alone."""
+        """A result without a call is a separate group, so it may be removed alone."""
         history = [user(), tool(result("a")), assistant(call("b")), tool(result("b"))]
         assert indices(history) == [(0,), (1,), (2, 3)]
         assert [place.message for place in pair(history).orphans] == [1]

@@ -50,7 +50,7 @@ class TestRounds:
     """A1 to A6: the unit of retry."""
 
     def test_a_new_assistant_id_opens_a_round(self) -> None:
-        """A1: an id that differs from the last one opens a round; what precedes the first is a round of its own."""
+        """A1: an id that differs from the last one opens a round; messages before the first are a separate round."""
         history = [user(), assistant(call("a"), id="1"), tool(result("a")), assistant("done", id="2")]
         found = rounds(history)
         assert [(one.start, len(one), one.assistant_id) for one in found] == [(0, 1, None), (1, 2, "1"), (3, 1, "2")]
@@ -110,7 +110,7 @@ class TestRounds:
 
     @given(malformed)
     def test_boundaries_are_never_invented(self, history: list[Message]) -> None:
-        """A1, A5: whatever comes, rounds join to the history and each but the first is opened by an assistant."""
+        """A1, A5: rounds always concatenate to the history, and each but the first is opened by an assistant."""
         found = rounds(history)
         assert list(chain.from_iterable(one.messages for one in found)) == history
         assert [one.index for one in found] == list(range(len(found)))
@@ -133,7 +133,7 @@ class TestTurns:
     """A turn goes from a real user message up to the next one."""
 
     def test_results_in_a_user_message_open_no_turn(self) -> None:
-        """Where results travel in user messages, only the user's own words begin a turn."""
+        """Where results are in user messages, only text of the user starts a turn."""
         answer = Message("user", (result("a"),))
         assert [len(turn) for turn in turns([user(), assistant(call("a")), answer, assistant("b"), user()])] == [4, 1]
         assert not is_request(answer)
@@ -157,7 +157,7 @@ class TestTurns:
 class TestGroups:
     """D2: groups are atomic."""
 
-    def test_each_kind_is_told(self) -> None:
+    def test_each_kind_is_recognised(self) -> None:
         """System, user, assistant text, calls with their results, summaries."""
         history = [
             system(),
@@ -195,7 +195,7 @@ class TestGroups:
 
     @given(malformed)
     def test_groups_partition_the_history(self, history: list[Message]) -> None:
-        """Each message is in exactly one group, and the group holds that very message."""
+        """Each message is in exactly one group, and the group has the same object."""
         found = groups(history)
         assert sorted(chain.from_iterable(group.indices for group in found)) == list(range(len(history)))
         assert all(history[i] is m for group in found for i, m in zip(group.indices, group.messages, strict=True))
@@ -204,9 +204,8 @@ class TestGroups:
 
     @given(malformed)
     def test_pairs_are_whole(self, history: list[Message]) -> None:
-        """Every call and the result that answers it are in one group, at any distance.
-
-        A result that stands before its call is a fault: repair moves it, and only then do they belong together.
+        """Every call and its result are in one group, at any distance. A result before its call is a fault: repair
+        moves it, and only then do they belong together.
         """
         owner = {index: group.indices for group in groups(history) for index in group.indices}
         for made, answered in pair(history).answers.items():
@@ -214,7 +213,7 @@ class TestGroups:
 
     @given(malformed)
     def test_calls_and_results_are_in_tool_groups(self, history: list[Message]) -> None:
-        """A group with a call in it is never taken for plain talk, whoever made the call."""
+        """A group with a call has the kind tool, whatever the role of the call."""
         for group in groups(history):
             if any(message.calls for message in group.messages):
                 assert group.kind == "tool"
@@ -251,7 +250,7 @@ class TestCuts:
 
     @given(malformed, st.integers(0, 16), st.booleans())
     def test_a_split_keeps_at_least_the_tail(self, history: list[Message], keep: int, inside: bool) -> None:
-        """C1, C2: the tail may be longer than asked, never shorter; it starts a turn, or inside one a round."""
+        """C1, C2: the tail may be longer than requested, never shorter; it starts a turn, or inside one a round."""
         at = split_at(history, min_keep_tail=keep, inside_turn=inside)
         head, tail = sides(history, at)
         assert [*head, *tail] == history
@@ -284,7 +283,7 @@ class TestCuts:
         turn = CHAT[4:]
         assert [split_at(turn, min_keep_tail=keep, inside_turn=True) for keep in (1, 2, 3, 4, 5)] == [4, 1, 1, 1, 0]
 
-    def test_nonsense_is_refused(self) -> None:
+    def test_invalid_numbers_are_rejected(self) -> None:
         """A negative tail and an empty page are mistakes of the caller."""
         with pytest.raises(UsageError, match="min_keep_tail=-1"):
             split_at(CHAT, min_keep_tail=-1)
@@ -299,7 +298,7 @@ class TestCuts:
         assert [id(item) for item in (*head, *tail)] == [id(item) for item in body]
 
     def test_a_line_put_at_the_end_is_taken_away_again(self) -> None:
-        """Also when a repair merged it into the message before; what was said stays."""
+        """Also when a repair merged it into the message before; other content stays."""
         added = user("Continue.")
         assert list(without_last([*CHAT, added], added)) == CHAT
         merged = CHAT[4].with_parts([*CHAT[4].parts, *added.parts])

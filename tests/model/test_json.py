@@ -13,7 +13,7 @@ from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, MAX_INNER_DEPTH, decode_te
 
 
 def nested(levels: int, value: Any = "x") -> Any:
-    """Put a value into so many lists."""
+    """Nest a value in this many lists."""
     for _ in range(levels):
         value = [value]
     return value
@@ -30,7 +30,7 @@ class Dumped:
 
 
 class Bare:
-    """An object whose ``model_dump`` takes no options."""
+    """An object whose ``model_dump`` accepts no options."""
 
     def model_dump(self) -> Any:
         return {"role": "user", "content": "hi"}
@@ -65,19 +65,19 @@ class TestPlain:
             (MappingProxyType({"a": 1}), {"a": 1}),
         ],
     )
-    def test_what_can_be_said_in_json_is_converted(self, given: Any, expected: Any) -> None:
+    def test_values_with_a_json_equivalent_are_converted(self, given: Any, expected: Any) -> None:
         """Tuples, mappings, enumerations, objects of an SDK, at any depth."""
         value = plain(given).value
         assert value == expected
         assert type(value) is type(expected)
 
     @pytest.mark.parametrize("given", [{"a": object()}, [{1, 2}], {"a": {(1, 2): 3}}, [Dumped(object())], {"a": 1j}])
-    def test_what_cannot_is_refused_with_its_path(self, given: Any) -> None:
+    def test_other_values_are_rejected_with_their_path(self, given: Any) -> None:
         """No object reaches code that expects JSON."""
         with pytest.raises(MalformedPayload, match="payload"):
             plain(given)
 
-    def test_an_object_that_cannot_be_dumped_is_refused(self) -> None:
+    def test_an_object_that_cannot_be_dumped_is_rejected(self) -> None:
         """The error of the object is named."""
 
         class Broken:
@@ -88,13 +88,13 @@ class TestPlain:
             plain([Broken()])
 
     @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 950, 10_000, 100_000])
-    def test_deep_values_are_refused(self, levels: int) -> None:
+    def test_deep_values_are_rejected(self, levels: int) -> None:
         """Whether all of it is JSON or not."""
         for value in (nested(levels), nested(levels, ()), (nested(levels),)):
             with pytest.raises(InputError, match="nested"):
                 plain(value)
 
-    def test_what_refers_to_itself_is_refused(self) -> None:
+    def test_cyclic_values_are_rejected(self) -> None:
         """It has no end."""
         value: list[Any] = []
         value.append(value)
@@ -107,7 +107,7 @@ class TestPlain:
         assert plain((nested(MAX_DEPTH - 1),)).value == nested(MAX_DEPTH)
 
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_long_integers_are_refused(self, sign: int) -> None:
+    def test_long_integers_are_rejected(self, sign: int) -> None:
         """Python could not write them."""
         assert plain({"n": sign * (10**MAX_DIGITS - 1)})
         for digits in (MAX_DIGITS, 10_000):
@@ -136,6 +136,6 @@ class TestDecodeText:
 
     @pytest.mark.parametrize("text", ["", "{", "9" * 5_000, '"\ud800"', "NaN"])
     def test_what_is_not_json_is_a_value_error(self, text: str) -> None:
-        """One kind of error, whatever is wrong."""
+        """One type of error for any fault."""
         with pytest.raises(ValueError):
             decode_text(text)

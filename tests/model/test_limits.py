@@ -1,4 +1,4 @@
-"""Limits: every name a provider or router uses finds its model, and an unknown one is said to be unknown."""
+"""Limits: every name of a provider or router finds its model, and an unknown one is marked as such."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TestWindowHardWired:
         assert len({limits(name).context for name in ("gpt-4", "gpt-4o", "gpt-5", "claude-opus-5-5")}) == 4
 
     @pytest.mark.parametrize("name", ["acme-9-turbo", "mistral-next", "claude-sonnet-9"])
-    def test_an_unknown_model_is_conservative_and_says_so_once(self, name: str) -> None:
+    def test_an_unknown_model_is_conservative_and_warns_once(self, name: str) -> None:
         """The warning names the model, the window assumed and the way out; a second call is quiet."""
         with pytest.warns(UnknownModelWarning) as caught:
             found = limits(name)
@@ -152,7 +152,7 @@ class TestWindowHardWired:
 
 class TestSnapshot:
     def test_it_is_small_and_names_its_sources(self) -> None:
-        """The packaged file stays under 250 KB and says where its numbers come from."""
+        """The packaged file stays under 250 KB and names the sources of its numbers."""
         data = resources.files("kompakt.model").joinpath("limits.json").read_bytes()
         source = msgspec.json.decode(data)["_source"]
         assert len(data) < 250_000
@@ -169,7 +169,7 @@ class TestSnapshot:
             assert limit is None or 0 < limit < context
 
     def test_no_machine_paths(self) -> None:
-        """Neither the script nor its data tell where they were made."""
+        """Neither the script nor its data name a machine or a network."""
         script = Path(__file__).parents[2] / "scripts" / "refresh_limits.py"
         for text in (script.read_text(), resources.files("kompakt.model").joinpath("limits.json").read_text()):
             assert "/tmp" not in text and "/home" not in text and "://" not in text

@@ -76,7 +76,7 @@ class TestVocabulary:
         assert Counter().text(line) == other_count(line)
 
     def test_a_text_beyond_the_limit_counts_as_a_whole(self) -> None:
-        """It is counted in pieces, and none of them ends inside a word, wherever the limit falls."""
+        """It is counted in pieces, and none ends inside a word, for any limit."""
         text = "x, " * 1_300_000 + "internationalization  \n" * 10_000
         assert Counter().text(text) == vocabulary("o200k")(text)
 
@@ -86,7 +86,7 @@ class TestVocabulary:
         most=st.integers(1, 12),
     )
     def test_pieces_count_as_the_whole(self, name: Any, parts: list[str], most: int) -> None:
-        """Pieces hold all of a text, keep the limit, and add up where there was a place to cut."""
+        """Pieces contain the whole text, respect the limit, and add up where a cut was possible."""
         count, text = vocabulary(name), "".join(parts)
         found = list(pieces(text, most))
         assert "".join(found) == text
@@ -100,12 +100,12 @@ class TestVocabulary:
         st.sampled_from([None, lambda text: len(text) // 4]),
     )
     def test_a_longer_text_counts_as_the_whole(self, text: str, end: str, count: Callable[[str], int] | None) -> None:
-        """Whatever stands where the two meet, and in whose tokens it is counted; what is kept is the same."""
+        """For any text at the boundary and any vocabulary; the cached count is the same."""
         counter, whole = Counter(count=count), Counter(count=count).text(text + end)
         assert (counter.longer(text, end), counter.text(text + end)) == (whole, whole)
 
     @given(st.text() | st.just("\ud800 a"), st.integers(-2, 40), st.sampled_from([0.3, 1.0, 1.25, 3.7]))
-    def test_a_text_fits_as_its_count_says(self, text: str, most: int, factor: float) -> None:
+    def test_fits_agrees_with_the_count(self, text: str, most: int, factor: float) -> None:
         """In the tokens of the family, for a text not counted before and for one that was."""
         counter, other = Counter(Family("one", factor=factor)), Counter(Family("one", factor=factor))
         expected = other.scaled(other.text(text)) <= most
@@ -119,7 +119,7 @@ class TestVocabulary:
         assert Counter().text(text) > 0
 
     def test_special_tokens_in_a_text_are_text(self) -> None:
-        """A transcript that quotes a control token is counted as the words it is."""
+        """A transcript that quotes a control token is counted as plain text."""
         assert Counter().text("<|endoftext|>") > 1
 
 
@@ -162,7 +162,7 @@ class TestCache:
 
     @given(st.lists(st.sampled_from([*TEXTS, "", "a", "aa"]), min_size=1, max_size=20))
     def test_a_warm_counter_answers_as_a_cold_one(self, texts: list[str]) -> None:
-        """Whatever was counted before makes no difference."""
+        """Earlier counts make no difference."""
         warm = counter_for(None)
         assert [warm.text(text) for text in texts] == [Counter().text(text) for text in texts]
 
@@ -182,7 +182,7 @@ class TestCalibration:
 
     @given(st.lists(st.tuples(st.integers(-10, 10**9), st.integers(-10, 10**9)), max_size=30))
     def test_no_report_carries_it_away(self, reports: list[tuple[int, int]]) -> None:
-        """The factor stays within four times the family's, whatever is reported."""
+        """The factor stays within four times that of the family, for any report."""
         counter = Counter(Family("f", factor=1.25))
         for reported, counted in reports:
             counter.calibrate(Usage(input=max(0, reported)), counted)
@@ -196,7 +196,7 @@ class TestCalibration:
         assert fresh.factor == cached.factor
 
     def test_counts_stay_and_the_name_changes(self) -> None:
-        """A stored count can be told from one made with another factor."""
+        """A stored count can be distinguished from one with another factor."""
         counter = Counter()
         text, name = counter.text("hello world"), counter.name
         counter.calibrate(Usage(input=1500), 1000)
@@ -225,7 +225,7 @@ class TestFamilies:
         assert family_of(model).name == family
 
     def test_factors_are_above_the_vocabulary(self) -> None:
-        """No family is assumed to be cheaper than o200k, which would let a request overrun."""
+        """No family is assumed to be cheaper than o200k, because a request could then exceed the window."""
         assert all(family.factor >= 1 for _, family in FAMILIES)
 
 
@@ -240,7 +240,7 @@ def gif(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    """Write the head of a JPEG whose size stands behind metadata of 3,000 bytes."""
+    """Return the head of a JPEG whose size follows 3,000 bytes of metadata."""
     exif = b"\xff\xe1" + struct.pack(">H", 3002) + b"\0" * 3000
     frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\0" * 9
     return b"\xff\xd8" + exif + frame + b"\0" * 20
@@ -284,7 +284,7 @@ class TestMedia:
     @pytest.mark.parametrize("kind", ["image", "audio", "video", "document", "file"])
     @given(data=st.one_of(st.none(), st.just("@@@"), st.text(max_size=40), st.binary(max_size=60)))
     def test_media_is_never_free_and_never_its_base64(self, rule: Any, kind: Any, data: str | bytes | None) -> None:
-        """Whatever the bytes are, the count is above nothing and below the length of a long text."""
+        """For any bytes the count is above zero and below that of a long text."""
         text = base64.b64encode(data).decode() if isinstance(data, bytes) else data
         assert 0 < media_tokens(Media(kind, data=text), rule) <= 4000
 
@@ -327,7 +327,7 @@ class TestWholeRequest:
         assert set(kompakt.count(body).by_tool) == {c.name for m in kompakt.parse(body) for c in m.calls}
 
     def test_the_model_decides_the_counter(self) -> None:
-        """What is asked for, else the payload's own model, else o200k as it is."""
+        """The given model, else the payload's own, else o200k without a factor."""
         body = plain.build("anthropic", messages=20)
         own = kompakt.count(body)
         assert own.total == kompakt.count(body, model="claude-sonnet-5").total

@@ -1,4 +1,4 @@
-"""Anything may come in: whatever JSON a caller holds, kompakt works on it or says so with an error of its own."""
+"""Any JSON input is processed or rejected with an error of kompakt."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ values = st.recursive(
 
 
 def _repair_twice(payload: Any, format: str | None) -> None:
-    """Repair a payload, and what came out of that."""
+    """Repair a payload, and the result again."""
     for strict in (False, True):
         mended = kompakt.repair(payload, format, strict=strict)
         kompakt.repair(mended.payload, format, strict=strict)
@@ -101,7 +101,7 @@ class TestMutated:
     @every_format
     @given(data=st.data())
     def test_a_body_with_something_else_in_one_place(self, format: str, data: st.DataObject) -> None:
-        """One field of a valid body, at any depth, holds a value of any type."""
+        """One field of a valid body, at any depth, has a value of any type."""
         body = copy.deepcopy(data.draw(bodies(format, max_turns=2, max_steps=2, max_batch=2)))
         holder, key = data.draw(st.sampled_from(places(body)))
         holder[key] = data.draw(values)
@@ -120,7 +120,7 @@ class TestMutated:
     @every_format
     @given(data=st.data())
     def test_a_body_with_something_moved(self, format: str, data: st.DataObject) -> None:
-        """One value of a valid body stands in the place of another."""
+        """One value of a valid body replaces another."""
         body = copy.deepcopy(data.draw(bodies(format, max_turns=2, max_steps=2, max_batch=2)))
         all_places = places(body)
         (one, key), (other, there) = data.draw(st.sampled_from(all_places)), data.draw(st.sampled_from(all_places))
@@ -131,7 +131,7 @@ class TestMutated:
 class TestDepth:
     @every_format
     @pytest.mark.parametrize("depth", [100, 150, 900, 10_000, 100_000])
-    def test_nested_values_are_taken_or_refused(self, format: str, depth: int) -> None:
+    def test_nested_values_are_accepted_or_rejected(self, format: str, depth: int) -> None:
         """No depth of nesting ends in anything but an answer or an error of ours."""
         value: Any = "x"
         for _ in range(depth):
@@ -196,8 +196,8 @@ def tool_round(format: str, given: Any, output: str) -> dict[str, Any]:
 class TestNumbers:
     @every_format
     @pytest.mark.parametrize("digits", [4_400, 10_000])
-    def test_integers_that_python_cannot_write_are_refused(self, format: str, digits: int) -> None:
-        """Wherever they are: in a message, in what a tool was given, beside the messages."""
+    def test_integers_that_python_cannot_write_are_rejected(self, format: str, digits: int) -> None:
+        """In any place: in a message, in the input of a tool, in the body."""
         number = 10**digits
         for body in (
             {**tool_round(format, {"n": number}, "ok"), "tools": [{"n": number}]},
@@ -216,8 +216,8 @@ class TestNumbers:
 class TestShapes:
     @every_format
     @pytest.mark.parametrize("content", [True, False, 5, 1.5, [1], [True], ["x"], [None], [[]], {"a": 1}])
-    def test_content_of_a_wrong_type_is_refused_or_taken(self, format: str, content: Any) -> None:
-        """Also in a role that nobody knows."""
+    def test_content_of_a_wrong_type_is_rejected_or_accepted(self, format: str, content: Any) -> None:
+        """Also in a message with an unknown role."""
         key, inner = ("contents", "parts") if format == "gemini" else ("messages", "content")
         key = "input" if format == "openai-responses" else key
         for role in ("user", "assistant", "system", "tool", "narrator"):
@@ -229,7 +229,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("pins", [5, None, True, "text", [None], [[]], [""], [{}], [1.5], [99], object()])
     def test_pins_that_cannot_be_meant(self, pins: Any) -> None:
-        """Refused with a word on what to pass."""
+        """The error names what to pass instead."""
         with pytest.raises(kompakt.UsageError):
             kompakt.compact(self.BODY, 1_000, pins=pins)
 
@@ -280,6 +280,6 @@ class TestArguments:
         ],
     )
     def test_questions_that_cannot_be_meant(self, ask: Callable[[Any], Any]) -> None:
-        """Refused as wrong usage."""
+        """It is rejected as wrong usage."""
         with pytest.raises(kompakt.UsageError):
             ask(self.BODY)

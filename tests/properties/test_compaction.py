@@ -27,7 +27,7 @@ KEYS = {"openai-responses": "input", "gemini": "contents"}
 
 
 EXAMPLES = int(os.environ.get("KOMPAKT_EXAMPLES", "500"))
-"""Tries of each promise for each format; a soak asks for thousands."""
+"""Examples of each promise for each format; a soak runs thousands."""
 
 Case: TypeAlias = tuple[str, dict[str, Any], int, str]
 
@@ -59,7 +59,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def requests(format: str, body: dict[str, Any]) -> list[list[str]]:
-    """List the texts of the user's own messages, oldest first."""
+    """Return the texts of the user's own messages, oldest first."""
     history = kompakt.parse(body, format)
     spoken = [message for message in history if message.role == "user" and not message.results]
     return [[part.text for part in message.parts if isinstance(part, kompakt.Text)] for message in spoken]
@@ -134,7 +134,7 @@ class TestCompact:
 
 
 def draw_pins(case: Case, data: st.DataObject) -> list[str]:
-    """Draw texts to pin: some that stand somewhere in the history, at times one that stands nowhere."""
+    """Draw texts to pin: some of the history, sometimes one that is not in it."""
     format, body, _, _ = case
     parts = [part for message in kompakt.parse(body, format) for part in message.parts]
     spoken = sorted({part.text for part in parts if isinstance(part, kompakt.Text) and part.text.strip()})

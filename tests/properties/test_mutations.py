@@ -29,6 +29,6 @@ class TestMutations:
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_number_always_gives_the_same_payload(self, format: str) -> None:
-        """A failure can be looked at again."""
+        """A failure can be reproduced."""
         for number in range(20):
             assert same(mutated(format, number), mutated(format, number))

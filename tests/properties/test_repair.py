@@ -1,7 +1,7 @@
-"""What is broken is found, named and mended, with as little change as possible.
+"""Broken histories are reported and repaired with as few changes as possible.
 
-Judged under ``strict``, since the judges are at least as strict as any server that speaks the format; the one
-invariant is that a repair never touches what stood right.
+The judges are at least as strict as any server, so ``strict`` is used. Invariant: a repair never changes valid
+messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def text(value: Any) -> str:
 
 
 def faults(format: str, payload: Any) -> list[str]:
-    """Ask the judge."""
+    """Return the faults that the judge finds."""
     return judge(format, payload)
 
 
@@ -72,8 +72,8 @@ class TestBrokenCases:
         assert found & ({code} | ALIASES.get(code, set()))
 
     @pytest.mark.parametrize(("code", "format", "body"), CASES)
-    def test_each_is_mended_or_named(self, code: str, format: str, body: Body) -> None:
-        """After a repair nothing is left but what nobody can mend, and the judge agrees."""
+    def test_each_is_repaired_or_reported(self, code: str, format: str, body: Body) -> None:
+        """After a repair only unrepairable problems remain, and the judge agrees."""
         before = deepcopy(body)
         mended = kompakt.repair(body, format, strict=True)
         assert body == before
@@ -82,13 +82,13 @@ class TestBrokenCases:
         assert mended.remaining or faults(format, mended.payload) == []
 
     @pytest.mark.parametrize(("code", "format", "body"), [c for c in CASES if c.values[1] == "openai-chat"])
-    def test_mended_chats_please_mistral(self, code: str, format: str, body: Body) -> None:
-        """A judge that kompakt did not write takes what a strict repair leaves."""
+    def test_repaired_chats_are_valid_for_mistral(self, code: str, format: str, body: Body) -> None:
+        """An independent judge accepts the result of a strict repair."""
         mended = kompakt.repair(body, format, strict=True)
         assert mended.remaining or judge_mistral(mended.payload) == []
 
-    def test_what_cannot_be_mended_is_said(self) -> None:
-        """An empty history is reported, not filled with words nobody said."""
+    def test_unrepairable_problems_are_reported(self) -> None:
+        """An empty history is reported, not filled with invented text."""
         mended = kompakt.repair({"model": "gpt-5.4", "messages": []}, "openai-chat")
         assert [problem.repairable for problem in mended.remaining] == [False]
         assert mended.payload == {"model": "gpt-5.4", "messages": []}
@@ -100,14 +100,14 @@ class TestDrawnFaults:
     @every_format
     @given(data=st.data())
     def test_they_are_found(self, format: str, data: st.DataObject) -> None:
-        """What a provider refuses never passes for good."""
+        """What a provider rejects is never reported as valid."""
         _, body = data.draw(broken(format))
         assert kompakt.check(body, format, strict=True)
 
     @every_format
     @given(data=st.data())
-    def test_they_are_mended(self, format: str, data: st.DataObject) -> None:
-        """Nothing mendable is left, unless a message in a role that nobody knows is in its way; the judge agrees."""
+    def test_they_are_repaired(self, format: str, data: st.DataObject) -> None:
+        """Nothing repairable is left, unless a message with an unknown role prevents it; the judge agrees."""
         fault, body = data.draw(broken(format))
         mended = kompakt.repair(body, format, strict=True)
         if fault != "misname a role":
@@ -147,7 +147,7 @@ class TestDrawnFaults:
 
 
 class TestLittleChange:
-    """Untouched messages come out byte-equal."""
+    """Unchanged messages are byte-equal."""
 
     @every_format
     @given(data=st.data())
@@ -181,7 +181,7 @@ def _key(format: str) -> str:
 
 
 def _result_from(format: str, items: list[Any], start: int) -> int:
-    """Find the first message from ``start`` on that holds nothing but a result."""
+    """Return the first message from ``start`` on that contains only a result."""
     marks = ('"role": "tool"', "function_call_output", '"tool_result"', "functionResponse", "toolResult")
     return next(
         i
@@ -216,11 +216,11 @@ def ids_in(value: Any) -> list[str]:
 
 
 class TestMistral:
-    """C11: compliance is tested with judges that kompakt did not write where they exist."""
+    """C11: compliance is tested with independent judges where they exist."""
 
     @given(body=bodies("openai-chat"))
     def test_strictly_repaired_bodies_pass(self, body: Body) -> None:
-        """Any valid chat that Mistral has words for passes its own validator after a strict repair."""
+        """Any valid chat that Mistral can express passes its own validator after a strict repair."""
         assume(mistral_has_words_for(body))
         mended = kompakt.repair(body, strict=True, format="openai-chat")
         assert mended.remaining == ()
@@ -236,7 +236,7 @@ class TestMistral:
 
 
 def mistral_has_words_for(body: Body) -> bool:
-    """Tell whether a body keeps to the four roles, the two kinds of content and the one kind of call Mistral has."""
+    """Return whether a body has only the roles, content types and calls that Mistral supports."""
     messages = body["messages"]
     parts = [part for m in messages if isinstance(m.get("content"), list) for part in m["content"]]
     calls = [call for m in messages for call in m.get("tool_calls") or []]
@@ -259,7 +259,7 @@ class TestRegressions:
         assert mended.payload[-1]["tool_call_id"] == "a"
         assert judge("openai-chat", mended.payload) == []
 
-    def test_the_context_never_ends_in_an_assistant_message_where_prefill_is_refused(self) -> None:
+    def test_the_context_never_ends_in_an_assistant_message_where_prefill_is_rejected(self) -> None:
         """DCP#463: the list ends in user or tool content."""
         body = {
             "model": "claude-opus-5-5",
@@ -306,7 +306,7 @@ class TestRegressions:
 
 
 def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """Put messages behind a request."""
+    """Append messages to a request."""
     return [{"role": "user", "content": "go"}, *messages]
 
 
@@ -406,8 +406,8 @@ class TestOnePass:
         assert twice.changes == ()
         assert text(twice.payload) == text(once.payload)
 
-    def test_nothing_said_is_lost_where_a_call_changes_sides(self) -> None:
-        """Each block goes to the message of who says it, in the same order."""
+    def test_no_text_is_lost_when_a_call_changes_sides(self) -> None:
+        """Each block moves to a message of its role, in the same order."""
         messages: list[Any] = [{"role": "user", "content": [TEXT, USE, {**TEXT, "text": "and"}]}]
         repaired = kompakt.repair(messages, "anthropic").payload
         assert [message["role"] for message in repaired] == ["user", "assistant", "user", "user"]

@@ -16,7 +16,7 @@ FAULTS_OF_PAIRING = ("OC-1", "OC-2", "OC-3", "MI-1", "MI-3", "MI-4", "MI-5", "MI
 
 
 def plain_chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drop what the judge's own reader does not know: older function messages and developer roles."""
+    """Drop what the judge cannot parse: older function messages and developer roles."""
     return [
         {**message, "role": "system" if message["role"] == "developer" else message["role"]} for message in messages
     ]
@@ -37,8 +37,8 @@ class TestBothVersions:
         assert judge_all(histories) == [[]] * len(histories)
         assert [judge_mistral(history) for history in histories] == [[]] * len(histories)
 
-    def test_refuse_every_fault_of_pairing_and_accept_its_repair(self) -> None:
-        """What check calls broken the judges refuse, and what repair makes of it they accept."""
+    def test_reject_every_pairing_fault_and_accept_its_repair(self) -> None:
+        """The judges reject what check reports, and accept the result of repair."""
         cases = [body for code in FAULTS_OF_PAIRING if FORMAT_OF[code[:2]] == "openai-chat" for _, body in BROKEN[code]]
         cases = [body for body in cases if not any(m["role"] in ("function",) for m in body["messages"])]
         verdicts = judge_all([plain_chat(body["messages"]) for body in cases])

@@ -1,6 +1,6 @@
-"""What goes in comes out: parsing, rendering, checking and repairing keep their promises on every format.
+"""Parsing, rendering, checking and repairing are lossless on every format.
 
-The judges are independent of the package; the one invariant is that a history nobody had to mend is never changed.
+The judges are independent of the package. Invariant: a valid history is never changed.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class TestCheck:
     @every_format
     @given(data=st.data())
     def test_a_valid_body_has_no_problems(self, format: str, data: st.DataObject) -> None:
-        """No false alarm on any body that the judge takes."""
+        """No false alarm on any body that the judge accepts."""
         body = data.draw(bodies(format))
         assert kompakt.check(body, format) == []
 
     @every_format
     @given(data=st.data())
     def test_a_valid_body_needs_no_repair(self, format: str, data: st.DataObject) -> None:
-        """Repairing what is fine changes nothing and says so."""
+        """Repairing a valid body changes nothing and reports nothing."""
         body = data.draw(bodies(format))
         mended = kompakt.repair(body, format)
         assert mended.changes == ()
@@ -144,12 +144,12 @@ class TestUnknown:
 
     @every_format
     def test_unknown_parts_are_counted(self, format: str) -> None:
-        """Something unknown still takes room in the window."""
+        """Unknown content still counts."""
         body = with_unknowns(format)
         assert kompakt.count(body, format=format).by_kind["other"] > 0
 
     def test_a_repair_elsewhere_leaves_unknown_fields_alone(self) -> None:
-        """Mending one message does not cost another its extra fields, nor the body its own."""
+        """Repairing one message keeps the extra fields of others and of the body."""
         body = with_unknowns("openai-chat")
         strange = body["messages"][1]
         body["messages"] = [m for m in body["messages"] if m.get("tool_call_id") != "call_000002"]
@@ -174,11 +174,11 @@ MODELS = {
     "gemini": "gemini-3-pro-preview",
     "bedrock": "anthropic.claude-opus-5-5-v1:0",
 }
-"""Who is asked next: a history that changes its format changes its model, and the model decides some rules."""
+"""The model of the next request: a history that changes its format changes its model, which decides some rules."""
 
 
 def losses(history: kompakt.History) -> int:
-    """Count the parts that no other format can say."""
+    """Count the parts that no other format can express."""
     return sum(
         isinstance(part, Reasoning | Opaque) or (isinstance(part, ToolCall | ToolResult) and part.hosted)
         for message in (*history.system, *history)
@@ -187,14 +187,14 @@ def losses(history: kompakt.History) -> int:
 
 
 class TestConversion:
-    """A history in another provider's words is one that this provider takes."""
+    """A translated history is valid for the target provider."""
 
     @pytest.mark.parametrize("target", FORMATS)
     @every_format
     @few
     @given(data=st.data())
     def test_the_target_accepts_it_after_repair(self, format: str, target: str, data: st.DataObject) -> None:
-        """Whatever can be said in one format can be said, mended, in each other one."""
+        """Everything that one format can express can be translated and repaired in each other one."""
         body = data.draw(bodies(format, max_turns=2, max_steps=2))
         drops: list[kompakt.Drop] = []
         said = kompakt.render(kompakt.parse(body, format), target, dropped=drops)
@@ -217,15 +217,15 @@ class TestConversion:
         assert len(drops) == expected
         assert all(drop.path and drop.what for drop in drops)
 
-    def test_losses_are_logged_when_nobody_asks_for_them(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A conversion without a list for its losses still says what it left out."""
+    def test_losses_are_logged_without_a_list(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A conversion without a list for its losses logs them."""
         kompakt.render(kompakt.parse(plain.build("anthropic", messages=3)), "openai-chat")
         assert "reasoning" in caplog.text
         assert "tool definitions" in caplog.text
 
     @pytest.mark.parametrize("target", FORMATS)
     @every_format
-    def test_words_calls_and_results_travel(self, format: str, target: str) -> None:
+    def test_text_calls_and_results_are_translated(self, format: str, target: str) -> None:
         """The request, each call's name and each result's text are in the converted body."""
         body = plain.build(format, messages=20)
         history = kompakt.parse(body, format)
@@ -242,7 +242,7 @@ class TestConversion:
 
 
 def test_a_plain_string_input_is_one_message() -> None:
-    """The Responses API takes a string; it parses as what the user said and comes back as a string."""
+    """The Responses API accepts a string; it parses as a user message and renders as a string."""
     body = {"model": "gpt-5.4", "input": "go"}
     history = kompakt.parse(body)
     assert [message.text for message in history] == ["go"]

@@ -188,7 +188,7 @@ class TestRules:
         ("code", "name", "body"),
         [pytest.param(code, name, body, id=f"{code} {name}") for code in BEDROCK for name, body in BEDROCK[code]],
     )
-    def test_each_code_is_reported_and_mended(self, code: str, name: str, body: Body) -> None:
+    def test_each_code_is_reported_and_repaired(self, code: str, name: str, body: Body) -> None:
         """The broken examples report their code, and repair leaves nothing repairable."""
         given = deepcopy(body)
         strict = code == "BR-5" or name == "assistant last"
@@ -207,7 +207,7 @@ class TestRules:
         closed = answering("a", content=[{"text": INTERRUPTED}], status="error")["content"]
         assert mended["messages"][2] == said("user", *closed, {"text": "go"})
 
-    def test_words_stay_apart_from_results_where_models_want_it(self) -> None:
+    def test_text_stays_apart_from_results_where_models_require_it(self) -> None:
         """For such a model an assistant message separates the two; repair does not mix them itself."""
         mended, _ = mend(request(GO, using("a"), GO, modelId=LLAMA))
         assert [message["role"] for message in mended["messages"]] == ["user", "assistant", "user", "assistant", "user"]

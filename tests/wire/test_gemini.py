@@ -200,7 +200,7 @@ class TestRules:
         ("code", "body"),
         [pytest.param(code, body, id=f"{code} {name}") for code in GEMINI for name, body in GEMINI[code]],
     )
-    def test_each_code_is_reported_and_mended(self, code: str, body: Body) -> None:
+    def test_each_code_is_reported_and_repaired(self, code: str, body: Body) -> None:
         """The broken examples report their code, and repair leaves nothing repairable."""
         given = deepcopy(body)
         strict = code == "GE-9"
@@ -237,7 +237,7 @@ class TestRules:
         both = {"role": "user", "parts": [*answering("f")["parts"], *ASK["parts"]]}
         assert codes(request(ASK, calling("f"), both)) == set()
 
-    def test_prompts_behind_responses_are_joined(self) -> None:
+    def test_prompts_after_responses_are_merged(self) -> None:
         """They are one prompt after the content of the model."""
         body = request(ASK, calling("f"), answering("f"), ASK, ASK)
         assert codes(body) == {"GE-7"}

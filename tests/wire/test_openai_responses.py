@@ -73,7 +73,7 @@ class TestDeveloperMessages:
 
     HISTORY = (USER, call("a"), call("b"), {"role": "developer", "content": "be brief"}, output("a"), output("b"))
 
-    def test_they_may_stand_between_a_call_and_its_output(self) -> None:
+    def test_they_may_be_between_a_call_and_its_output(self) -> None:
         """OpenAI accepts that; some compatible servers do not."""
         assert check(*self.HISTORY) == []
         assert check(USER, call(), {"role": "system", "content": "be brief"}, output()) == []
@@ -89,7 +89,7 @@ class TestDeveloperMessages:
         assert codes == ["OR-1"]
         assert body["input"][: len(self.HISTORY)] == list(self.HISTORY)
 
-    def test_a_call_that_is_open_at_one_is_closed_behind_it(self) -> None:
+    def test_a_call_that_is_open_at_one_is_closed_after_it(self) -> None:
         """The output still follows its call."""
         body, _ = mend({"input": [USER, call(), {"role": "developer", "content": "be brief"}, USER]})
         assert [item.get("type", item.get("role")) for item in body["input"]] == [
@@ -161,7 +161,7 @@ class TestParse:
         assert type(part) is Reasoning
         assert (part.text, part.blob) == ("thinking", "gAAA")
 
-    def test_items_nobody_knows_survive(self) -> None:
+    def test_unknown_items_are_kept(self) -> None:
         """An unknown item and an unknown content part are kept whole."""
         items = [{"type": "telepathy", "x": 1}, {"role": "user", "content": [{"type": "input_smell", "smell": "rain"}]}]
         history = parse(items, None)
@@ -257,7 +257,7 @@ class TestProblems:
         ("code", "body"),
         [pytest.param(code, body, id=f"{code} {name}") for code, cases in RESPONSES.items() for name, body in cases],
     )
-    def test_each_rule_is_named_and_mended(self, code: str, body: Body) -> None:
+    def test_each_rule_is_reported_and_repaired(self, code: str, body: Body) -> None:
         """A broken body reports its code; after repair only unrepairable problems remain."""
         before = deepcopy(body)
         assert code in [found.code for found in problems(items_of(body), body)]
@@ -280,7 +280,7 @@ class TestProblems:
         assert check(output(), conversation="conv_1") == []
         assert mend({"input": [output(), call("b")], "conversation": "c"})[1] == ["OR-1"]
 
-    def test_words_of_the_same_answer_may_stand_before_the_output(self) -> None:
+    def test_text_of_the_same_answer_may_precede_the_output(self) -> None:
         """OpenAI accepts them, so only the strict check reports them; text of a later answer is always a problem."""
         assert check(USER, call(), said(), output()) == []
         assert check(USER, call(), said(), output(), strict=True) == ["OR-1 input[3]"]
@@ -346,7 +346,7 @@ class TestRepair:
 
     @PATIENT
     @given(broken("openai-responses"), st.booleans())
-    def test_what_is_mended_stays_mended(self, case: tuple[str, Body], strict: bool) -> None:
+    def test_one_repair_is_enough(self, case: tuple[str, Body], strict: bool) -> None:
         """After one repair nothing is left to repair, a second one changes nothing, and the judge agrees."""
         _, body = case
         before = deepcopy(body)

@@ -48,7 +48,7 @@ class TestEveryKind:
         assert set(SAMPLES) == set(READERS)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_it_is_recognised_and_its_provider_takes_it(self, kind: str) -> None:
+    def test_it_is_recognised_and_valid_for_its_provider(self, kind: str) -> None:
         """All content is there exactly once."""
         name, content = SAMPLES[kind]
         transcript = loaded(content, name)
@@ -255,7 +255,7 @@ class TestOpencode:
         assert exported.usages[0][1]["prompt_tokens"] == 12
         assert exported.times[0] == (1, 1_767_225_600.0)
 
-    def test_another_database_is_refused(self, tmp_path: Path) -> None:
+    def test_another_database_is_rejected(self, tmp_path: Path) -> None:
         """With the way to name a store."""
         with sqlite3.connect(tmp_path / "a.db") as db:
             db.execute("CREATE TABLE x (y)")

@@ -128,7 +128,7 @@ class TestFiles:
         assert json.loads(files.encode(BODY)) == BODY
 
     @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": 1', "[1,]", '{"a": ' + "9" * 5_000 + "}"])
-    def test_what_is_not_json_is_still_refused(self, tmp_path: Path, text: str) -> None:
+    def test_invalid_json_is_still_rejected(self, tmp_path: Path, text: str) -> None:
         """Lenient decoding accepts lone surrogates and nothing else."""
         path = tmp_path / "bad.json"
         path.write_text(text)

@@ -58,7 +58,7 @@ class TestClaudeCode:
         assert transcript.ids == (None, "m1", None, "m2")
         assert count_rounds(transcript) == 3
 
-    def test_words_among_results_follow_them(self) -> None:
+    def test_text_among_results_follows_them(self) -> None:
         """Results come first, in any order of the records."""
         written = Writer().user("go").assistant("m1", use("c1"), use("c2"))
         written.user("early").user([result("c2")]).user([text("note"), result("c1")]).user("late")
@@ -89,7 +89,7 @@ class TestClaudeCode:
         assert messages(transcript)[1]["content"] == [use("c1")]
         assert messages(transcript)[2] == {"role": "user", "content": "stop"}
 
-    def test_a_summary_is_flagged_and_stands_alone(self) -> None:
+    def test_a_summary_is_flagged_and_not_merged(self) -> None:
         """The summary of a compaction joins neither the results before it nor the text after it."""
         written = Writer().user("go").assistant("m1", use("c1")).user([result("c1")])
         written.user("so far: all", isCompactSummary=True).user("go on").assistant("m2", text("yes"))
@@ -168,7 +168,7 @@ class TestClaudeCode:
         assert messages(read_written(Writer().user("go").assistant("m1", *odd)))[1]["content"] == odd
 
     @given(st.data())
-    def test_every_block_stands_in_the_body_once(self, data: st.DataObject) -> None:
+    def test_every_block_is_in_the_body_once(self, data: st.DataObject) -> None:
         """In any order of records no block is lost or repeated, and rounds follow the ids."""
         writer = _draw_session(data)
         transcript = read_written(writer)
@@ -241,7 +241,7 @@ class TestCodex:
         assert transcript.body["input"][1] == said("user", "so far: all")
         assert transcript.summaries == {1}
 
-    def test_the_words_of_another_agent_become_a_message(self) -> None:
+    def test_text_of_another_agent_becomes_a_message(self) -> None:
         """The API has no item for them; the text stays, the sealed part is counted."""
         content = [{"type": "input_text", "text": "found it"}, {"type": "encrypted_content", "encrypted_content": "x"}]
         transcript = read(lines(META, item(type="agent_message", author="/root", content=content)))

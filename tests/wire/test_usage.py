@@ -194,7 +194,7 @@ class TestIterations:
         usage = {"input_tokens": 43_000, "output_tokens": 1_400, "iterations": list(self.entries)}
         assert WIRES["anthropic"].billed_usage(usage) == Usage(input=223_000, cache_read=1_000, output=4_900)
 
-    def test_a_compaction_alone_says_nothing_of_the_context(self) -> None:
+    def test_a_compaction_entry_is_not_the_size_of_the_context(self) -> None:
         """An on-demand compaction shows 0 and 0."""
         usage = {"input_tokens": 0, "output_tokens": 0, "iterations": [self.entries[0]]}
         assert read(usage, "anthropic") == Usage()
