@@ -1,4 +1,4 @@
-"""``/inspect``: sessions as one small page. No script, nothing from elsewhere, everything escaped."""
+"""The ``/inspect`` page: recorded sessions as HTML, without scripts or external resources, with all values escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from kompakt.gateway.admin.sessions import Listed, Page, Shown
+    from kompakt.gateway.admin.openapi import SessionDetails, SessionPage, SessionSummary
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1c1c1c; }
@@ -37,8 +37,8 @@ _HEADERS = {
 }
 
 
-def listed(page: Page, *, keyless: bool = False) -> Response:
-    """Show a list of sessions, the newest first."""
+def session_list(page: SessionPage, *, keyless: bool = False) -> Response:
+    """Render a list of sessions, the newest first."""
     rows = [_row(one) for one in sorted(page.sessions, key=lambda one: one.touched, reverse=True)]
     parts = ["<h1>Sessions</h1>"]
     if rows:
@@ -52,19 +52,19 @@ def listed(page: Page, *, keyless: bool = False) -> Response:
             "compactions",
             "before",
             "after",
-            "written",
+            "last written",
         )
         parts.append(_table(head, rows, numbers=range(4, 9)))
     elif keyless:
-        parts.append("<p>Tenants have keys here: send one in the header x-kompakt-key to see its sessions.</p>")
+        parts.append("<p>This gateway requires keys: send one in the header x-kompakt-key to see its sessions.</p>")
     else:
-        parts.append("<p>Nothing has been recorded yet.</p>")
+        parts.append("<p>No sessions recorded yet.</p>")
     if page.next:
-        parts.append(f'<p><a href="?{escape(urlencode({"after": page.next}))}">more</a></p>')
+        parts.append(f'<p><a href="?{escape(urlencode({"after": page.next}))}">next page</a></p>')
     return _page("Sessions", parts)
 
 
-def _row(one: Listed) -> list[str]:
+def _row(one: SessionSummary) -> list[str]:
     where = escape(urlencode({"session": one.id, "tenant": one.tenant}))
     link = f'<a href="?{where}" title="{_shown(one.id)}">{_shown(one.title or one.id)}</a>'
     if one.purpose:
@@ -74,44 +74,43 @@ def _row(one: Listed) -> list[str]:
     return [link, *map(_shown, texts), *map(_number, numbers), _shown(one.touched)]
 
 
-def shown(account: Shown, query: str, found: str) -> Response:
-    """Show one session, and what was looked for in it."""
-    one = account.session
-    saved = sum(each.tokens_before - each.tokens_after for each in account.compactions if not each.undone)
+def session_details(details: SessionDetails, query: str, found: str) -> Response:
+    """Render one session and the result of a search in it."""
+    one = details.session
+    saved = sum(each.tokens_before - each.tokens_after for each in details.compactions if not each.undone)
     parts = [
         '<p><a href="/inspect">all sessions</a></p>',
         f"<h1>{_shown(one.title or one.id)}</h1>",
-        f"<p>{_shown(_origin(one))}, {one.messages:,} messages, {one.turns:,} turns, begun {_shown(one.created)}, "
-        f"{one.compactions:,} compactions that took {saved:,} tokens out of what the model sees.</p>",
-        _compactions(account),
+        f"<p>{_shown(_origin(one))}, {one.messages:,} messages, {one.turns:,} turns, started {_shown(one.created)}, "
+        f"{one.compactions:,} compactions that saved {saved:,} tokens.</p>",
+        _compactions(details),
         '<form method="get"><p>'
         f'<input type="hidden" name="session" value="{escape(one.id)}">'
         f'<input type="hidden" name="tenant" value="{escape(one.tenant)}">'
-        f'<input name="q" value="{escape(query)}" aria-label="words or a reference" size="40"> '
-        "<button>recall</button></p></form>",
+        f'<input name="q" value="{escape(query)}" aria-label="words or a reference to search for" size="40"> '
+        "<button>search</button></p></form>",
     ]
     if query:
         parts.append(f"<pre>{escape(found)}</pre>")
     return _page(one.id, parts)
 
 
-def _origin(one: Listed) -> str:
-    """Say where a session comes from."""
+def _origin(one: SessionSummary) -> str:
     return ", ".join(filter(None, (one.id, one.purpose, one.client, one.model, one.format)))
 
 
-def _compactions(account: Shown) -> str:
-    if not account.compactions:
-        return "<p>Never compacted: every request passed as it was.</p>"
+def _compactions(details: SessionDetails) -> str:
+    if not details.compactions:
+        return "<p>No compactions: every request was passed on unchanged.</p>"
     rows = [
         [
             *map(_shown, (one.id, one.at, one.reason, one.policy)),
             *map(_number, (one.tokens_before, one.tokens_after)),
             "undone" if one.undone else "",
         ]
-        for one in account.compactions
+        for one in details.compactions
     ]
-    return _table(("compaction", "at", "why", "policy", "before", "after", ""), rows, numbers=range(4, 6))
+    return _table(("compaction", "time", "reason", "policy", "before", "after", ""), rows, numbers=range(4, 6))
 
 
 def _table(head: tuple[str, ...], rows: list[list[str]], *, numbers: range) -> str:

@@ -1,180 +1,219 @@
-"""The description of the gateway's own interface, as OpenAPI; tests hold the interface to it."""
+"""The responses of the session API, and the OpenAPI document that is generated from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from kompakt.gateway.tenancy.tenants import KEY_HEADER
 from kompakt.version import __version__
 
+MAX_PAGE = 200
+MAX_TOKENS = 100_000
+MAX_QUERY = 2_000
+MAX_BUDGET = 100_000_000
+
 Json = dict[str, Any]
+Count = Annotated[int, Meta(ge=0)]
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class _Response(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class SessionSummary(_Response):
+    """A session in a list."""
+
+    id: str
+    title: str
+    """The start of the first request."""
+    model: str | None
+    client: str | None
+    purpose: str | None
+    """What the session is for, unless it is a conversation: ``title``, ``quota-check``, ``loop-check``, …"""
+    tenant: str
+    format: str
+    messages: Count
+    turns: Count
+    created: Time
+    touched: Time
+    compactions: Count
+    tokens_before: Count | None
+    """Tokens before the newest compaction."""
+    tokens_after: Count | None
+    """Tokens after the newest compaction."""
+
+
+class CompactionSummary(_Response):
+    """One compaction of a session."""
+
+    id: str
+    at: Time
+    reason: str
+    policy: str
+    tokens_before: Count
+    tokens_after: Count
+    undone: bool
+
+
+class SessionDetails(_Response):
+    """A session and its compactions."""
+
+    session: SessionSummary
+    compactions: list[CompactionSummary]
+
+
+class SessionPage(_Response):
+    """A page of the list of sessions."""
+
+    sessions: list[SessionSummary]
+    next: str | None
+    """The value of ``after`` for the next page."""
+
+
+class RecallResult(_Response):
+    """Messages found by recall."""
+
+    found: bool
+    text: str
+    references: Sequence[str]
+    tokens: Count
+
+
+class Preview(_Response):
+    """The result that a compaction would have."""
+
+    due: bool
+    """Whether the gateway would compact now, with this budget."""
+    budget: Count
+    """Tokens above which a compaction is due."""
+    target: Count
+    policy: str
+    tokens_before: Count
+    tokens_after: Count
+    messages_before: Count
+    messages_after: Count
+    strategies: Sequence[str]
+    text: str
+    """The text that would replace the hidden messages."""
+
+
+class UndoneCompaction(_Response):
+    """A compaction that was undone."""
+
+    undone: str
+    tokens: Count
+
+
+class ErrorDetails(_Response):
+    message: str
+    type: str
+    param: None
+    code: str
+
+
+class ErrorResponse(_Response):
+    """An error of the gateway."""
+
+    error: ErrorDetails
+
+
+_SCHEMAS: Json = msgspec.json.schema_components(
+    [SessionPage, SessionDetails, RecallResult, Preview, UndoneCompaction, ErrorResponse],
+    ref_template="#/components/schemas/{name}",
+)[1]
 
 
 def document(policies: Sequence[str]) -> Json:
-    """Return the description; ``policies`` are those that a request may select."""
+    """Return the OpenAPI document; ``policies`` are those that a request may select."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "kompakt gateway",
             "version": __version__,
-            "description": "Sessions that the gateway recorded. Providers' own endpoints are passed on beside it.",
+            "description": "Sessions that the gateway recorded. All other paths are passed on to the providers.",
         },
         "security": [{"key": []}, {}],
         "paths": _paths(list(policies)),
         "components": {
-            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "x-kompakt-key"}},
+            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": KEY_HEADER}},
             "schemas": _SCHEMAS,
         },
     }
 
 
 def _paths(policies: list[str]) -> Json:
-    one = [_path("id", "A session, as the list names it."), _TENANT]
-    words = {"type": "string", "minLength": 1, "maxLength": 2000, "pattern": r"\S"}
+    tenant = _query("tenant", {"type": "string"}, "The tenant, for keys that see several.")
+    id = {"type": "string", "minLength": 1}
+    one = [{"name": "id", "in": "path", "required": True, "description": "The id of a session.", "schema": id}, tenant]
+    page = [
+        _query("limit", _number(MAX_PAGE), "The largest number of sessions."),
+        _query("after", {"type": "string"}, "The value of `next` of the previous page."),
+        tenant,
+    ]
+    words = {"type": "string", "minLength": 1, "maxLength": MAX_QUERY, "pattern": r"\S"}
     recall = [
         *one,
-        _query("q", words, "Words or a reference.", True),
-        _query("tokens", {"type": "integer", "minimum": 1, "maximum": 100_000}, "How long the answer may be."),
+        _query("q", words, "Words or a reference.", required=True),
+        _query("tokens", _number(MAX_TOKENS), "The largest size of the result."),
     ]
-    budget = {"type": "integer", "minimum": 1, "maximum": 100_000_000}
-    look = [
+    preview = [
         *one,
-        _query("budget", budget, "Tokens above which a compaction is due; what the model holds when not given."),
+        _query("budget", _number(MAX_BUDGET), "Tokens above which a compaction is due; default: the model's window."),
         _query("policy", {"type": "string", "enum": policies}, "One of the policies that requests may select."),
     ]
-    page = [
-        _query("limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most."),
-        _query("after", {"type": "string"}, "Where to go on: `next` of the page before."),
-        _TENANT,
-    ]
-    itself = {"200": {"description": "This.", "content": {"application/json": {"schema": {"type": "object"}}}}}
+    itself = {"description": "This document.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    sessions = "/kompakt/sessions"
     return {
-        "/kompakt/sessions": {"get": _operation("List sessions.", page, _answer("Some sessions.", "Page"))},
-        "/kompakt/sessions/{id}": {
-            "get": _operation("Show a session.", one, _answer("The session.", "Session")),
-            "delete": _operation("Remove a session for good.", one, {"204": {"description": "It is gone."}}),
+        sessions: {"get": _operation("List sessions.", page, SessionPage)},
+        f"{sessions}/{{id}}": {
+            "get": _operation("Show a session.", one, SessionDetails),
+            "delete": _operation("Delete a session.", one, None),
         },
-        "/kompakt/sessions/{id}/recall": {
-            "get": _operation("Find what was said.", recall, _answer("What was found.", "Recalled"))
+        f"{sessions}/{{id}}/recall": {"get": _operation("Search a session.", recall, RecallResult)},
+        f"{sessions}/{{id}}/preview": {
+            "get": _operation("Preview a compaction.", preview, Preview, conflict="The result exceeds the budget.")
         },
-        "/kompakt/sessions/{id}/preview": {
-            "get": _operation("Preview a compaction.", look, _answer("What it would do.", "Preview"), unfit=True)
-        },
-        "/kompakt/sessions/{id}/undo": {
-            "post": _operation("Undo the newest compaction.", one, _answer("It is undone.", "Undone"), nothing=True)
+        f"{sessions}/{{id}}/undo": {
+            "post": _operation(
+                "Undo the newest compaction.", one, UndoneCompaction, conflict="There is no compaction to undo."
+            )
         },
         "/kompakt/openapi.json": {
-            "get": {"summary": "Describe the interface.", "operationId": "describe", "responses": itself}
+            "get": {"summary": "Describe the API.", "operationId": "describe", "responses": {"200": itself}}
         },
     }
 
 
 def _operation(
-    summary: str, parameters: list[Json], answers: Json, *, unfit: bool = False, nothing: bool = False
+    summary: str, parameters: list[Json], result: type[_Response] | None, *, conflict: str | None = None
 ) -> Json:
-    refusals = {
-        "400": "A parameter cannot be meant.",
-        "401": "The key is not known.",
-        "403": "No key, and not the gateway's own machine.",
+    errors = {
+        "400": "A parameter is invalid.",
+        "401": "The key is invalid.",
+        "403": "There is no key, and the client is on another machine.",
         "404": "There is no such session.",
-        "503": "The store does not answer.",
+        "503": "The store is unavailable.",
     }
-    refusals |= {"409": "There is no compaction to undo."} if nothing else {}
-    refusals |= {"409": "What must stay is larger than the budget."} if unfit else {}
-    wrong = {status: _answer(said, "Error")["200"] for status, said in refusals.items()}
-    name = "".join(part.capitalize() if at else part.lower() for at, part in enumerate(summary.rstrip(".").split()))
-    return {"summary": summary, "operationId": name, "parameters": parameters, "responses": {**answers, **wrong}}
+    errors |= {"409": conflict} if conflict else {}
+    done = {"204": {"description": "Deleted."}} if result is None else {"200": _response(str(result.__doc__), result)}
+    failed = {status: _response(description, ErrorResponse) for status, description in errors.items()}
+    id = "".join(part.capitalize() if at else part.lower() for at, part in enumerate(summary.rstrip(".").split()))
+    return {"summary": summary, "operationId": id, "parameters": parameters, "responses": {**done, **failed}}
 
 
-def _answer(description: str, schema: str) -> Json:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"200": {"description": description, "content": content}}
+def _response(description: str, schema: type[_Response]) -> Json:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}}
+    return {"description": description, "content": content}
 
 
-def _query(name: str, schema: Json, description: str, required: bool = False) -> Json:
+def _query(name: str, schema: Json, description: str, *, required: bool = False) -> Json:
     return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
 
 
-def _path(name: str, description: str) -> Json:
-    schema = {"type": "string", "minLength": 1}
-    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
-
-
-_TENANT = _query("tenant", {"type": "string"}, "Of which tenant, for whoever sees several.")
-_COUNT: Json = {"type": "integer", "minimum": 0}
-_TOKENS: Json = {"type": ["integer", "null"], "minimum": 0}
-_TEXT: Json = {"type": "string"}
-_MAYBE: Json = {"type": ["string", "null"]}
-_TIME: Json = {"type": "string", "format": "date-time"}
-
-
-def _object(properties: Json) -> Json:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _list(schema: str) -> Json:
-    return {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
-
-
-_SCHEMAS: Json = {
-    "Listed": _object(
-        {
-            "id": _TEXT,
-            "title": _TEXT,
-            "model": _MAYBE,
-            "client": _MAYBE,
-            "purpose": _MAYBE,
-            "tenant": _TEXT,
-            "format": _TEXT,
-            "messages": _COUNT,
-            "turns": _COUNT,
-            "created": _TIME,
-            "touched": _TIME,
-            "compactions": _COUNT,
-            "tokens_before": _TOKENS,
-            "tokens_after": _TOKENS,
-        }
-    ),
-    "Compaction": _object(
-        {
-            "id": _TEXT,
-            "at": _TIME,
-            "reason": _TEXT,
-            "policy": _TEXT,
-            "tokens_before": _COUNT,
-            "tokens_after": _COUNT,
-            "undone": {"type": "boolean"},
-        }
-    ),
-    "Session": _object({"session": {"$ref": "#/components/schemas/Listed"}, "compactions": _list("Compaction")}),
-    "Page": _object({"sessions": _list("Listed"), "next": {"type": ["string", "null"]}}),
-    "Recalled": _object(
-        {
-            "found": {"type": "boolean"},
-            "text": _TEXT,
-            "references": {"type": "array", "items": _TEXT},
-            "tokens": _COUNT,
-        }
-    ),
-    "Preview": _object(
-        {
-            "due": {"type": "boolean"},
-            "budget": _COUNT,
-            "target": _COUNT,
-            "policy": _TEXT,
-            "tokens_before": _COUNT,
-            "tokens_after": _COUNT,
-            "messages_before": _COUNT,
-            "messages_after": _COUNT,
-            "strategies": {"type": "array", "items": _TEXT},
-            "text": _TEXT,
-        }
-    ),
-    "Undone": _object({"undone": _TEXT, "tokens": _COUNT}),
-    "Error": _object({"error": _object({"message": _TEXT, "type": _TEXT, "param": {"type": "null"}, "code": _TEXT})}),
-}
+def _number(most: int) -> Json:
+    return {"type": "integer", "minimum": 1, "maximum": most}
