@@ -1,4 +1,4 @@
-"""Clients that rewrite their own histories at random: what is sent is valid, fits, is the same again, and is theirs."""
+"""Clients that rewrite their histories at random: upstream requests are valid, fit, repeat and hold only their texts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _numbers = count(1)
 
 
 def fresh() -> str:
-    """Return a word that was never said before."""
+    """Return a new word."""
     return f"tag{next(_numbers):06d}x"
 
 
 class Writer:
-    """A client that may change anything in its history at any time, with every text of it known by a tag."""
+    """A client that may change anything in its history; a tag identifies each of its texts."""
 
     def __init__(self, format: str, rounds: int) -> None:
         self.format = format
@@ -50,7 +50,7 @@ class Writer:
             self.items += one_round(self.format, self.at, FILLER * size + fresh())
 
     def fork(self, at: int) -> None:
-        """Go back to where no call is open, and on from there otherwise."""
+        """Go back to a point without open calls and continue differently."""
         self.items = self.items[: 1 + 2 * (at % max(1, len(self.items) // 2))]
         self.grow(1, 5)
 
@@ -64,13 +64,13 @@ class Writer:
             self.items[place] = one_round(self.format, int(number.group(1)), FILLER * 3 + fresh())[1]
 
     def regenerate(self) -> None:
-        """Throw the last answer and its result away and take another."""
+        """Replace the last answer and its result."""
         if len(self.items) > 2:
             self.items = self.items[:-2]
             self.grow(1, 8)
 
     def body(self) -> dict[str, Any]:
-        """Return the request as it is written now."""
+        """Return the current request."""
         items = self.items
         if self.format == "anthropic":
             items = [plain(item) if self.strings else item for item in items]
@@ -105,7 +105,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def check(format: str, writer: Writer, answer: httpx.Response, sent: bytes) -> None:
-    """Assert what must hold of any request upstream."""
+    """Check the invariants of an upstream request."""
     assert answer.status_code == 200, answer.text
     body, text = json.loads(sent), sent.decode()
     asked = {**body, "model": "gemini-3-pro"} if format == "gemini" else body

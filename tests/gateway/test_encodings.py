@@ -1,4 +1,4 @@
-"""Compressed request bodies: read within the limit on bodies, and refused in the provider's own shape otherwise."""
+"""Compressed request bodies: decoded within the body limit, else rejected in the provider's format."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def body_of(format: str, rounds: int, tag: str) -> bytes:
 
 class TestRead:
     @pytest.mark.parametrize("packer", PACKERS)
-    def test_a_compressed_body_is_read_and_goes_on_uncompressed(self, stage: Stage, packer: str) -> None:
+    def test_a_compressed_body_is_forwarded_uncompressed(self, stage: Stage, packer: str) -> None:
         encoding, pack = PACKERS[packer]
         body = body_of("openai-chat", 3, packer)
         answer = stage.post("openai-chat", pack(body), encoding)
@@ -70,12 +70,12 @@ class TestRead:
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("packer", ["gzip", "zstd"])
-    def test_a_long_history_in_it_is_compacted(self, stage: Stage, format: str, packer: str) -> None:
+    def test_a_compressed_long_history_is_compacted(self, stage: Stage, format: str, packer: str) -> None:
         encoding, pack = PACKERS[packer]
         answer = stage.post(format, pack(body_of(format, 60, packer)), encoding)
         assert (answer.status_code, answer.headers["x-kompakt-outcome"]) == (200, "compacted")
 
-    def test_a_request_left_alone_stays_compressed(self, stage: Stage) -> None:
+    def test_an_untouched_request_stays_compressed(self, stage: Stage) -> None:
         packed = gzip.compress(json.dumps({"model": "m", "input": "Only a text."}).encode())
         answer = stage.post("openai-responses", packed, "gzip")
         assert answer.headers["x-kompakt-untouched"] == "no-messages"
@@ -92,7 +92,7 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 
 def _message(format: str, answer: httpx.Response) -> str:
-    """Return what an error says; its shape is the provider's."""
+    """Return the message of an error in the provider's format."""
     body: dict[str, Any] = answer.json()
     if format == "anthropic":
         assert body["type"] == "error" and body["error"]["type"]
@@ -106,7 +106,7 @@ def _message(format: str, answer: httpx.Response) -> str:
 class TestRefused:
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("bomb", BOMBS)
-    def test_more_than_the_limit_after_decompression(self, stage: Stage, format: str, bomb: str) -> None:
+    def test_a_body_over_the_limit_after_decompression(self, stage: Stage, format: str, bomb: str) -> None:
         encoding, make = BOMBS[bomb]
         asked = len(stage.upstream.raw)
         answer = stage.post(format, make(), encoding)
@@ -115,7 +115,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("encoding", ["br", "compress", "gzip, br", "gzip, gzip, gzip, gzip"])
-    def test_an_encoding_that_is_not_known(self, stage: Stage, format: str, encoding: str) -> None:
+    def test_an_unsupported_encoding(self, stage: Stage, format: str, encoding: str) -> None:
         answer = stage.post(format, b"{}", encoding)
         assert answer.status_code == 415 and "gzip" in _message(format, answer)
         assert answer.headers["accept-encoding"] == "deflate, gzip, zstd"
@@ -132,13 +132,15 @@ class TestRefused:
             ("zstd", zstandard.ZstdCompressor().compress(b'{"messages": [' * 50)[:-4]),
         ],
     )
-    def test_a_body_that_is_not_what_it_says(self, stage: Stage, format: str, encoding: str, content: bytes) -> None:
+    def test_a_body_that_does_not_match_its_encoding(
+        self, stage: Stage, format: str, encoding: str, content: bytes
+    ) -> None:
         answer = stage.post(format, content, encoding)
         assert answer.status_code == 400 and _message(format, answer)
 
 
-def test_without_zstandard_the_encoding_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install."""
+def test_without_zstandard_the_encoding_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the package to install."""
 
     def missing(name: str) -> None:
         raise ImportError(name)
@@ -149,7 +151,7 @@ def test_without_zstandard_the_encoding_is_not_known(monkeypatch: pytest.MonkeyP
 
 
 def test_the_limit_is_exact() -> None:
-    """What is as long as the limit is read."""
+    """A body of exactly the limit is read."""
     for name, (encoding, pack) in PACKERS.items():
         applied = encodings.listed(encoding)
         assert encodings.decode(pack(b"x" * 500), applied, 500) == b"x" * 500, name

@@ -1,4 +1,4 @@
-"""What sessions are recognised by: title, model, client, and what requests are for that are no conversation."""
+"""Session labels: title, model, client and purpose."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class TestTitles:
         ],
     )
     def test_the_first_words_of_the_task(self, texts: list[str], title: str) -> None:
-        """Reminders of the agent come before it."""
+        """The agent's reminders before it are skipped."""
         blocks = [{"type": "text", "text": text} for text in texts]
         body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": blocks}]}
         assert title_of(chain_of(body, "anthropic")) == title
 
-    def test_messages_of_the_agent_itself_are_skipped(self) -> None:
+    def test_context_messages_of_the_agent_are_skipped(self) -> None:
         """Codex sends two before the task."""
         texts = [
             "# AGENTS.md instructions for /work\n\n<INSTRUCTIONS>x</INSTRUCTIONS>",
@@ -78,7 +78,7 @@ class TestTitles:
     ],
 )
 def test_clients(agent: str, client: str | None) -> None:
-    """By the beginning of the user agent."""
+    """Clients are recognised by the start of the user-agent header."""
     assert client_of(agent) == client
 
 
@@ -111,12 +111,14 @@ class TestPurposes:
             ("anthropic", chat(("user", f"Improve this prompt: {TITLER}"), max_tokens=500, tools=TOOLS), None),
         ],
     )
-    def test_requests_that_are_no_conversation(self, format: str, body: dict[str, Any], purpose: str | None) -> None:
-        """An agent at work has tools; whatever is said to it, it is at work."""
+    def test_requests_that_are_not_part_of_a_conversation(
+        self, format: str, body: dict[str, Any], purpose: str | None
+    ) -> None:
+        """A request with tools is always part of a conversation."""
         asked = read(json.dumps(body).encode(), format)
         assert asked is not None and purpose_of(asked, {}) == purpose
 
-    def test_claude_code_says_it_itself(self) -> None:
+    def test_claude_code_states_the_purpose_in_a_header(self) -> None:
         asked = read(json.dumps(chat(("user", "x"), tools=TOOLS)).encode(), "anthropic")
         assert asked is not None
         assert purpose_of(asked, {"x-claude-code-request-class": "compaction"}) == "compaction"
@@ -135,7 +137,7 @@ def post(gate: Gate, body: dict[str, Any], format: str = "anthropic") -> httpx.R
 
 
 class TestLists:
-    def test_sessions_are_listed_with_what_they_are(self, gate: Gate) -> None:
+    def test_sessions_are_listed_with_their_labels(self, gate: Gate) -> None:
         answers = [
             post(gate, request("anthropic", history("anthropic", 3))),
             post(gate, request("anthropic", history("anthropic", 4))),

@@ -1,4 +1,4 @@
-"""Requests with very many messages: others are served meanwhile, work follows what is new, and there is a limit."""
+"""Requests with very many messages: they do not block others, cost only what is new, and are limited."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = root_of("somebody", "openai-chat", "1")
 
 
 def tiny(format: str, count: int, tag: str = "m") -> list[Any]:
-    """Make so many messages of a few bytes, the last of them the user's."""
+    """Return ``count`` messages of a few bytes, the last of them from the user."""
     users = [(count - at) % 2 == 1 for at in range(count)]
     if format == "gemini":
         roles = ["user" if user else "model" for user in users]
@@ -57,7 +57,7 @@ def gate() -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_more_messages_than_allowed_are_refused_in_the_shape_of_the_protocol(gate: Served, format: str) -> None:
+def test_too_many_messages_are_rejected_in_the_provider_format(gate: Served, format: str) -> None:
     answer = gate.post(PATHS[format], content=body_of(format, tiny(format, 5_001)), headers=HEADERS[format])
     assert answer.status_code == 413 and answer.headers["x-kompakt-refusal"] == "too_many_messages"
     error = answer.json()["error"]
@@ -70,7 +70,7 @@ def test_more_messages_than_allowed_are_refused_in_the_shape_of_the_protocol(gat
         assert error["code"] == "too_many_messages"
 
 
-def test_as_many_as_allowed_pass_also_when_most_of_them_are_known(gate: Served) -> None:
+def test_the_limit_also_holds_for_continued_requests(gate: Served) -> None:
     items = tiny("openai-chat", 4_998)
     for more, status in ((0, 200), (2, 200), (4, 413)):
         said = [{"role": ("assistant", "user")[at % 2], "content": "more"} for at in range(more)]
@@ -78,7 +78,7 @@ def test_as_many_as_allowed_pass_also_when_most_of_them_are_known(gate: Served) 
         assert gate.post(PATHS["openai-chat"], content=body, headers=HEADERS["openai-chat"]).status_code == status
 
 
-def test_they_are_counted_before_anything_else_is_done_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[object]()
     monkeypatch.setattr(hash_chain.DigestCache, "of", lambda *given: looked.append(given))
     with pytest.raises(TooManyMessages) as caught:
@@ -90,7 +90,7 @@ def test_they_are_counted_before_anything_else_is_done_with_them(monkeypatch: py
 
 
 class Held:
-    """Holds work that is handed to a thread until it is let go; work on the event loop is held as well, and fails."""
+    """Blocks work in a worker thread until it is released; work on the event loop fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def ask_aside(gate: Served, body: bytes) -> tuple[threading.Thread, list[httpx.R
 
 
 def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work on it stands still, and nobody else notices: neither the gateway's own endpoints nor other requests."""
+    """While its work is blocked, the gateway's own endpoints and other requests respond."""
     held = Held(monkeypatch, hash_chain, "read")
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000)))
     assert held.begun.wait(20)
@@ -139,7 +139,7 @@ def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatc
     assert got[0].status_code == 200
 
 
-def test_others_are_served_while_it_is_recorded(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_served_while_a_long_request_is_recorded(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     from kompakt.session.row_codec import RowCodec
 
     held = Held(monkeypatch, RowCodec, "row")
@@ -151,7 +151,7 @@ def test_others_are_served_while_it_is_recorded(gate: Served, monkeypatch: pytes
     held.go.set()
 
 
-def test_small_work_is_done_at_once_and_large_work_in_a_thread() -> None:
+def test_small_work_runs_on_the_loop_and_large_work_in_a_thread() -> None:
     async def where(size: int) -> str:
         return await off_loop(lambda: threading.current_thread().name, size=size)
 
@@ -164,7 +164,7 @@ def test_small_work_is_done_at_once_and_large_work_in_a_thread() -> None:
 
 
 class Counted(MemoryRecords):
-    """Counts the names that are asked for, and the rows of every batch."""
+    """Counts the notes that are read and the rows of each batch."""
 
     names = 0
     largest = 0
@@ -192,8 +192,8 @@ def send(gate: Served, items: list[Any]) -> None:
     assert gate.post(PATHS["openai-chat"], content=body, headers=HEADERS["openai-chat"]).status_code == 200
 
 
-def test_the_store_is_asked_for_what_is_new(gate: Served, counted: type[Counted]) -> None:
-    """A long history that nobody knows costs a bounded number of questions, one that is known a few."""
+def test_store_reads_are_bounded(gate: Served, counted: type[Counted]) -> None:
+    """An unknown long history costs a bounded number of reads, a known one few."""
     items = tiny("openai-chat", 4_001)
     send(gate, items)
     assert counted.names <= NEAR + MAX_ENDS + 20
@@ -205,7 +205,7 @@ def test_the_store_is_asked_for_what_is_new(gate: Served, counted: type[Counted]
         assert counted.names <= 20
 
 
-def test_what_is_recorded_is_written_in_batches(gate: Served, counted: type[Counted]) -> None:
+def test_originals_are_written_in_batches(gate: Served, counted: type[Counted]) -> None:
     send(gate, tiny("openai-chat", 1_001))
     gate.run(gate.gateway.storage.flush())
     assert counted.largest == BATCH
@@ -216,8 +216,8 @@ def test_what_is_recorded_is_written_in_batches(gate: Served, counted: type[Coun
     assert gate.run(recorded()) == [1_001]
 
 
-def test_another_replica_asks_for_the_newest_first(tmp_path: Path) -> None:
-    """It finds where a long conversation is recorded, and its pivot, with few questions."""
+def test_another_replica_searches_the_newest_prefixes_first(tmp_path: Path) -> None:
+    """It finds the session and the pivot of a long conversation with few reads."""
     store = f"sqlite:///{tmp_path / 'k.db'}"
     made = settings(store=store, context_window=8_000)
     items = tiny("openai-chat", 1_201, "some words of a longer message ")
@@ -254,26 +254,26 @@ def chain_of(count: int, answered: Callable[[int], bool]) -> HashChain:
 
 
 class TestEnds:
-    def test_each_end_of_an_earlier_request_is_among_them(self) -> None:
+    def test_each_end_of_an_earlier_request_is_listed(self) -> None:
         chain = chain_of(1_000, lambda at: at % 5 in (1, 2))
         ends = [at for page in chain.ends(0) for at in page]
         assert ends[:NEAR] == list(range(1_000, 1_000 - NEAR, -1))
         assert ends == sorted(set(ends), reverse=True)
         assert set(chain.tips()) <= {*ends, 0}
 
-    def test_they_end_above_what_is_known(self) -> None:
+    def test_known_prefixes_are_not_listed(self) -> None:
         chain = chain_of(1_000, lambda at: at % 2 == 1)
         assert [at for page in chain.ends(990) for at in page] == list(range(1_000, 990, -1))
         assert [at for page in chain.ends(1_000) for at in page] == []
         assert min(at for page in chain.ends(501) for at in page) > 501
 
-    def test_there_are_never_too_many(self) -> None:
+    def test_the_number_of_ends_is_bounded(self) -> None:
         chain = chain_of(12_000, lambda at: at % 2 == 1)
         assert sum(map(len, chain.ends(0))) == NEAR + MAX_ENDS
 
 
 def test_a_pivot_is_found_however_the_client_continues(tmp_path: Path) -> None:
-    """Also where it added to a request that was compacted and not answered."""
+    """Also when it extends a compacted request that was not answered."""
     made = settings(store=f"sqlite:///{tmp_path / 'k.db'}", context_window=8_000)
     items = tiny("openai-chat", 801, "some words of a longer message ")
     sent: list[Any] = []
@@ -289,7 +289,7 @@ def test_a_pivot_is_found_however_the_client_continues(tmp_path: Path) -> None:
     assert sent[1] == [*sent[0], items[-2]] and sent[2] == [*sent[1], items[-1]]
 
 
-def test_what_waits_and_what_is_remembered_counts_its_messages() -> None:
-    """Tiny messages take more memory than their bytes."""
+def test_the_size_of_a_chain_counts_its_messages() -> None:
+    """Tiny messages need more memory than their bytes."""
     chain = chain_of(2_000, lambda at: False)
     assert chain.size > 5 * len(chain.request.body)

@@ -1,4 +1,4 @@
-"""A session that disappears from the store while its conversation continues: it is recorded again, whole.
+"""A session that is deleted while its conversation continues is recorded again from the start.
 
 Deleted through the gateway or beside it, purged by another process, or gone with everything else in the store: every
 answer is 200, what is sent fits, and what is hidden can be recalled.
@@ -33,7 +33,7 @@ ROUNDS = (10, 30, 32, 34, 60, 62, 90, 92)
 
 
 def on_store(store: str, work: Callable[[kompakt.Store], Awaitable[Any]], tenant: str = "") -> Any:
-    """Do something with a store as another process does."""
+    """Run an action on a store, as another process would."""
 
     async def run() -> Any:
         opened = await kompakt.open_store(store, tenant=tenant)
@@ -73,7 +73,7 @@ def ask(gate: Gate, format: str, rounds: int, tag: str = "lost", **headers: str)
 
 
 def assert_sent_well(upstream: Upstream, format: str) -> None:
-    """Assert that the last request upstream is valid, fits, and names the task."""
+    """Check that the last upstream request is valid, fits and has the task."""
     body = upstream.raw[-1].json
     assert judge(format, {**body, "model": "gemini-3-pro"} if format == "gemini" else body) == []
     assert count_head(None, body["tools"]) + sum(count_item(item) for item in body[LISTS[format]]) + 500 <= WINDOW
@@ -97,7 +97,7 @@ def reaches(gate: Gate, session: str, word: str, tenant: str = "") -> bool:
 
 
 def converse(gate: Gate, upstream: Upstream, format: str, vanish: Vanish, *, every: int = 3) -> None:
-    """Hold a conversation whose session vanishes again and again; assert that nobody notices."""
+    """Hold a conversation whose session is deleted repeatedly, and check each upstream request."""
     session, items = "", 0
     for at, rounds in enumerate(ROUNDS):
         if at and at % every == 0:
@@ -116,29 +116,29 @@ def converse(gate: Gate, upstream: Upstream, format: str, vanish: Vanish, *, eve
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("vanish", [by_another_process, with_all_sessions])
-def test_a_deleted_conversation_begins_anew(format: str, vanish: Vanish, tmp_path: Path) -> None:
+def test_a_deleted_session_is_recorded_again(format: str, vanish: Vanish, tmp_path: Path) -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         converse(gate, upstream, format, vanish)
 
 
 @pytest.mark.parametrize("vanish", [by_the_gateway, with_the_notes_only])
-def test_so_it_does_when_only_a_part_is_removed(vanish: Vanish, tmp_path: Path) -> None:
+def test_a_partly_deleted_session_is_recorded_again(vanish: Vanish, tmp_path: Path) -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         converse(gate, upstream, "openai-chat", vanish)
 
 
-def test_it_may_vanish_before_every_request(tmp_path: Path) -> None:
+def test_a_session_may_be_deleted_before_every_request(tmp_path: Path) -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         converse(gate, upstream, "anthropic", by_another_process, every=1)
 
 
-def test_it_does_so_in_postgres() -> None:
+def test_a_deleted_session_is_recorded_again_in_postgres() -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=database()) as gate:
         converse(gate, upstream, "openai-chat", with_all_sessions)
 
 
 @pytest.mark.parametrize("vanish", [by_another_process, with_everything])
-def test_it_does_so_in_redis(vanish: Vanish) -> None:
+def test_a_deleted_session_is_recorded_again_in_redis(vanish: Vanish) -> None:
     with (
         redis.Server() as server,
         Upstream(answering) as upstream,
@@ -151,7 +151,7 @@ def test_it_does_so_in_redis(vanish: Vanish) -> None:
             assert ask(other, "openai-chat", ROUNDS[-1]).headers["x-kompakt-session"] == session
 
 
-def test_tenants_are_listed_again_after_everything_was_lost() -> None:
+def test_tenants_are_registered_again_after_the_store_was_emptied() -> None:
     key, tenant = next(iter(KEYS.items()))
     with (
         redis.Server() as server,
@@ -172,8 +172,8 @@ def test_tenants_are_listed_again_after_everything_was_lost() -> None:
         assert on_store(server.url, tenants) == [tenant]
 
 
-def test_the_model_can_still_recall_what_was_said(tmp_path: Path) -> None:
-    """With recall: the tool stays offered, and finds what was recorded again."""
+def test_recall_finds_messages_that_were_recorded_again(tmp_path: Path) -> None:
+    """The recall tool stays available and searches the new session."""
     call = {
         "id": "call_r",
         "type": "function",
@@ -204,7 +204,7 @@ def test_the_model_can_still_recall_what_was_said(tmp_path: Path) -> None:
         assert result["tool_call_id"] == "call_r" and "marker00003lost" in result["content"].partition("\n")[2]
 
 
-def test_labels_are_put_back(tmp_path: Path) -> None:
+def test_labels_are_written_again(tmp_path: Path) -> None:
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         session = ask(gate, "openai-chat", 3).headers["x-kompakt-session"]
 
@@ -222,8 +222,8 @@ def test_labels_are_put_back(tmp_path: Path) -> None:
 
 
 class TestLocks:
-    def test_one_task_at_a_time_is_in_the_section_of_a_key(self) -> None:
-        """However many wait, leave, and come again."""
+    def test_one_task_at_a_time_holds_the_lock_of_a_key(self) -> None:
+        """Also when many tasks wait, leave and return."""
 
         async def run() -> list[int]:
             locks, inside, seen = KeyedLocks(), [0], list[int]()
@@ -242,8 +242,8 @@ class TestLocks:
 
         assert max(asyncio.run(run())) == 1
 
-    def test_a_lock_stays_while_somebody_waits_for_it(self) -> None:
-        """Also when the first who waits gives up: whoever comes then waits for the same lock."""
+    def test_a_lock_stays_while_a_task_waits_for_it(self) -> None:
+        """Also when the first waiting task is cancelled: the next one waits for the same lock."""
 
         async def run() -> None:
             locks, order = KeyedLocks(), list[str]()
@@ -268,7 +268,7 @@ class TestLocks:
         asyncio.run(run())
 
     def test_tenants_with_sessions_of_one_name_do_not_wait_for_each_other(self, tmp_path: Path) -> None:
-        """And what is written for one says nothing about the other."""
+        """Writes for one tenant do not affect the other."""
         keys = list(KEYS)
         named = {"x-kompakt-session": "shared"}
         with (

@@ -1,4 +1,4 @@
-"""A limit on bytes of media: older media leaves with a compaction, newer is refused in the provider's shape."""
+"""The media limit: a compaction hides older media; newer media over the limit is rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 50_000
 
 
 def picture(format: str) -> Any:
-    """Make a message of the user with a picture."""
+    """Return a user message with an image."""
     url = f"data:image/png;base64,{DATA}"
     if format == "openai-chat":
         return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
@@ -33,7 +33,7 @@ def picture(format: str) -> Any:
 
 
 def said(format: str, text: str) -> Any:
-    """Make an answer of the model."""
+    """Return a model answer."""
     if format == "gemini":
         return {"role": "model", "parts": [{"text": text}]}
     return {"role": "assistant", "content": text}
@@ -41,12 +41,12 @@ def said(format: str, text: str) -> Any:
 
 @pytest.mark.parametrize("format", FORMATS)
 class TestLimit:
-    def test_bytes_are_counted_as_they_are(self, format: str) -> None:
-        """After base64, whatever the provider calls it."""
+    def test_decoded_bytes_are_counted(self, format: str) -> None:
+        """After base64 decoding, in every format."""
         body = request(format, [*history(format, 1), picture(format), said(format, "Seen."), picture(format)])
         assert abs(media_bytes(_bytes(body), format) - 2 * SIZE) <= 6
 
-    def test_within_it_passes(self, format: str, tmp_path: Path) -> None:
+    def test_media_within_the_limit_passes(self, format: str, tmp_path: Path) -> None:
         with (
             Upstream(answering) as upstream,
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", max_media=LIMIT) as gate,
@@ -55,8 +55,8 @@ class TestLimit:
             answer = httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=20)
             assert answer.status_code == 200 and upstream.raw[-1].body == body
 
-    def test_too_much_in_the_newest_message_is_refused(self, format: str, tmp_path: Path) -> None:
-        """With the number and the setting, in the provider's shape."""
+    def test_too_much_media_in_the_newest_message_is_rejected(self, format: str, tmp_path: Path) -> None:
+        """The error has the number and the setting, in the provider's format."""
         with (
             Upstream(answering) as upstream,
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", max_media=SIZE // 2) as gate,
@@ -66,8 +66,8 @@ class TestLimit:
             assert (answer.status_code, answer.headers["x-kompakt-refusal"]) == (413, "media_too_large")
             assert "--max-media allows 15,004" in answer.json()["error"]["message"] and upstream.raw == []
 
-    def test_older_pictures_leave_first(self, format: str, tmp_path: Path) -> None:
-        """An agent that sends one screenshot after the other goes on."""
+    def test_older_images_are_hidden_first(self, format: str, tmp_path: Path) -> None:
+        """An agent that sends many screenshots can continue."""
         items = history(format, 1)
         for at in range(4):
             items += [picture(format), said(format, f"Seen {at}.")]

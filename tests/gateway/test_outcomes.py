@@ -1,4 +1,4 @@
-"""Every answer says what was done with the request, or why it was left alone: header, log field, metric."""
+"""Every response states the outcome of the request, in headers, log fields and metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def logged(caplog: pytest.LogCaptureFixture, number: int) -> list[dict[str, Any]]:
-    """Return the facts of so many requests; they are logged when the answer is through, so wait for them."""
+    """Return the log fields of ``count`` requests; wait for them, since they are logged after the response."""
 
     def facts() -> list[dict[str, Any]]:
         found = [getattr(record, "kompakt", {}) for record in list(caplog.records)]
@@ -56,7 +56,7 @@ def logged(caplog: pytest.LogCaptureFixture, number: int) -> list[dict[str, Any]
 
 
 class TestClaudeCode:
-    """Claude Code sends ``context_management`` with every request; that removes no history."""
+    """Claude Code sends ``context_management`` with every request, which removes no history."""
 
     @pytest.mark.parametrize("edits", [[CLEAR_THINKING], [CLEAR_THINKING, CLEAR_TOOL_USES], []])
     def test_a_long_history_is_compacted_and_recorded(self, stage: Stage, edits: list[Any]) -> None:
@@ -66,7 +66,7 @@ class TestClaudeCode:
         assert len(stage.upstream.raw[-1].json["messages"]) < 121
         assert stage.upstream.raw[-1].json["context_management"] == more["context_management"]
 
-    def test_a_refusal_as_too_long_is_retried(self, stage: Stage) -> None:
+    def test_an_overflow_error_is_retried(self, stage: Stage) -> None:
         refused: list[Raw] = []
 
         def plan(raw: Raw) -> Reply:
@@ -88,7 +88,7 @@ def clearing(**more: Any) -> dict[str, Any]:
 
 class TestToolUsesThatTheProviderClears:
     def test_do_not_count(self, stage: Stage) -> None:
-        """What is left after the provider has cleared them is far from the window."""
+        """What the provider leaves is far below the window."""
         more = clearing(trigger={"type": "input_tokens", "value": 9_000})
         body = odd(request("anthropic", history("anthropic", 60), **more))
         answer = stage.post("anthropic", body)
@@ -104,8 +104,8 @@ class TestToolUsesThatTheProviderClears:
             {},
         ],
     )
-    def test_count_where_the_edit_does_not_reach(self, stage: Stage, more: dict[str, Any]) -> None:
-        """It starts too late, or keeps too much."""
+    def test_count_when_the_edit_does_not_clear_them(self, stage: Stage, more: dict[str, Any]) -> None:
+        """The edit starts too late or keeps too many."""
         answer = stage.post("anthropic", request("anthropic", history("anthropic", 60), **clearing(**more)))
         assert answer.headers["x-kompakt-outcome"] == "compacted"
 
@@ -135,10 +135,8 @@ class TestProviderCompaction:
             ("openai-responses", {"context_management": [{"type": "compaction", "compact_threshold": WINDOW + 1}]}),
         ],
     )
-    def test_that_starts_beyond_the_window_protects_nobody(
-        self, stage: Stage, format: str, more: dict[str, Any]
-    ) -> None:
-        """The edit starts at 150,000 tokens by default; a model with a smaller window never gets that far."""
+    def test_that_starts_beyond_the_window_is_ignored(self, stage: Stage, format: str, more: dict[str, Any]) -> None:
+        """The edit starts at 150,000 tokens by default; a model with a smaller window never reaches that."""
         answer = stage.post(format, request(format, history(format, 60), **more))
         assert answer.headers["x-kompakt-outcome"] == "compacted"
 
@@ -156,7 +154,7 @@ class TestEveryAnswer:
             ("openai-chat", {"messages": [5]}, "unreadable-message"),
         ],
     )
-    def test_of_a_request_left_alone_says_why(
+    def test_of_an_untouched_request_has_the_reason(
         self, stage: Stage, caplog: pytest.LogCaptureFixture, format: str, body: dict[str, Any], reason: str
     ) -> None:
         caplog.set_level(logging.INFO, "kompakt.gateway")
@@ -167,13 +165,13 @@ class TestEveryAnswer:
         assert stage.outcomes() == {("untouched", reason): 1}
         assert reason in UNTOUCHED
 
-    def test_of_an_endpoint_without_a_conversation_says_so(self, stage: Stage) -> None:
+    def test_of_an_endpoint_without_a_conversation_has_the_reason(self, stage: Stage) -> None:
         stage.upstream.plan = said({"data": []})
         answer = stage.gate.get("/v1/models", headers=HEADERS["openai-chat"])
         assert answer.headers["x-kompakt-untouched"] == "not-a-conversation"
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_of_a_request_handled_says_what_was_done(
+    def test_of_a_handled_request_has_its_outcome(
         self, stage: Stage, caplog: pytest.LogCaptureFixture, format: str
     ) -> None:
         items = history(format, 60)
@@ -188,21 +186,23 @@ class TestEveryAnswer:
         assert stage.outcomes() == {("fits", ""): 1, ("compacted", ""): 2, ("substituted", ""): 1}
         assert set(expected) <= set(OUTCOMES)
 
-    def test_of_a_count_says_that_nothing_is_compacted(self, stage: Stage) -> None:
+    def test_of_a_token_count_is_counted(self, stage: Stage) -> None:
         stage.upstream.plan = said({"input_tokens": 5})
         body = request("anthropic", history("anthropic", 60))
         answer = stage.post("anthropic", body, "/v1/messages/count_tokens")
         assert answer.headers["x-kompakt-outcome"] == "counted"
 
-    def test_of_a_request_that_cannot_be_made_smaller_says_so(self, stage: Stage) -> None:
-        """The provider refuses it however small it gets."""
+    def test_of_a_request_that_cannot_shrink_is_oversized(self, stage: Stage) -> None:
+        """The provider rejects it at any size."""
         error = {"type": "invalid_request_error", "message": "prompt is too long: 9000 tokens > 10 maximum"}
         stage.upstream.plan = said({"type": "error", "error": error}, 400)
         answer = stage.post("anthropic", request("anthropic", [{"role": "user", "content": "One word."}]))
         assert (answer.status_code, answer.headers["x-kompakt-outcome"]) == (400, "oversized")
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_of_a_request_refused_says_so(self, stage: Stage, caplog: pytest.LogCaptureFixture, format: str) -> None:
+    def test_of_a_rejected_request_is_refused(
+        self, stage: Stage, caplog: pytest.LogCaptureFixture, format: str
+    ) -> None:
         caplog.set_level(logging.INFO, "kompakt.gateway")
         answer = stage.post(format, b"{")
         assert (answer.status_code, answer.headers["x-kompakt-outcome"]) == (400, "refused")

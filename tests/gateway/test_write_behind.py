@@ -1,4 +1,4 @@
-"""What is written behind the answers: the newest for all that it goes on from, and never too much at once."""
+"""The write-behind queue: it writes the newest request of each branch and never grows too large."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chain_of(*words: str) -> HashChain:
 
 
 class Book:
-    """Notes what is written, as slowly as is wanted."""
+    """Records writes, each after a delay."""
 
     def __init__(self, seconds: float = 0) -> None:
         self.written: list[str] = []
@@ -41,7 +41,7 @@ class Book:
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), max_size=12))
 def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
-    """Whatever comes: of each request that was put, one is written that begins with it."""
+    """For each queued request, one that starts with it is written."""
 
     async def run() -> list[str]:
         book, behind = Book(), WriteBehind(on_failure=lambda error: None)
@@ -56,7 +56,7 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
     assert len(set(written)) == len(written)
 
 
-def test_who_comes_while_too_much_waits_waits_too() -> None:
+def test_new_requests_wait_while_the_queue_is_full() -> None:
     async def run() -> tuple[float, int]:
         book, behind = Book(0.002), WriteBehind(on_failure=lambda error: None, max_writes=10)
         most = 0.0
@@ -70,7 +70,7 @@ def test_who_comes_while_too_much_waits_waits_too() -> None:
     assert asyncio.run(run()) == (1, 60)
 
 
-def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
+def test_queued_bytes_count_until_they_are_written() -> None:
     async def run() -> None:
         book, behind = Book(0.001), WriteBehind(on_failure=lambda error: None, max_bytes=11_000)
         behind.put_other(book.writing("other"), 4_000)
@@ -87,7 +87,7 @@ def test_bytes_that_wait_are_counted_until_they_are_written() -> None:
     asyncio.run(run())
 
 
-def test_a_write_that_fails_is_told_and_does_not_stay() -> None:
+def test_a_failed_write_is_reported_and_removed() -> None:
     async def run() -> list[str]:
         told: list[str] = []
         behind, book = WriteBehind(on_failure=lambda error: told.append(str(error)), max_writes=2), Book()

@@ -1,4 +1,4 @@
-"""Limits: bytes, seconds and places, each refused in the shape of the provider whose endpoint was called."""
+"""Limits on size, time and concurrency; errors have the format of the provider whose endpoint was called."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ each_path = pytest.mark.parametrize("path", SHAPES)
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Served]:
-    """A gateway with narrow limits."""
+    """Run a gateway with low limits."""
     with served(settings(max_body=1_000, max_header=2_000, body_timeout=0.4)) as gate:
         yield gate
 
 
 class TestBodies:
     @each_path
-    def test_one_that_is_said_to_be_too_long_is_refused_unread(self, small: Served, path: str) -> None:
-        """In the provider's shape; the connection ends, since nobody reads the rest."""
+    def test_an_announced_length_over_the_limit_is_rejected_unread(self, small: Served, path: str) -> None:
+        """In the provider's format; the connection is closed, since the rest is not read."""
         found = small.post(path, content=b"x" * 1_001)
         assert found.status_code == 413
         assert SHAPES[path](found.json()) in ("body_too_large", "request_too_large", "INVALID_ARGUMENT")
@@ -55,18 +55,18 @@ class TestBodies:
         assert found.headers["connection"] == "close"
 
     @each_path
-    def test_one_that_turns_out_too_long_is_refused(self, small: Served, path: str) -> None:
-        """Counted while it comes, where nobody says how long it is."""
+    def test_a_chunked_body_over_the_limit_is_rejected(self, small: Served, path: str) -> None:
+        """It is counted while it arrives."""
         found = small.post(path, content=iter([b"x" * 400] * 4))
         assert found.status_code == 413 and SHAPES[path](found.json())
 
-    def test_one_that_fits_passes(self, small: Served) -> None:
-        """To the last byte."""
+    def test_a_body_of_the_limit_passes(self, small: Served) -> None:
+        """The limit is exact."""
         assert small.post("/v1/messages", content=b"x" * 1_000).json()["size"] == 1_000
         assert small.post("/v1/messages", content=iter([b"x" * 500] * 2)).json()["size"] == 1_000
 
-    def test_one_that_does_not_come_is_given_up(self, small: Served) -> None:
-        """A client that sends a byte now and then holds nobody up."""
+    def test_a_slow_body_times_out(self, small: Served) -> None:
+        """A client that sends one byte at a time does not hold the connection."""
         head = b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{"
         began = time.monotonic()
         answer = small.raw(head)
@@ -74,8 +74,8 @@ class TestBodies:
         assert time.monotonic() - began < 3
 
     @pytest.mark.parametrize("length", [b"-1", b"1e3", b"9" * 30])
-    def test_a_length_that_is_none_is_refused(self, small: Served, length: bytes) -> None:
-        """By the server or by the gateway; never believed."""
+    def test_an_invalid_content_length_is_rejected(self, small: Served, length: bytes) -> None:
+        """By the server or by the gateway."""
         answer = small.raw(
             b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + length + b"\r\n\r\n{}"
         )
@@ -83,13 +83,13 @@ class TestBodies:
 
 
 class TestHeads:
-    def test_headers_that_are_too_long_are_refused(self, small: Served) -> None:
-        """All of them together count."""
+    def test_headers_over_the_limit_are_rejected(self, small: Served) -> None:
+        """The limit applies to their total."""
         found = small.post("/v1/messages", headers={f"x-{at}": "y" * 80 for at in range(20)})
         assert found.status_code == 431 and found.json()["type"] == "error"
 
-    def test_a_head_without_an_end_is_given_up_early(self, small: Served) -> None:
-        """Not after all memory is full of it."""
+    def test_an_endless_head_is_rejected(self, small: Served) -> None:
+        """It is not buffered without limit."""
         with socket.create_connection(("127.0.0.1", small.port), timeout=5) as line:
             line.sendall(b"GET / HTTP/1.1\r\n")
             with pytest.raises(OSError):  # noqa: PT012
@@ -98,14 +98,14 @@ class TestHeads:
                     time.sleep(0.001)
 
     @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"])
-    def test_a_head_that_does_not_come_is_given_up(self, small: Served, begun: bytes) -> None:
-        """Also on a connection on which nothing was ever said."""
+    def test_a_slow_head_times_out(self, small: Served, begun: bytes) -> None:
+        """Also on a connection without any data."""
         began = time.monotonic()
         assert small.raw(begun).startswith(b"HTTP/1.1 408")
         assert time.monotonic() - began < 3
 
-    def test_a_second_head_that_does_not_come_is_given_up_too(self, small: Served) -> None:
-        """The first request was served; the second never ends."""
+    def test_a_slow_second_head_times_out(self, small: Served) -> None:
+        """The first request was served; the second never completes."""
         with socket.create_connection(("127.0.0.1", small.port), timeout=5) as line:
             line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             found = b""
@@ -117,8 +117,8 @@ class TestHeads:
 
 
 class TestPlainServer:
-    def test_heads_are_watched_without_the_quick_parser_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """h11 in its place: requests are served, and what does not come is given up."""
+    def test_heads_are_limited_with_h11_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without httptools, requests are served and slow heads time out."""
         monkeypatch.setattr(serving, "protocol", lambda made: with_header_timeout(H11Protocol, made))
         with served(settings(max_body=1_000, body_timeout=0.4)) as gate:
             assert gate.post("/v1/messages", content=b"x" * 1_000).json()["size"] == 1_000
@@ -128,7 +128,7 @@ class TestPlainServer:
 
 
 class Holding:
-    """A handler that streams until it is let go."""
+    """A handler that streams until it is released."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -147,7 +147,7 @@ class Holding:
         return StreamingResponse(pieces(), media_type="text/event-stream")
 
 
-class TestPlaces:
+class TestSlots:
     def _hold(self, gate: Served, holding: Holding, credentials: list[str]) -> list[threading.Thread]:
         def stream(credential: str) -> None:
             httpx.post(f"{gate.url}/v1/messages", headers={"x-api-key": credential}, timeout=20, trust_env=False)
@@ -159,8 +159,8 @@ class TestPlaces:
         return threads
 
     @each_path
-    def test_one_too_many_is_told_to_wait(self, path: str) -> None:
-        """A stream holds its place to its end; the gateway's own endpoints need none."""
+    def test_a_request_over_the_limit_gets_429(self, path: str) -> None:
+        """A stream holds its slot to its end; the gateway's own endpoints need none."""
         holding = Holding()
         with served(settings(max_concurrency=2), holding) as gate:
             threads = self._hold(gate, holding, ["a", "b"])
@@ -175,8 +175,8 @@ class TestPlaces:
             gate.empty()
             assert gate.gateway.slots.tenants == {}
 
-    def test_one_tenant_does_not_take_the_places_of_others(self) -> None:
-        """Each has as many as each other."""
+    def test_the_limit_per_tenant_is_separate(self) -> None:
+        """One tenant cannot use the slots of another."""
         holding = Holding()
         with served(settings(max_per_tenant=1), holding) as gate:
             threads = self._hold(gate, holding, ["a"])
@@ -205,8 +205,8 @@ class TestPaths:
             "/v1/%0d%0ax:y",
         ],
     )
-    def test_a_path_that_leads_out_is_refused(self, small: Served, path: str) -> None:
-        """However often it was escaped."""
+    def test_a_path_traversal_is_rejected(self, small: Served, path: str) -> None:
+        """Also when it is escaped several times."""
         answer = small.raw(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"x-kompakt-refusal: invalid_path" in answer
@@ -228,14 +228,12 @@ class TestPaths:
             ("//evil.example/x", {}, "http://openai.invalid//evil.example/x"),
         ],
     )
-    def test_the_path_chooses_among_what_is_configured(
-        self, small: Served, path: str, headers: dict[str, str], url: str
-    ) -> None:
-        """By a name in front, by the protocol, by what its clients send."""
+    def test_the_path_selects_the_upstream(self, small: Served, path: str, headers: dict[str, str], url: str) -> None:
+        """By a name prefix, by the protocol, or by headers of its clients."""
         assert small.ask("POST", path, headers=headers).json()["url"] == url
 
     def test_a_protocol_without_an_upstream_uses_the_only_one_or_none(self) -> None:
-        """And the refusal says how to name one."""
+        """The error names the setting."""
         from kompakt.gateway.config import Upstream
 
         one = {"mine": Upstream("mine", "http://mine.invalid/api")}
@@ -248,23 +246,23 @@ class TestPaths:
 
 
 async def failing(request: Request, tenant: Tenant, route: Route) -> Response:
-    """Fail with words of the request."""
+    """Fail with text from the request."""
     raise RuntimeError((await request.body()).decode())
 
 
-class TestTelling:
+class TestAccessLog:
     @pytest.mark.parametrize(
         ("sent", "kept"), [("abc-1.2_3", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("é", False)]
     )
-    def test_a_plain_id_of_the_client_is_the_requests(self, small: Served, sent: str, kept: bool) -> None:
-        """Any other is replaced, not repeated."""
+    def test_a_safe_request_id_of_the_client_is_used(self, small: Served, sent: str, kept: bool) -> None:
+        """Any other id is replaced."""
         found = small.ask("GET", "/healthz", headers={"x-request-id": sent.encode()})  # type: ignore[dict-item]
         shown = found.headers["x-kompakt-request"]
         assert (shown == sent) is kept
         assert kept or re.fullmatch(r"[0-9a-f]{24}", shown)
 
-    def test_one_record_says_what_became_of_a_request(self, caplog: pytest.LogCaptureFixture) -> None:
-        """With its id, and nothing that the client or the provider would not want there."""
+    def test_each_request_has_one_log_record(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It has the id and no secrets of client or provider."""
         caplog.set_level(logging.INFO, "kompakt.gateway")
         with served(settings()) as gate:
             sent = {"authorization": "Bearer sk-secret", "x-request-id": "r1"}
@@ -276,8 +274,8 @@ class TestTelling:
         assert record.kompakt["status"] == 200 and record.kompakt["total_ms"] > 0  # type: ignore[attr-defined]
         assert not any(secret in told for secret in ("sk-secret", "sk-other", "words"))
 
-    def test_a_span_says_the_same(self) -> None:
-        """Where OpenTelemetry is installed; no credential in it either."""
+    def test_each_request_has_a_span(self) -> None:
+        """When OpenTelemetry is installed; it has no credentials."""
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -295,10 +293,10 @@ class TestTelling:
         assert (facts["kompakt.request"], facts["kompakt.status"]) == ("spanned", 200)
         assert "sk-secret" not in str(facts)
 
-    def test_an_error_nobody_foresaw_is_told_without_its_words(
+    def test_an_unexpected_error_is_logged_without_its_message(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The client has an answer in its provider's shape; the log has where it was."""
+        """The client gets an error in the provider's format; the log has the traceback."""
         with served(settings(), failing) as gate:
             monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # other tests may have silenced it
             caplog.set_level(logging.ERROR, logger="uvicorn.error")
@@ -314,6 +312,6 @@ class TestTelling:
             told = JsonFormatter().format(record) + TextFormatter().format(record)
             assert "words of mine" not in told and "RuntimeError" in told and "failing" in told
 
-    def test_echo_is_what_is_served_here(self, small: Served) -> None:
-        """The stand-in answers; what is tested is around it."""
+    def test_the_stand_in_handler_responds(self, small: Served) -> None:
+        """The other tests here rely on it."""
         assert small.gateway.handler is echo

@@ -1,4 +1,4 @@
-"""How often a long conversation is compacted, and what is sent when there is little room: the fixed part counts."""
+"""Budgets: how often a conversation is compacted, and what is sent when system prompt and tools leave little room."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ MOST = {12: 5, 25: 6, 37: 7, 50: 9}
 
 
 def held(played: Played, window: int = WINDOW) -> None:
-    """Assert that every request was answered and none was larger than the window."""
+    """Check that every request was answered and none exceeded the window."""
     assert set(played.statuses) == {200} and max(played.tokens) <= window
 
 
 class TestFixedPart:
     @pytest.mark.parametrize("share", MOST)
     @pytest.mark.parametrize("output", [None, 4_096], ids=["open", "stated"])
-    def test_compactions_stay_rare_when_it_grows(self, share: int, output: int | None) -> None:
-        """The target is a share of what can change, so a larger system prompt leaves less, and less often."""
+    def test_compactions_stay_rare_with_a_large_system_prompt(self, share: int, output: int | None) -> None:
+        """The target is a share of the variable tokens, so a larger system prompt causes no more compactions."""
         played = play("openai-chat", 60, fixed=WINDOW * share // 100, answer_tokens=output)
         held(played)
         assert 0 < len(played.compacted) <= MOST[share]
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_eight_steps_fit_between_two_compactions_where_there_is_room(self, format: str) -> None:
-        """In every protocol."""
+        """In every format."""
         played = play(format, 60, fixed=WINDOW * 30 // 100, answer_tokens=None)
         held(played)
         assert min(later - sooner for sooner, later in pairwise(played.compacted)) >= 8
 
-    def test_a_crowded_window_still_works_and_is_explained_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        """One warning for a conversation, which names the settings; the requests fit."""
+    def test_a_crowded_window_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        """One warning per conversation names the settings; the requests fit."""
         with caplog.at_level(logging.WARNING, logger="kompakt.gateway"):
             played = play("openai-chat", 30, fixed=WINDOW * 70 // 100, answer_tokens=None)
         held(played)
@@ -49,15 +49,15 @@ class TestFixedPart:
         assert len(warnings) == 1 and len(played.compacted) > 5
         assert all(name in warnings[0] for name in ("--context-window", "--window", "max_tokens"))
 
-    def test_room_enough_is_not_worth_a_word(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Half of the window may be fixed."""
+    def test_enough_room_is_not_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        """System prompt and tools may use half of the window."""
         with caplog.at_level(logging.WARNING, logger="kompakt.gateway"):
             play("openai-chat", 20, fixed=WINDOW // 2, answer_tokens=None)
         assert not [record for record in caplog.records if "system prompt and tools" in record.getMessage()]
 
 
 def strict(window: int, output: int) -> Any:
-    """Make a provider that refuses what exceeds its window together with the output asked for."""
+    """Return a provider that counts the requested output against its window."""
 
     def accepts(body: dict[str, Any], tokens: int) -> dict[str, Any] | None:
         if tokens + output <= window:
@@ -72,7 +72,7 @@ def strict(window: int, output: int) -> Any:
 
 
 def tolerant(window: int) -> Any:
-    """Make a provider that refuses a prompt larger than its window."""
+    """Return a provider that rejects a prompt larger than its window."""
 
     def accepts(body: dict[str, Any], tokens: int) -> dict[str, Any] | None:
         message = f"prompt is too long: {tokens} tokens > {window} maximum"
@@ -83,8 +83,8 @@ def tolerant(window: int) -> Any:
 
 class TestOutput:
     @pytest.mark.parametrize("format", FORMATS)
-    def test_a_large_output_yields_to_the_prompt(self, format: str) -> None:
-        """An answer of more than the fixed part leaves is no reason to send too much, or to keep nothing."""
+    def test_a_large_output_does_not_displace_the_prompt(self, format: str) -> None:
+        """A requested output larger than the free window neither causes an overflow nor hides everything."""
         played = play(
             format,
             40,
@@ -99,8 +99,8 @@ class TestOutput:
         assert all("Find out why the queue stalls" in str(body) for body in played.sent)
         assert min(played.tokens[at] for at in played.compacted) > 31_500, "more is left than task and newest step"
 
-    def test_a_provider_that_counts_the_output_is_believed(self) -> None:
-        """It refuses once; from then on the output is reserved in full."""
+    def test_an_overflow_that_counts_the_output_reserves_it(self) -> None:
+        """After the first error the output is reserved in full."""
         played = play(
             "openai-chat", 40, fixed=10_000, window=60_000, answer_tokens=32_000, accepts=strict(60_000, 32_000)
         )
@@ -109,15 +109,15 @@ class TestOutput:
         assert max(played.tokens[-20:]) <= 28_000
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_the_smallest_form_is_sent_where_nothing_fits(self, format: str) -> None:
-        """System prompt and tools alone are larger than the window: what can go goes all the same."""
+    def test_the_smallest_request_is_sent_when_nothing_fits(self, format: str) -> None:
+        """System prompt and tools alone exceed the window; everything that can be hidden is hidden."""
         played = play(format, 12, fixed=30_000, window=24_000, answer_tokens=8_000)
         assert set(played.statuses) == {200}
         assert max(played.tokens) - min(played.tokens) < 2_000
         assert max(played.tokens) < 30_000 + 2_500
 
-    def test_gemini_keeps_nothing_free(self) -> None:
-        """Its limits of prompt and answer are separate, so 85 % of the window are used before anything goes."""
+    def test_gemini_reserves_no_output(self) -> None:
+        """Its input and output limits are separate, so 85 % of the window are used before a compaction."""
         played = play("gemini", 40, fixed=2_000, answer_tokens=None)
         held(played)
         assert played.tokens[played.compacted[0] - 1] >= 0.85 * WINDOW
@@ -126,21 +126,21 @@ class TestOutput:
 class TestUnread:
     @pytest.mark.parametrize("format", FORMATS)
     def test_the_newest_result_stays_whole_while_the_request_fits(self, format: str) -> None:
-        """However large it is: the ledger and older steps give way."""
+        """At any size: the ledger and older steps shrink first."""
         played = play(format, 30, fixed=4_000, step_tokens=1_300, answer_tokens=None, large={22: 24_000})
         held(played)
         body = played.sent[22]
         assert played.large[22] in "\n".join(_texts(body))
 
-    def test_the_reserve_yields_before_it_is_cut(self) -> None:
-        """It fits into the window, but not beside what is kept free for the answer."""
+    def test_the_output_reserve_shrinks_before_the_newest_result(self) -> None:
+        """The result fits the window, but not together with the output reserve."""
         played = play("openai-chat", 12, fixed=4_000, window=40_000, answer_tokens=16_000, large={11: 29_000})
         held(played)
         assert played.large[11] in "\n".join(_texts(played.sent[11]))
         assert kompakt.check(played.sent[11], "openai-chat") == []
 
-    def test_it_is_cut_where_it_cannot_fit(self) -> None:
-        """What is left of it is at least half of what there is."""
+    def test_the_newest_result_is_cut_when_it_cannot_fit(self) -> None:
+        """At least half of the window is used for it."""
         played = play("openai-chat", 12, fixed=4_000, window=40_000, answer_tokens=None, large={11: 80_000})
         held(played)
         assert played.large[11] not in "\n".join(_texts(played.sent[11]))

@@ -1,4 +1,4 @@
-"""All that was ever sent can be recalled: also of branches given up at once, and of tenants who choose one name."""
+"""The recorder stores all that clients send, including abandoned branches and equal names of different tenants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def send(gate: Gate, format: str, items: list[object], key: str = KEY_A, **headers: str) -> str:
-    """Send a history; return the session that it is recorded in."""
+    """Send a history and return the session that records it."""
     given = {**HEADERS[format], "x-kompakt-key": key, **headers}
     answer = httpx.post(gate.url + PATHS[format], json=request(format, items), headers=given, timeout=30)
     assert answer.status_code == 200
@@ -46,8 +46,8 @@ def missing(gate: Gate, tenant: str, words: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
-def test_branches_that_follow_one_another_at_once_are_all_kept(format: str, gate: Gate) -> None:
-    """Answers made again and again: the last request holds only the last of them."""
+def test_concurrent_branches_are_all_stored(format: str, gate: Gate) -> None:
+    """The client regenerates an answer several times; the last request holds only the last one."""
     shared = history(format, 4, size=4, tag="shared")
     words = [f"branchword{at:03d}" for at in range(12)]
     with ThreadPoolExecutor(6) as pool:
@@ -56,8 +56,8 @@ def test_branches_that_follow_one_another_at_once_are_all_kept(format: str, gate
     wait_for(lambda: not missing(gate, "tenant-a", words), "all branches are stored")
 
 
-def test_the_session_that_an_answer_names_has_what_was_sent(gate: Gate) -> None:
-    """Two branches: whoever looks into the session that the answer named finds the branch there."""
+def test_the_session_named_in_the_response_has_the_request(gate: Gate) -> None:
+    """With several branches, each response names the session that records its branch."""
     shared = history("openai-chat", 4, size=4, tag="told")
     for at in range(3):
         items = [*shared, *one_round("openai-chat", 50 + at, f"a line before\ntoldword{at:03d}")]
@@ -72,7 +72,7 @@ def test_the_session_that_an_answer_names_has_what_was_sent(gate: Gate) -> None:
         wait_for(is_there, f"branch {at} is in session {id}")
 
 
-def test_the_same_name_of_two_tenants_is_two_sessions(gate: Gate) -> None:
+def test_equal_session_names_of_two_tenants_are_separate(gate: Gate) -> None:
     ours, theirs = [f"wordofa{at:03d}" for at in range(8)], [f"wordofb{at:03d}" for at in range(8)]
 
     def both(at: int) -> None:
@@ -82,12 +82,12 @@ def test_the_same_name_of_two_tenants_is_two_sessions(gate: Gate) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(both, range(8)))
-    wait_for(lambda: not missing(gate, "tenant-a", ours), "all of a is stored")
-    wait_for(lambda: not missing(gate, "tenant-b", theirs), "all of b is stored")
+    wait_for(lambda: not missing(gate, "tenant-a", ours), "all words of tenant a are stored")
+    wait_for(lambda: not missing(gate, "tenant-b", theirs), "all words of tenant b are stored")
     assert missing(gate, "tenant-b", ours) == set(ours) and missing(gate, "tenant-a", theirs) == set(theirs)
 
 
-def test_what_was_sent_last_is_stored_when_the_gateway_ends(tmp_path: Path) -> None:
+def test_the_queue_is_flushed_at_shutdown(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'k.db'}"
     words = [f"lastword{at:03d}" for at in range(20)]
     with Upstream(answering) as upstream, gateway(upstream.url, store=store, keys=hashed(KEYS)) as gate:
@@ -98,7 +98,7 @@ def test_what_was_sent_last_is_stored_when_the_gateway_ends(tmp_path: Path) -> N
     assert missing(gate, "tenant-a", words) == set()
 
 
-def test_a_session_that_the_client_names_keeps_its_name(gate: Gate) -> None:
+def test_a_session_named_by_the_client_keeps_its_name(gate: Gate) -> None:
     items = history("openai-chat", 3, tag="named")
     names = {send(gate, "openai-chat", items, **{"x-kompakt-session": "my-work"})}
     items += one_round("openai-chat", 70, "more")
@@ -106,8 +106,8 @@ def test_a_session_that_the_client_names_keeps_its_name(gate: Gate) -> None:
     assert names == {"my-work"}
 
 
-def test_what_is_stored_is_what_was_sent(gate: Gate) -> None:
-    """The session can be exported and is the client's history, message for message."""
+def test_the_exported_session_equals_the_history(gate: Gate) -> None:
+    """The export has the client's history, message for message."""
     items = history("openai-chat", 40, size=30, tag="whole")
     for end in (11, 41, 61, len(items)):
         id = send(gate, "openai-chat", items[:end])
@@ -126,4 +126,4 @@ def test_what_is_stored_is_what_was_sent(gate: Gate) -> None:
         kept = found["messages"] if isinstance(found, dict) else found
         return kept == items
 
-    wait_for(is_all, "all of it is stored")
+    wait_for(is_all, "the whole history is stored")

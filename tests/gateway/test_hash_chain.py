@@ -1,4 +1,4 @@
-"""A request is read the same whether it is known or not, and what is written back is what came."""
+"""Hash chains: cached or not, a request reads the same, and its bytes are preserved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def written(before: dict[str, Any], items: list[Any], after: dict[str, Any], lay
 
 
 def plain(chains: HashChains, body: bytes) -> object:
-    """All that is known of a request, as values that can be compared."""
+    """Read a request as values that can be compared."""
     chain = chains.read(body, "openai-chat", ROOT)
     return None if chain is None else msgspec.to_builtins(msgspec.structs.replace(chain, request=chain.request))
 
@@ -49,7 +49,7 @@ class TestReading:
     @given(
         st.lists(systems, max_size=2), st.lists(messages, min_size=1, max_size=5), fields, fields, layouts, st.data()
     )
-    def test_a_known_beginning_changes_nothing(
+    def test_a_cached_prefix_does_not_change_the_result(
         self,
         lead: list[Any],
         steps: list[list[Any]],
@@ -58,7 +58,7 @@ class TestReading:
         layout: tuple[str, str],
         data: st.DataObject,
     ) -> None:
-        """Requests that grow, shrink, change in the middle or in their fields read as if nobody had read any before."""
+        """Requests that grow, shrink or change anywhere read as without a cache."""
         knowing = HashChains(short=0)
         history = list(lead)
         for step in steps:
@@ -67,7 +67,7 @@ class TestReading:
             assert plain(knowing, body) == plain(HashChains(), body)
 
     @given(messages, fields, fields, layouts)
-    def test_items_and_fields_are_where_they_were_found(
+    def test_items_and_fields_keep_their_positions(
         self, items: list[Any], before: dict[str, Any], after: dict[str, Any], layout: tuple[str, str]
     ) -> None:
         body = written(before, items, after, layout)
@@ -80,7 +80,7 @@ class TestReading:
         assert list(json.loads(asked.with_items([b"1"]))) == list(json.loads(body))
 
     @pytest.mark.parametrize("body", [b"", b"[]", b"nul", b'{"messages":', b"\xff\xfe", b'{"a":1}x', b"[" * 100_000])
-    def test_what_is_no_json_object_is_said(self, body: bytes) -> None:
+    def test_a_body_that_is_not_a_json_object_is_rejected(self, body: bytes) -> None:
         with pytest.raises(InvalidJson):
             read(body, "openai-chat")
 
@@ -108,15 +108,15 @@ class TestReading:
         assert read(body, "openai-chat") is not None
 
     @pytest.mark.parametrize("body", [b"{}", b'{"messages":[]}', b'{"messages":"x"}', b'{"messages":{"a":[1]}}'])
-    def test_what_holds_no_list_of_messages_is_left_alone(self, body: bytes) -> None:
+    def test_a_body_without_a_list_of_messages_has_no_chain(self, body: bytes) -> None:
         assert read(body, "openai-chat") is None
 
-    def test_a_message_that_is_none_is_said(self) -> None:
+    def test_an_item_that_is_not_a_message_is_rejected(self) -> None:
         with pytest.raises(InputError):
             HashChains().read(b'{"messages":[1]}', "openai-chat", ROOT)
 
-    def test_two_lists_of_messages_are_not_taken_for_one(self) -> None:
-        """The last of two fields of one name counts, as providers read it, however much of the body is known."""
+    def test_a_repeated_messages_field_is_not_ambiguous(self) -> None:
+        """The last of two equal fields counts, as providers read it, with and without the cache."""
         one = b'{"messages":[{"role":"user","content":"a"}]}'
         two = b'{"messages":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"b"}]}'
         knowing = HashChains(short=0)
@@ -131,12 +131,12 @@ class TestKeys:
         assert chain is not None
         return chain.keys
 
-    def test_cache_marks_shapes_and_key_order_do_not_matter(self) -> None:
+    def test_cache_marks_shapes_and_field_order_do_not_change_the_key(self) -> None:
         plain = self.keys([{"role": "user", "content": "hello"}])
         mark = {"text": "hello", "cache_control": {"type": "ephemeral"}, "type": "text"}
         assert self.keys([{"content": [mark], "role": "user"}]) == plain
 
-    def test_changed_reminders_do_not_matter(self) -> None:
+    def test_changed_reminders_do_not_change_the_key(self) -> None:
         def said(*texts: str) -> list[bytes]:
             return self.keys([{"role": "user", "content": [{"type": "text", "text": text} for text in texts]}])
 
@@ -144,13 +144,13 @@ class TestKeys:
         assert said("<system-reminder>a</system-reminder>\n", "do it") == said("do it")
         assert said("do it") != said("do it", "<system-reminder>a</system-reminder> and more")
 
-    def test_system_messages_at_the_head_are_no_part_of_the_chain(self) -> None:
+    def test_leading_system_messages_are_not_part_of_the_chain(self) -> None:
         tail = {"role": "user", "content": "go"}
         one = self.keys([{"role": "system", "content": "Monday"}, tail], "openai-chat")
         other = self.keys([{"role": "developer", "content": "Tuesday"}, tail], "openai-chat")
         assert one[-1] == other[-1]
 
-    def test_what_was_said_matters(self) -> None:
+    def test_changed_content_changes_the_key(self) -> None:
         user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}
         said = [[user], [answer], [user, answer], [user, user], [user, answer, user]]
         assert len({self.keys(items)[-1] for items in said}) == len(said)
@@ -160,7 +160,7 @@ class TestKeys:
         assert len(roots) == 4
 
     def test_a_message_of_reminders_only_is_still_a_message(self) -> None:
-        """Items are told by their number, so one that comes or goes is another prefix, and nothing is passed over."""
+        """Items are counted, so adding or removing one changes the prefix."""
         asked, answer = {"role": "user", "content": "go"}, {"role": "assistant", "content": "done"}
         reminder = {"role": "user", "content": "<system-reminder>Monday</system-reminder>"}
         other = {"role": "user", "content": "<system-reminder>Tuesday</system-reminder>"}
@@ -168,8 +168,8 @@ class TestKeys:
         assert self.keys([asked, reminder, answer])[-1] != self.keys([asked, answer])[-1]
 
 
-def test_who_is_idle_is_let_go_and_read_anew() -> None:
-    """Memory follows those who are at work; who comes back is read as before."""
+def test_idle_requests_leave_the_cache_and_are_read_again() -> None:
+    """Memory follows the active conversations; a client that returns gets the same result."""
     bodies = [written({}, [{"role": "user", "content": f"{number} {'x' * 40}"}], {}, (",", ":")) for number in range(9)]
     held, idle = HashChains(short=0), HashChains(short=0, idle=0)
     for body in [*bodies, *bodies]:

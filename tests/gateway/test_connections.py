@@ -1,4 +1,4 @@
-"""Clients that leave before their answer begins: the provider's request is closed and their place is free."""
+"""Clients that disconnect before the response starts: the upstream request is closed and the slot freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENTS = 100
 
 
 class Silent:
-    """A provider that takes requests, sends what it is told to and then says nothing until it is left."""
+    """A provider that accepts requests, sends the given bytes and then hangs until the client disconnects."""
 
     def __init__(self) -> None:
         self.begins = b""
@@ -98,7 +98,7 @@ PARTLY = HEADERS_ONLY + b"{"
 
 
 @pytest.mark.parametrize("begins", [b"", HEADERS_ONLY, PARTLY], ids=["no head", "head", "part of a body"])
-def test_a_hundred_clients_that_leave_cost_nobody_anything(gate: Served, silent: Silent, begins: bytes) -> None:
+def test_disconnected_clients_release_upstream_requests_and_slots(gate: Served, silent: Silent, begins: bytes) -> None:
     """With every place taken and every client gone, all of the provider's requests end and all places are free.
 
     A part of a body is not a first byte for the client: with recall an answer is read whole before it is passed on.
@@ -117,7 +117,7 @@ def test_a_hundred_clients_that_leave_cost_nobody_anything(gate: Served, silent:
 @pytest.mark.parametrize(
     ("method", "path", "body"), [("GET", "/v1/models", b""), ("POST", "/v1/files", b"x" * 10), ("DELETE", "/v1/x", b"")]
 )
-def test_requests_that_are_no_conversation_end_too(
+def test_untouched_requests_are_cancelled_too(
     gate: Served, silent: Silent, method: str, path: str, body: bytes
 ) -> None:
     line = begin(gate, head(gate, method, path, len(body)) + body)
@@ -127,7 +127,7 @@ def test_requests_that_are_no_conversation_end_too(
     gate.empty()
 
 
-def test_a_get_without_a_length_ends_too(gate: Served, silent: Silent) -> None:
+def test_a_get_request_without_a_length_is_cancelled_too(gate: Served, silent: Silent) -> None:
     line = begin(gate, f"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{gate.port}\r\n\r\n".encode())
     wait_for(lambda: silent.asked == 1, "the provider has the request")
     line.close()
@@ -135,7 +135,7 @@ def test_a_get_without_a_length_ends_too(gate: Served, silent: Silent) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/files"])
-def test_a_client_that_leaves_within_its_body_is_no_fault(
+def test_a_disconnect_during_the_body_is_not_an_error(
     gate: Served, path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
@@ -147,8 +147,8 @@ def test_a_client_that_leaves_within_its_body_is_no_fault(
         assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
-def test_what_was_opened_is_closed_however_the_request_ends(silent: Silent) -> None:
-    """A handler that asks the provider and then fails leaves no connection behind."""
+def test_upstream_responses_are_closed_when_the_handler_fails(silent: Silent) -> None:
+    """A handler that fails after its upstream request leaves no open connection."""
     from kompakt.gateway import upstream as forwarding
 
     silent.begins = HEADERS_ONLY
@@ -162,8 +162,8 @@ def test_what_was_opened_is_closed_however_the_request_ends(silent: Silent) -> N
         wait_for(lambda: silent.left == 1, "the provider's request is closed")
 
 
-class TestPresence:
-    def test_work_is_done_while_the_client_stays(self) -> None:
+class TestDisconnectWatch:
+    def test_work_completes_while_the_client_is_connected(self) -> None:
         async def run() -> str:
             presence = DisconnectWatch(messages(stays=True))
             await presence()
@@ -175,7 +175,7 @@ class TestPresence:
 
         assert asyncio.run(run()) == "done"
 
-    def test_work_is_cancelled_and_its_end_awaited(self) -> None:
+    def test_work_is_cancelled_and_awaited_after_a_disconnect(self) -> None:
         seen: list[str] = []
 
         async def work() -> None:
@@ -194,8 +194,8 @@ class TestPresence:
 
         asyncio.run(run())
 
-    def test_a_body_that_is_still_read_is_left_to_its_reader(self) -> None:
-        """Nobody else receives before the last piece: it would be lost."""
+    def test_the_watch_does_not_read_from_the_body(self) -> None:
+        """A chunk that the watch received would be lost."""
 
         async def run() -> list[bytes]:
             presence = DisconnectWatch(messages(b"a", b"b", b"c", stays=True))
