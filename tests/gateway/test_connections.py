@@ -99,9 +99,9 @@ PARTLY = HEADERS_ONLY + b"{"
 
 @pytest.mark.parametrize("begins", [b"", HEADERS_ONLY, PARTLY], ids=["no head", "head", "part of a body"])
 def test_disconnected_clients_release_upstream_requests_and_slots(gate: Served, silent: Silent, begins: bytes) -> None:
-    """With every place taken and every client gone, all of the provider's requests end and all places are free.
+    """After every client disconnected, all upstream requests are closed and all slots are free.
 
-    A part of a body is not a first byte for the client: with recall an answer is read whole before it is passed on.
+    Also when the provider has sent part of a body: with recall, a response is read completely before it is forwarded.
     """
     silent.begins = begins
     lines = [begin(gate, conversation(gate, at)) for at in range(CLIENTS)]

@@ -1,4 +1,4 @@
-"""Clients that rewrite their histories at random: upstream requests are valid, fit, repeat and hold only their texts."""
+"""Clients that rewrite their histories at random: requests are valid, fit, repeat and have only their texts."""
 
 from __future__ import annotations
 
