@@ -160,9 +160,10 @@ class TestCompaction:
             assert shown.repairs == ()
             if done.changed:
                 assert watched.outcome is not None
-                goes_on = asks and not watched.outcome.context.single_message
-                assert text(shown.payload) == text(watched.payload(kompakt.parse(body, format), auto=goes_on))
-                assert text(shown.payload).count(RESUME_PROMPT) == goes_on
+                context = watched.outcome.context
+                resumes = asks and context.summary_text is not None and not context.single_message
+                assert text(shown.payload) == text(watched.payload(kompakt.parse(body, format), auto=resumes))
+                assert text(shown.payload).count(RESUME_PROMPT) == resumes
             self.judged(format, shown.payload, budget, body)
             assert text(await session.export()) == text(body)
             again = await fresh(records)
