@@ -1,9 +1,9 @@
-"""A strategy of one's own: when a tool was called again with the same arguments, its older answers are hidden.
+"""A custom strategy: if a tool was called again with the same arguments, hide its older results.
 
     python examples/custom_strategy.py [SESSION.json] [--budget 30000]
 
-Works on a session that comes with kompakt when none is given. The same function is a step of a policy, and something
-to do to a stored session, where it can be undone. Needs no model and no network.
+Without SESSION.json it uses a session that comes with kompakt. The function is used as a step of a policy, and on a
+stored session, where it can be undone. Needs no model and no network.
 """
 
 import argparse
@@ -20,10 +20,10 @@ BUNDLED = str(files("kompakt") / "data" / "long-session.json")
 
 
 async def hide_repeated(context: kompakt.Context) -> bool:
-    """Hide all but the newest answer to the same call.
+    """Hide all but the newest result of the same call.
 
-    A strategy reads a context, changes it through its methods, and tells whether it did. What it hides keeps its place
-    and its reference, so the request stays valid and everything can be recalled.
+    A strategy reads a context, changes it with its methods, and returns whether it changed anything. Hidden results
+    keep their position and their reference, so the request stays valid and everything can be recalled.
     """
     asked: dict[str, str] = {}
     answers: dict[str, list[tuple[int, int]]] = {}
@@ -39,7 +39,7 @@ async def hide_repeated(context: kompakt.Context) -> bool:
 
 
 def compacted(payload: object, budget: int) -> None:
-    """Use the strategy as the first step of a policy; what it leaves to do is done by the next ones."""
+    """Use the strategy as the first step of a policy; the next steps do the rest."""
     steps = (hide_repeated, kompakt.strategies.Summarization())
     done = kompakt.compact(payload, budget, policy=kompakt.Policy("no-repeats", steps))
     print(f"compact: {done.tokens_before} -> {done.tokens_after} tokens")
@@ -51,7 +51,7 @@ def compacted(payload: object, budget: int) -> None:
 
 
 async def stored(payload: object) -> None:
-    """Run the strategy alone on a stored session, look at what it did, and take it back."""
+    """Run the strategy alone on a stored session, inspect the result, and undo it."""
     async with await kompakt.open_store("memory:") as store:
         session = await store.session("example")
         await session.save(payload)

@@ -3,8 +3,8 @@
     python examples/storage_maintenance.py agent.db --budget 50000
     python examples/storage_maintenance.py agent.db --budget 50000 --dry-run
 
-Exits with 1 when a session is not as it should be or cannot be made to fit. Agents may be at work meanwhile: of two
-compactions of a session one waits for the other, and each can be undone. Needs no model and no network.
+Exits with 1 if a session is damaged or cannot fit. Agents may use the store meanwhile: compactions of one session wait
+for each other, and each can be undone. Needs no model and no network.
 """
 
 import argparse

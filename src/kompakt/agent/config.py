@@ -55,7 +55,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary should pay attention to."""
     before_compaction: CompactionHook | None = None
     """Called with the session id before a compaction. The lines that it returns are added to the instructions. It may
-    be asynchronous. An exception is logged, and the compaction goes on without the lines."""
+    be asynchronous. An exception is logged, and the compaction continues without the lines."""
     resume: bool | str | None = None
     """The message that asks the agent to continue after an automatic compaction. A text replaces the default text,
     ``False`` omits the message. Default: true."""

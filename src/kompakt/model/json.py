@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from kompakt.errors import InputError, MalformedPayload
+from kompakt.model.messages import JsonObject
 
 MAX_DEPTH = 200
 """Levels of nesting. Providers accept fewer: protobuf 100, serde 128."""
@@ -193,3 +194,14 @@ def decode_text(text: str) -> Any:
         except InputError as error:
             raise ValueError(str(error)) from None
     return value
+
+
+def as_object(value: object) -> JsonObject:
+    """Return an object as it is, and ``{}`` for any other value."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_objects(value: object) -> list[JsonObject]:
+    """Return the objects of a list, and an empty list for any other value."""
+    entries = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", entry) for entry in entries if isinstance(entry, dict)]

@@ -17,8 +17,6 @@ from kompakt.agent.clients.base import (
     TIMEOUT,
     Answer,
     SDKClient,
-    as_object,
-    as_objects,
     key_for,
     missing_sdk,
     without_nulls,
@@ -26,6 +24,7 @@ from kompakt.agent.clients.base import (
 from kompakt.agent.clients.failures import AttemptFailed
 from kompakt.agent.summarizer.prompts import NATIVE
 from kompakt.errors import UsageError
+from kompakt.model.json import as_object, as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.anthropic import messages as anthropic
 

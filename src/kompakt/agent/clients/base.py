@@ -31,6 +31,7 @@ from kompakt.agent.clients.failures import AttemptFailed, failure_from, redact, 
 from kompakt.agent.config import CompactionConfig
 from kompakt.errors import Overflowed, ProviderError, ProviderRefused, ProviderUnavailable, UsageError
 from kompakt.model.budget import OUTPUT_CAP
+from kompakt.model.json import as_object
 from kompakt.model.limits import ASSUMED_OUTPUT, limits
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.registry import WIRES
@@ -305,17 +306,6 @@ def is_complete(arguments: object) -> bool:
 def without_nulls(value: JsonObject) -> JsonObject:
     """Copy an object without nulls: answers contain null fields, requests must omit them."""
     return {key: inner for key, inner in value.items() if inner is not None}
-
-
-def as_object(value: object) -> JsonObject:
-    """Return an object as it is, and ``{}`` for any other value."""
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def as_objects(value: object) -> list[JsonObject]:
-    """Return the objects of an array, and an empty list for any other value."""
-    listed = cast("list[Any]", value) if isinstance(value, list) else []
-    return [cast("JsonObject", inner) for inner in listed if isinstance(inner, dict)]
 
 
 def _object(answer: object) -> JsonObject:

@@ -16,14 +16,13 @@ from kompakt.agent.clients.base import (
     TIMEOUT,
     Answer,
     BaseClient,
-    as_object,
-    as_objects,
     key_for,
     missing_sdk,
     without_nulls,
 )
 from kompakt.agent.clients.failures import AttemptFailed
 from kompakt.errors import UsageError
+from kompakt.model.json import as_object, as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.gemini import contents as gemini
 

@@ -17,8 +17,6 @@ from kompakt.agent.clients.base import (
     TIMEOUT,
     Answer,
     SDKClient,
-    as_object,
-    as_objects,
     is_complete,
     key_for,
     missing_sdk,
@@ -26,6 +24,7 @@ from kompakt.agent.clients.base import (
 )
 from kompakt.agent.clients.failures import AttemptFailed, failure_in_body
 from kompakt.errors import UsageError
+from kompakt.model.json import as_object, as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.openai_chat import messages as openai_chat
 

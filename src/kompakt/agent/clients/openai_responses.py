@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kompakt.agent.client import Delta, Managing, Reply, Stop, ToolSpec
-from kompakt.agent.clients.base import Answer, as_object, as_objects, is_complete, without_nulls
+from kompakt.agent.clients.base import Answer, is_complete, without_nulls
 from kompakt.agent.clients.failures import AttemptFailed, failure_in_body
 from kompakt.agent.clients.openai_chat import OpenAIClient
+from kompakt.model.json import as_object, as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.openai_responses import items as openai_responses
 from kompakt.wire.openai_responses.items import CALLS, kind_of

@@ -22,11 +22,12 @@ from kompakt.gateway.recall.protocols.gemini import GeminiRecall
 from kompakt.gateway.recall.protocols.openai_chat import ChatRecall
 from kompakt.gateway.recall.protocols.openai_responses import ResponsesRecall
 from kompakt.gateway.recall.rounds import RecallRounds
-from kompakt.gateway.recall.turn import RecallProtocol, as_list, as_object
+from kompakt.gateway.recall.turn import RecallProtocol, as_list
 from kompakt.gateway.request.body import RequestBody
 from kompakt.gateway.request.digests import DigestCache
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
+from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject
 from kompakt.store.codec import encode
 from kompakt.wire.registry import WIRES

@@ -22,11 +22,12 @@ from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.recall.hidden_rounds import MAX_ROUNDS, HiddenRounds, SavedRounds, mixed_note, round_note
 from kompakt.gateway.recall.sse import EventParser
-from kompakt.gateway.recall.turn import ModelTurn, RecallProtocol, RecallRound, RoundStream, as_object, identity_of
+from kompakt.gateway.recall.turn import ModelTurn, RecallProtocol, RecallRound, RoundStream, identity_of
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse, client_headers, client_response
+from kompakt.model.json import as_object
 from kompakt.model.messages import JsonObject, ToolCall
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
 from kompakt.store.codec import decode, encode

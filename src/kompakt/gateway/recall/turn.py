@@ -14,6 +14,7 @@ from typing import Protocol, cast
 import msgspec
 
 from kompakt.gateway.request.body import parse_items
+from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, ToolCall
 
 GAP = "\n\n"
@@ -130,11 +131,6 @@ def identity_of(calls: Sequence[ToolCall]) -> str:
 def as_list(value: Json) -> list[Json]:
     """Return a list; any other value becomes an empty one."""
     return value if isinstance(value, list) else []
-
-
-def as_object(value: Json) -> JsonObject:
-    """Return an object; any other value becomes an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 class DeltaBuffer:

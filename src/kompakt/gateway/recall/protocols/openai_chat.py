@@ -13,9 +13,9 @@ from kompakt.gateway.recall.turn import (
     RoundStream,
     add_tokens,
     as_list,
-    as_object,
     sum_usages,
 )
+from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, ToolCall
 
 _SENT = ("tool_calls", "refusal", "reasoning_content", "reasoning", "reasoning_details", "extra_content")
