@@ -317,9 +317,9 @@ def recall(source: Any, query_or_reference: str, tokens: int | None = DEFAULT_TO
         InputError: the payload is not a history, or its format cannot be detected.
         UsageError: the query is not a string, or ``tokens`` is not positive.
     """
-    asked = getattr(source, "recall", None)
-    if asked is not None:
-        return asked(query_or_reference, tokens)
+    own_recall = getattr(source, "recall", None)
+    if own_recall is not None:
+        return own_recall(query_or_reference, tokens)
     try:
         history = parse(source, format)
     except AmbiguousFormat as error:  # the text is the same in all candidates

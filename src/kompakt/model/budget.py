@@ -78,7 +78,7 @@ class Usage(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """Tokens a request may take: compact above `trigger`, down to `target`.
+    """The tokens that a request may have: compact above `trigger`, down to `target`.
 
     A window of 0 is unlimited; a trigger of 0 (with an unlimited window only) never fires.
     """

@@ -1,7 +1,7 @@
-"""Every fixed sentence that kompakt writes into a history, and the test that recognises them.
+"""Every fixed sentence that kompakt writes into a history, and the functions that recognise them.
 
-Each phrase is a constant, so the same history gives the same bytes. Whoever asks "did the user say this?" asks
-``is_own``: a line that kompakt wrote is never a request, a rule or a fact.
+Each phrase is a constant, so the same history gives the same bytes. ``is_own`` decides whether the user wrote a text: a
+line of kompakt is never a request, a rule or a fact.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import re
 # --- on the user's side ------------------------------------------------------------------------------------------
 
 PIVOT_QUESTION = "[kompakt] What was done so far?"
-"""The user's side of a pivot."""
+"""The user message of a pivot."""
 
 RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
-"""Precedes a tail that starts with the assistant, where roles must alternate; also all that stands for what was left
-out where there is nothing to tell of it, or no room for that."""
+"""Precedes a tail that starts with the assistant, where roles must alternate. It is also the whole replacement of
+hidden messages where there is no summary, or no room for one.
+"""
 
 PINNED_NOTE = "[kompakt] Pinned, to be honoured as it stands:"
 """Starts the sealed message that carries pinned texts which no kept message contains."""
@@ -25,7 +26,7 @@ OPEN_ROUND_NOTE = "[kompakt] The newest tool calls and what they answered:"
 """Starts the sealed text that replaces an open tool round whose signed reasoning can no longer be sent."""
 
 SUMMARY_NOTE = "[kompakt] What was done so far:"
-"""Starts the sealed text that carries a pivot's summary where everything has to stand in one user message."""
+"""Starts the sealed text with the summary of a pivot, where everything must be in one user message."""
 
 RESUME_LINE = "[kompakt: the conversation continues here]"
 """Precedes a history that starts with the assistant, where the provider wants the user first."""
@@ -50,18 +51,18 @@ ASSISTANT_LINE = "[kompakt] Earlier steps were left out."
 """Separates results from a request, where the two may not share a message."""
 
 CUT_SHORT = "[kompakt] The run was cut short here."
-"""Separates results that the model has not read from the user's next message, where one may not follow the other."""
+"""Separates results that the model has not read from the next user message, where one must not follow the other."""
 
 BRIDGE = "Understood."
 """Separates two user messages, or results from a request, where a provider or a chat template wants alternation."""
 
 UNREADABLE = "[kompakt] The provider keeps the summary to itself."
-"""Stands for a summary that a provider made and does not show."""
+"""Replaces a summary that a provider made and does not show."""
 
 # --- in tool results ---------------------------------------------------------------------------------------------
 
 NO_OUTPUT = "(no output)"
-"""Replaces an empty text that a provider would refuse."""
+"""Replaces an empty text that a provider would reject."""
 
 INTERRUPTED = "Interrupted: this call was cut off and no result was recorded."
 """Closes a call that a broken history left open."""
@@ -102,24 +103,24 @@ _NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE, f"{RESUME_NOTE}\n")
 
 
 def is_own(text: str) -> bool:
-    """Tell whether a whole text part is one of kompakt's own lines or sealed notes."""
+    """Return whether a whole text part is a line or a sealed note of kompakt."""
     if len(text) <= _LONGEST and text in _LINES:  # the length first: hashing a long text costs time
         return True
     return text.startswith(_NOTES) and unseal(text) is not None
 
 
 def is_marked(text: str) -> bool:
-    """Tell whether a text is kompakt's own and says so, so that it cannot be a person's."""
+    """Return whether a text is a marked line of kompakt, so that the user cannot have written it."""
     return text.startswith("[kompakt") and is_own(text)
 
 
 def is_transcript(text: str) -> bool:
-    """Tell whether a text is the sealed transcript of an open round that an earlier pass wrote."""
+    """Return whether a text is the sealed transcript of an open round from an earlier pass."""
     return text.startswith(OPEN_ROUND_NOTE) and unseal(text) is not None
 
 
 def summary_note(summary: str) -> str:
-    """Write a pivot's summary as a note for the user's side."""
+    """Return the summary of a pivot as a note for a user message."""
     return seal(f"{SUMMARY_NOTE}\n{summary}")
 
 
@@ -196,7 +197,7 @@ def folded_note(reference: str, folded: int, lines: int) -> str:
 
 
 def repeated_note(reference: str, lines: int) -> str:
-    """Replace an output that was shown before, word for word."""
+    """Replace an output that was shown before verbatim."""
     return f"[kompakt] The same {lines} lines as before; recall {reference} is the same."
 
 
@@ -206,7 +207,7 @@ def seen_mark(reference: str, lines: str) -> str:
 
 
 def is_admitted(text: str) -> bool:
-    """Tell whether a text ends in a note of admission."""
+    """Return whether a text ends in a note of admission."""
     return _ADMITTED.search(text, max(0, len(text) - 260)) is not None
 
 
@@ -214,5 +215,5 @@ _CUT = re.compile(r"\[kompakt\] … about \d{1,12} tokens left out here; recall 
 
 
 def is_cut(text: str) -> bool:
-    """Tell whether a text holds the note that separates head and tail of a shortened one."""
+    """Return whether a text contains the note between head and tail of a shortened text."""
     return "[kompakt] … about " in text and _CUT.search(text) is not None

@@ -1,1 +1,1 @@
-"""One module a provider: parse, render, problems, repair, overflow, usage — gathered here as ``Wire`` values."""
+"""Provider formats: one package per provider, each with one ``WIRE``; ``registry`` lists them."""

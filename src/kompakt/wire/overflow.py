@@ -40,7 +40,7 @@ class Overflow(Struct, frozen=True, kw_only=True):
     actual: int | None = None
     """Tokens of the prompt as the provider counted them; with `by_bytes` neither number is tokens."""
     output: int | None = None
-    """Tokens asked for as output."""
+    """Tokens requested as output."""
     over: int | None = None
     """Tokens by which prompt and output together exceed the limit."""
     by_bytes: bool = False

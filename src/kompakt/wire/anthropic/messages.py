@@ -66,15 +66,15 @@ def parse(items: Sequence[Json], body: JsonObject | None) -> History:
     """
     messages = [_parse_message(raw, index) for index, raw in enumerate(items)]
     system = (body or {}).get("system")
-    spoken: list[Message] = []
+    prompt: list[Message] = []
     if isinstance(system, str):
-        spoken = [Message("system", (Text(system),))]
+        prompt = [Message("system", (Text(system),))]
     elif system is not None:
         blocks = blocks_at(body or {}, "system", "body")
-        spoken = [Message("system", tuple(parse_block(block, f"system[{j}]") for j, block in enumerate(blocks)))]
+        prompt = [Message("system", tuple(parse_block(block, f"system[{j}]") for j, block in enumerate(blocks)))]
     tools = blocks_at(body or {}, "tools", "body")
     return History(
-        messages, format=FORMAT, body=body, system=spoken, tools=tools, model=model_of(body), contract=CONTRACT
+        messages, format=FORMAT, body=body, system=prompt, tools=tools, model=model_of(body), contract=CONTRACT
     )
 
 

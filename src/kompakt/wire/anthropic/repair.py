@@ -161,34 +161,34 @@ def _repair_hosted(messages: list[Message], body: JsonObject | None, path: Place
     pairs = pair(messages)
     last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=-1)
     waits = all(type(part) is ToolResult for message in messages[last + 1 :] for part in message.parts)
-    gone: dict[PartPlace, str] = {}
+    drops: dict[PartPlace, str] = {}
     seen: set[str] = set()
     for i, message in enumerate(messages):
         for j, part in enumerate(message.parts):
             if type(part) is ToolCall and part.hosted:
                 if part.id in seen or not is_legal(part.id):
-                    gone[PartPlace(i, j)] = "AN-6" if part.id in seen else "AN-7"
+                    drops[PartPlace(i, j)] = "AN-6" if part.id in seen else "AN-7"
                 seen.add(part.id)
     for place in pairs.open:
         part = messages[place.message].parts[place.part]
         if type(part) is ToolCall and part.hosted:
             if place.message != last or not waits or not offers(body, part.name):
-                gone[place] = "AN-8"
+                drops[place] = "AN-8"
     for place in (*pairs.orphans, *pairs.duplicates):
         part = messages[place.message].parts[place.part]
         if type(part) is ToolResult and part.hosted:
-            gone[place] = "AN-9"
+            drops[place] = "AN-9"
     for call, result in pairs.answers.items():
         one, other = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
         if type(one) is ToolCall and type(other) is ToolResult and (one.hosted or other.hosted):
-            if call in gone or result < call or not fits_call(str(other.raw.get("type")), one.raw):
-                gone[call], gone[result] = gone.get(call, "AN-8"), "AN-9"
-    for place, code in gone.items():
+            if call in drops or result < call or not fits_call(str(other.raw.get("type")), one.raw):
+                drops[call], drops[result] = drops.get(call, "AN-8"), "AN-9"
+    for place, code in drops.items():
         what = "a server result without its call" if code == "AN-9" else "a server call that cannot be sent"
         report(Change(code, "dropped", path(place, messages[place.message]), what))
-    touched = {place.message for place in gone}
+    touched = {place.message for place in drops}
     return [
-        message.with_parts(part for j, part in enumerate(message.parts) if PartPlace(i, j) not in gone)
+        message.with_parts(part for j, part in enumerate(message.parts) if PartPlace(i, j) not in drops)
         if i in touched
         else message
         for i, message in enumerate(messages)

@@ -171,9 +171,9 @@ def _pair_problems(turns: Sequence[_Turn], i: int) -> Iterator[Problem]:
                 yield Problem("BR-1", f"messages[{i}]", f"the next message has no toolResult for {call_id!r}")
     if turn.role != "user" or not turn.results:
         return
-    asked = turns[i - 1].uses if i and turns[i - 1].role == "assistant" else []
+    called = turns[i - 1].uses if i and turns[i - 1].role == "assistant" else []
     for call_id, count in Counter(turn.results).items():
-        if call_id not in asked:
+        if call_id not in called:
             yield Problem("BR-2", f"messages[{i}]", f"the message before has no toolUse for result {call_id!r}")
         elif count > 1:
             yield Problem("BR-2", f"messages[{i}]", f"tool use {call_id!r} has {count} results")

@@ -175,27 +175,27 @@ def _wrapped(call: ToolCall) -> ToolCall:
 def _repair_order(messages: Sequence[Message], report: Callable[[Change], None]) -> Iterator[Message]:
     """Add messages that a server requires, and turn later system messages into user messages."""
     previous = ""
-    asked = False
+    has_user = False
     for i, message in enumerate(messages):
         path = f"messages[{i}]"
         if _role(message) == "system" and previous in ("assistant", "tool"):
             report(Change("MI-6", "replaced", f"{path}.role", "a later system message is now a user message"))
             message = msgspec.structs.replace(message, role="user", raw={**(message.raw or {}), "role": "user"})
         role = _role(message)
-        if role in ("assistant", "tool") and (i == 0 or (previous == "system" and not asked)):
+        if role in ("assistant", "tool") and (i == 0 or (previous == "system" and not has_user)):
             report(Change("MI-1", "added", path, "a user message before the first assistant message"))
             yield Message("user", (Text(CONTINUE_LINE),))
-            asked = True
+            has_user = True
         if role == "user" and previous == "tool":
             report(Change("MI-1", "added", path, "an assistant message between tool and user"))
             yield Message("assistant", (Text(BRIDGE),))
         yield message
         previous = role
-        asked = asked or role == "user"
+        has_user = has_user or role == "user"
     if previous == "assistant" and not (messages[-1].raw or {}).get("prefix"):
         report(Change("MI-3", "added", "messages", "a user message at the end"))
         yield Message("user", (Text(CONTINUE_LINE),))
-    elif messages and not asked:
+    elif messages and not has_user:
         report(Change("VL-2", "added", "messages", "a user message"))
         if previous == "tool":
             yield Message("assistant", (Text(BRIDGE),))

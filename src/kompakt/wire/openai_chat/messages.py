@@ -164,8 +164,8 @@ def render(message: Message) -> list[Json]:
         shell = message.raw if message.role == "tool" else None
         if shell is None:  # a tool message takes only text, so media follow in a user message
             rest = (*[item for result in results for item in result.media], *rest)
-        spoken = [_build(Message("user", rest))] if rest else []
-        return [*[_build_result(result, shell) for result in results], *spoken]
+        others = [_build(Message("user", rest))] if rest else []
+        return [*[_build_result(result, shell) for result in results], *others]
     return [_build(message)]
 
 

@@ -388,8 +388,8 @@ def _by_model(item: JsonObject) -> bool:
 
 def _gist(item: JsonObject) -> bytes:
     """Return the content of an item without ids, to recognise a copy with other ids."""
-    said = {key: item[key] for key in ("content", "encrypted_content") if key in item}
-    gist = {**said, "type": item.get("type"), "role": item.get("role")} if said else item
+    content = {key: item[key] for key in ("content", "encrypted_content") if key in item}
+    gist = {**content, "type": item.get("type"), "role": item.get("role")} if content else item
     return msgspec.json.encode(gist, order="sorted")
 
 

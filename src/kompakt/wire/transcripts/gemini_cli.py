@@ -199,15 +199,15 @@ def _parts(content: Json) -> list[JsonObject]:
 
 def _model_parts(message: JsonObject) -> list[JsonObject]:
     """Collect thoughts, text and calls of the model; calls only if the content does not contain them."""
-    said = _parts(message.get("content"))
-    if any("functionCall" in part or part.get("thought") for part in said):
-        return said
+    parts = _parts(message.get("content"))
+    if any("functionCall" in part or part.get("thought") for part in parts):
+        return parts
     thoughts = [_thought(thought) for thought in objects(message.get("thoughts"))]
     calls = [
         {"functionCall": {key: call[key] for key in ("id", "name", "args") if key in call}}
         for call in objects(message.get("toolCalls"))
     ]
-    return [*filter(None, thoughts), *said, *calls]
+    return [*filter(None, thoughts), *parts, *calls]
 
 
 def _thought(thought: JsonObject) -> JsonObject:

@@ -274,8 +274,8 @@ def _add_history(chat: ChatBuilder, history: Sequence[JsonObject], steps: Sequen
 
 def _add_steps(chat: ChatBuilder, steps: Sequence[JsonObject]) -> None:
     """Rebuild the conversation from its steps; the query of the first step holds the prompt."""
-    asked = objects(steps[0].get("query")) or objects(steps[0].get("messages")) if steps else []
-    for entry in asked:
+    prompt = objects(steps[0].get("query")) or objects(steps[0].get("messages")) if steps else []
+    for entry in prompt:
         _add_entry(chat, entry)
     for step in steps:
         calls = objects(step.get("tool_calls"))
