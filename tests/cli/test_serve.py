@@ -27,7 +27,7 @@ class TestKeys:
     @pytest.mark.parametrize("tenant", ["", "a b", "credential-x", "anonymous", "x\ny"])
     def test_an_invalid_tenant_gets_no_key(self, tenant: str) -> None:
         done = run("serve", "--make-key", tenant)
-        assert done.code == 2 and done.out == "" and "is no name" in done.err
+        assert done.code == 2 and done.out == "" and "is not a valid name" in done.err
 
 
 class TestFlags:
@@ -50,7 +50,7 @@ class TestFlags:
         ("text", "said"),
         [
             ('[serve]\nupstream = "x"\n', "did you mean 'upstreams'?"),
-            ("[serve]\nport = []\n", "[serve] port=[] cannot be meant"),
+            ("[serve]\nport = []\n", "[serve] port=[] is not valid"),
             ("[serve\n", "kompakt.toml"),
         ],
     )

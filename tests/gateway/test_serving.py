@@ -211,7 +211,7 @@ class TestStarting:
             (("--store", "carrier-pigeon://x"), "unknown store"),
             (("--host", "192.0.2.1"), "choose another address with --host and --port"),
             (("--upstream", "openai"), "--upstream: 'openai' is not NAME=VALUE"),
-            (("--policy", "nope"), "policy 'nope' is not known"),
+            (("--policy", "nope"), "policy 'nope' is unknown"),
         ],
     )
     def test_what_cannot_work_is_said_in_one_line(self, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:

@@ -1,7 +1,7 @@
-"""How the gateway is set up: flags, then ``KOMPAKT_…`` variables, then ``kompakt.toml``; validated once.
+"""Configuration of the gateway: flags, then ``KOMPAKT_…`` variables, then ``kompakt.toml``.
 
 Every setting has one name: ``--max-body``, ``KOMPAKT_MAX_BODY`` and ``max_body`` under ``[serve]`` mean the same. A
-``GatewayConfig`` that exists is consistent; whoever holds one asks nothing again.
+``GatewayConfig`` is validated when it is created, so its users need no checks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ OFFICIAL = {
     "anthropic": "https://api.anthropic.com",
     "gemini": "https://generativelanguage.googleapis.com",
 }
-"""Where requests go when no upstream is named."""
+"""The default upstreams."""
 
 FIXED = ("host", "port", "store", "store_timeout", "key_file", "secret", "max_header")
-"""What a running gateway cannot change: sockets and files are open, and another secret would make other tenants."""
+"""Settings that require a restart: sockets and files are open, and another secret would change the tenants."""
 
 _RESERVED = frozenset(["v1", "v1beta", "kompakt", "healthz", "readyz", "metrics", "inspect"])
-"""Names of paths that are the gateway's own, or a provider's."""
+"""First path segments that belong to the gateway or to providers."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _TENANT = re.compile(r"(?!credential-|anonymous$)[A-Za-z0-9][A-Za-z0-9._@-]{0,127}")
@@ -52,10 +52,10 @@ class Upstream(msgspec.Struct, frozen=True):
     """Origin and optional base path, without a slash and without ``/v1`` at the end."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, and write the address in one way."""
+        """Validate the name and normalize the URL."""
         if not _NAME.fullmatch(self.name) or self.name in _RESERVED:
             raise UsageError(
-                f"upstream {self.name!r} cannot be a part of a path; use small letters, digits, - and _, "
+                f"upstream {self.name!r} is not a valid name; use lower-case letters, digits, - and _, "
                 f"and none of {', '.join(sorted(_RESERVED))}"
             )
         try:
@@ -66,18 +66,18 @@ class Upstream(msgspec.Struct, frozen=True):
                 f"upstream {self.name}={self.url!r}: {error}; write http(s)://HOST[:PORT][/PATH]"
             ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not self.url.isprintable():
-            raise UsageError(f"upstream {self.name}={self.url!r} is no origin; write http(s)://HOST[:PORT][/PATH]")
+            raise UsageError(f"upstream {self.name}={self.url!r} is not a base URL; write http(s)://HOST[:PORT][/PATH]")
         if parts.username or parts.password or parts.query or parts.fragment or ".." in parts.path or " " in self.url:
             raise UsageError(
-                f"upstream {self.name}: an origin has no user, password, query or '..'; "
-                "credentials stay with the client, in its own header"
+                f"upstream {self.name}: the URL must not contain a user, password, query or '..'; "
+                "clients send credentials in their own header"
             )
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         msgspec.structs.force_setattr(self, "url", f"{parts.scheme}://{parts.netloc}{path}")
 
 
 def default_store() -> str:
-    """Name the store that is meant when none is: a file in the user's data folder."""
+    """Return the URL of the default store, a file in the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA") or str(Path.home() / ".local" / "share")
     return f"sqlite:///{Path(home) / 'kompakt' / 'gateway.db'}"
 
@@ -87,74 +87,73 @@ def _official() -> dict[str, Upstream]:
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gateway is set up."""
+    """The settings of the gateway."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8484
     store: str = msgspec.field(default_factory=default_store)
     key_file: str | None = None
-    """The key that encrypts what is stored."""
+    """File with the key that encrypts stored values."""
     upstreams: dict[str, Upstream] = msgspec.field(default_factory=_official)
     context_window: Annotated[int, Meta(ge=1)] | None = None
-    """Tokens that a model holds which no registry knows; also the most that any model is given."""
+    """Context window in tokens of models that are unknown; also an upper limit for all models."""
     windows: dict[str, Count] = msgspec.field(default_factory=dict[str, int])
-    """The same by model."""
+    """Context windows by model."""
     policy: str = "default"
     policies: tuple[str, ...] = ()
     """Names that ``x-kompakt-policy`` may select; ``policy`` is always one of them."""
     own_policies: dict[str, Policy] = msgspec.field(default_factory=dict[str, Policy])
     """Policies of the configuration file, by name."""
     trigger: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """Share of the usable window at which compaction is due."""
+    """Share of the usable window at which a compaction is due."""
     recall: bool = False
     """Whether the model is offered the ``recall`` tool."""
     report_client_size: bool = False
-    """Whether ``usage`` tells the size of what the client sent instead of what went upstream."""
+    """Whether ``usage`` reports the size of the client's request instead of the size that went upstream."""
     keys: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    """Tenants by the SHA-256 of their key, in hexadecimal digits."""
+    """Tenants by the SHA-256 of their key, in hexadecimal."""
     admin_keys: tuple[str, ...] = ()
-    """SHA-256 of the keys that see metrics and the sessions of all tenants, and send no requests."""
+    """SHA-256 of the keys that see metrics and the sessions of all tenants; they cannot send provider requests."""
     tenant_header: str | None = None
-    """A header that a proxy in front sets and no client can."""
+    """A header with the tenant, set by a trusted proxy that removes it from client requests."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names beside those of the loopback under which clients reach a local gateway; ``*`` for any."""
+    """Host names of a local gateway in addition to the loopback names; ``*`` allows any."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages, beside the gateway's own, that may send requests to a local gateway."""
+    """Foreign origins whose web pages may send requests to a local gateway."""
     secret: str = ""
-    """What the hash of credentials is keyed with; made and kept in the store when not given."""
+    """Key of the hash of credentials. By default the gateway generates one and keeps it in the store."""
     max_body: Count = 64 * 1024 * 1024
     max_media: Count | None = None
-    """Bytes of images, audio and documents, after base64, that go upstream in one request; ``max_body`` alone when
-    ``None``."""
+    """Bytes of base64-encoded images, audio and documents that go upstream in one request; ``None`` for no limit."""
     max_messages: Count = 100_000
-    """Messages of one request."""
+    """Messages in one request."""
     max_header: Count = 64 * 1024
     body_timeout: Seconds = 30.0
-    """Seconds in which a request's body has to be there."""
+    """Seconds to receive the body of a request."""
     upstream_timeout: Seconds = 600.0
-    """Seconds without a byte from the provider."""
+    """Seconds to wait for the next byte from the provider."""
     connect_timeout: Seconds = 10.0
     store_timeout: Seconds = 3.0
     """Seconds for a store read; then the request is served without the store. Writes of originals get longer."""
     max_concurrency: Count = 1_000
     max_per_tenant: Count | None = None
     drain: Annotated[float, Meta(ge=0)] = 30.0
-    """Seconds that running requests have to finish when the gateway is told to end."""
+    """Seconds that open requests have to finish at shutdown."""
     log_json: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, once."""
+        """Validate and normalize the settings."""
         names = tuple(dict.fromkeys((self.policy, *self.policies)))
         msgspec.structs.force_setattr(self, "policies", names)
         known = {**BUILT_IN, **self.own_policies}
         for name in names:
             if name not in known:
-                raise UsageError(f"policy {name!r} is not known; use one of {', '.join(map(repr, known))}")
+                raise UsageError(f"policy {name!r} is unknown; use one of {', '.join(map(repr, known))}")
         if not self.upstreams:
-            raise UsageError("there is no upstream; name one with --upstream NAME=URL, or none for the official ones")
+            raise UsageError("no upstream is configured; add one with --upstream NAME=URL")
         for name, upstream in self.upstreams.items():
             if name != upstream.name:
-                raise UsageError(f"upstream {upstream.name!r} is listed as {name!r}; use one name")
+                raise UsageError(f"upstream {upstream.name!r} is listed as {name!r}; use the same name")
         self._check_tenants()
         self._check_sites()
 
@@ -167,19 +166,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.tenant_header is not None:
             name = self.tenant_header.lower()
             if not _HEADER.fullmatch(name):
-                raise UsageError(f"tenant_header={self.tenant_header!r} is no name of a header; write x-tenant")
+                raise UsageError(f"tenant_header={self.tenant_header!r} is not a header name; write x-tenant")
             msgspec.structs.force_setattr(self, "tenant_header", name)
 
     def _check_sites(self) -> None:
-        """Write names and origins as they are compared: in small letters, origins without a slash at the end."""
+        """Normalize hosts and origins: lower case, no slash at the end."""
         hosts = tuple(host.lower() for host in self.allowed_hosts)
         origins = tuple(origin.lower().rstrip("/") for origin in self.allowed_origins)
         for host in hosts:
             if not _HOST.fullmatch(host):
-                raise UsageError(f"allowed_hosts: {host!r} is no name of a host; write gateway.example or NAME:PORT")
+                raise UsageError(f"allowed_hosts: {host!r} is not a host name; write gateway.example or NAME:PORT")
         for origin in origins:
             if not _ORIGIN.fullmatch(origin):
-                raise UsageError(f"allowed_origins: {origin!r} is no origin; write https://HOST or https://HOST:PORT")
+                raise UsageError(
+                    f"allowed_origins: {origin!r} is not an origin; write https://HOST or https://HOST:PORT"
+                )
         msgspec.structs.force_setattr(self, "allowed_hosts", hosts)
         msgspec.structs.force_setattr(self, "allowed_origins", origins)
 
@@ -187,7 +188,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return a policy that requests may select.
 
         Raises:
-            UsageError: they may not.
+            UsageError: the policy is not one of ``policies``.
         """
         if name not in self.policies:
             raise UsageError(f"policy {name!r} cannot be selected here; use one of {', '.join(self.policies)}")
@@ -195,15 +196,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_tenant(name: str) -> str:
-    """Return the name of a tenant.
+    """Validate the name of a tenant.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the name is not valid.
     """
     if not _TENANT.fullmatch(name):
         raise UsageError(
-            f"tenant {name!r} is no name; use up to 128 letters, digits, '.', '_', '@' and '-', "
-            "neither 'anonymous' nor beginning with 'credential-'"
+            f"tenant {name!r} is not a valid name; use up to 128 letters, digits, '.', '_', '@' and '-'. "
+            "The name 'anonymous' and the prefix 'credential-' are reserved"
         )
     return name
 
@@ -211,12 +212,12 @@ def check_tenant(name: str) -> str:
 def _check_hash(where: str, digest: str) -> None:
     if not _HASH.fullmatch(digest):
         raise UsageError(
-            f"{where}: an entry of {len(digest)} characters is no SHA-256 in small hexadecimal digits; "
+            f"{where}: an entry of {len(digest)} characters is not a SHA-256 in lower-case hexadecimal; "
             "`kompakt serve --make-key TENANT` prints one"
         )
 
 
-# --- reading ------------------------------------------------------------------------------------------------------
+# --- loading -------------------------------------------------------------------------------------------------------
 
 _TYPES: dict[str, Any] = get_type_hints(GatewayConfig, include_extras=True)
 _READABLE = [name for name in GatewayConfig.__struct_fields__ if name != "own_policies"]
@@ -227,11 +228,11 @@ _FLAGS = {
     "allowed_hosts": "--allow-host",
     "allowed_origins": "--allow-origin",
 }
-"""Flags that are given once for each entry."""
+"""Flags that are repeated for each entry."""
 _LISTS = ("policies", "admin_keys", "allowed_hosts", "allowed_origins")
-"""Settings that are lists; one text holds their entries with commas between them."""
+"""Settings that are lists; as text, their entries are separated by commas."""
 _COMMON = ("store", "key_file", "policy")
-"""Settings that stand outside ``[serve]`` too, for all commands."""
+"""Settings that may also appear outside ``[serve]``, for all commands."""
 
 
 def load(
@@ -240,22 +241,26 @@ def load(
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> GatewayConfig:
-    """Put the settings together; what a flag says wins over a variable, a variable over the file.
+    """Load the settings. Flags override variables, and variables override the file.
 
     Raises:
-        UsageError: something in them cannot be meant; the message names where it stands and the way out.
+        UsageError: a setting is invalid; the message names its source and the fix.
     """
     given: dict[str, Any] = {}
     own = {} if path is None else load_policies(path)
-    for source in (_of_file(path), _of_environment(os.environ if environ is None else environ), _of_flags(flags or {})):
+    for source in (
+        _from_file(path),
+        _from_environment(os.environ if environ is None else environ),
+        _from_flags(flags or {}),
+    ):
         given.update(source)
     return GatewayConfig(**given, own_policies=own)
 
 
-def _of_file(path: Path | None) -> Iterator[tuple[str, Any]]:
+def _from_file(path: Path | None) -> Iterator[tuple[str, Any]]:
     if path is None:
         return
-    import tomllib  # late: only who has a configuration pays for it
+    import tomllib  # late: only needed with a configuration file
 
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -275,7 +280,7 @@ def _of_file(path: Path | None) -> Iterator[tuple[str, Any]]:
         yield name, _read(name, value, where=f"{path}: [serve] {key}")
 
 
-def _of_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for name in _READABLE:
         variable = f"KOMPAKT_{name.upper()}"
         text = environ.get(variable, "")
@@ -283,7 +288,7 @@ def _of_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             yield name, _read(name, text, where=variable)
 
 
-def _of_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in flags.items():
         if value is None or value == [] or value == ():
             continue
@@ -293,7 +298,7 @@ def _of_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _read(name: str, value: Any, *, where: str) -> Any:
-    """Read a setting: a value of a file, or text of a variable or a flag."""
+    """Convert a value from the file, or text from a variable or a flag."""
     if name in ("upstreams", "windows", "keys"):
         pairs = _pairs(value, where)
         if name == "upstreams":
@@ -305,17 +310,17 @@ def _read(name: str, value: Any, *, where: str) -> Any:
         return msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str | dict))
     except msgspec.ValidationError as error:
         shown = "" if name in ("keys", "admin_keys", "secret") else f"={value!r}"
-        raise UsageError(f"{where}{shown} cannot be meant: {error}") from None
+        raise UsageError(f"{where}{shown} is not valid: {error}") from None
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f'{where}={value!r} is not a text; write NAME = "URL"')
+        raise UsageError(f'{where}={value!r} is not a string; write NAME = "URL"')
     return value
 
 
 def _pairs(value: Any, where: str) -> dict[str, Any]:
-    """Read NAME=VALUE, from a table, a list of flags, or one text with commas."""
+    """Parse NAME=VALUE pairs from a table, a list of flags, or a text with commas."""
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
