@@ -21,7 +21,7 @@ from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
-from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.ledger.items import narrative_of
 from kompakt.engine.pivot.text import settle
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.summarization import MAX_LEDGER
@@ -255,7 +255,7 @@ def _summarize(context: Context, groups: Sequence[ContextGroup], new: Context) -
     assert made is not None
     text = earlier.text if earlier is not None else ""
     if made.room:  # the ledger is written again; the narrative before it is kept
-        text = text.partition(HEADING)[0].strip()
+        text = narrative_of(text)
     room = min(made.room + (earlier.tokens if earlier is not None else 0), MAX_LEDGER) if made.room else 0
     load = (earlier.load if earlier is not None else Load()) + made.load
     text = "\n\n".join(filter(None, [text, made.text]))

@@ -18,7 +18,7 @@ from kompakt.agent.config import limits_of
 from kompakt.agent.summarizer.fact_check import Sayings, cited, without
 from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
-from kompakt.engine.ledger.format import narrated
+from kompakt.engine.ledger.items import narrated
 from kompakt.engine.pivot.summarizer import Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
 from kompakt.model.budget import Usage, usable

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from kompakt.engine.ledger.extract.outcomes import failure_lines, outcome
 from kompakt.engine.ledger.extract.shell import quotes
-from kompakt.engine.ledger.extract.tool_calls import deed_of
+from kompakt.engine.ledger.extract.tool_calls import effect_of
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json, ToolCall, ToolResult
 from kompakt.model.phrases import FOLD
@@ -49,7 +49,7 @@ _REACH = 160
 
 def heading(call: ToolCall, result: ToolResult) -> str:
     """Say how a command ended; nothing for other calls."""
-    command = deed_of(call).command
+    command = effect_of(call).command
     if command is None or not command.strip():
         return ""
     name = command.strip().split("\n", 1)[0][:_COMMAND].rstrip()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kompakt.engine.admission.gate import Gate
-from kompakt.engine.compaction.fit import cut_unread, fit, minimal, say_least
+from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, say_least
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
@@ -210,6 +210,7 @@ async def rewrite(
     ``at_most`` is a goal that may be lower than the policy's own.
     """
     release_notes(context)
+    cut_read_in(context)
     cut_unread(context, budget.ceiling)
     context.goal = _goal(context, policy, budget)
     if at_most is not None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from kompakt.engine.context.context import Context
-from kompakt.engine.ledger.extract.user_words import binding
+from kompakt.engine.ledger.extract.user_words import binding, is_injected
 from kompakt.engine.pivot.adoption import release_notes
 from kompakt.engine.pivot.text import frame_tokens, resize, retell
 from kompakt.engine.strategies.shortened_results import shorten_calls, shorten_results, shortened
@@ -234,6 +234,23 @@ def _shorten_first_request(context: Context, limit: int) -> bool:
         if context.projected_tokens <= limit:
             return True
     return False
+
+
+READ_IN = 80
+"""Tokens left of a skill or command file beside the first request, once another request is the newest."""
+
+
+def cut_read_in(context: Context) -> None:
+    """Shorten the skill and command files beside the first request: the user's own words are the task, not they."""
+    first, newest = context.archive.requests()
+    if first is None or first is newest or first.pinned:
+        return
+    for index in first.indices:
+        for j, part in enumerate(context.shown(index).parts):
+            if type(part) is Text and is_injected(part.text) and context.counter.part(part) > 2 * READ_IN:
+                text = shortened(part.text, READ_IN, context.counter, reference=context.reference(index, j))
+                short = msgspec.structs.replace(part, text=text, edited=True)
+                context.show(index, j, short, what="shortened", why="a skill or command file, not the task")
 
 
 def _cut_first_request(context: Context, limit: int) -> None:

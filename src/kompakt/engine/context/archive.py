@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from kompakt.engine.context.values import ContextGroup, speaks
+from kompakt.engine.context.values import ContextGroup, speaks, states_task
 from kompakt.model.groups import Grouping
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.pairs import RunWatch
@@ -104,7 +104,7 @@ class Archive:
         self._instructions[said] = index
 
     def _note_request(self, message: Message, index: int) -> None:
-        if self.first_request is None:
+        if self.first_request is None and states_task(message):
             self.first_request = index
         self.newest_words = index
         if not message.results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
 from kompakt.model.groups import GroupKind, is_user_message
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own
@@ -103,8 +104,17 @@ def speaks(message: Message) -> bool:
     if message.role != "user" or message.source_id is not None or message.is_summary:
         return False
     if is_user_message(message):
-        return not all(map(is_own_part, message.parts)) or not message.parts
-    return any(type(part) is Text and bool(part.text.strip()) and not is_own(part.text) for part in message.parts)
+        return not message.parts or not all(map(_is_note, message.parts))
+    return any(type(part) is Text and bool(part.text.strip()) and not _is_note(part) for part in message.parts)
+
+
+def _is_note(part: Part) -> bool:
+    return type(part) is Text and (is_own(part.text) or is_notice(part.text))
+
+
+def states_task(message: Message) -> bool:
+    """Tell whether a request holds a person's words, and not only a skill or command file that an agent read in."""
+    return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in message.parts)
 
 
 def is_own_part(part: Part) -> bool:

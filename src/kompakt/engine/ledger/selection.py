@@ -1,164 +1,80 @@
-"""Which facts are told when not all of them fit: the weightiest, and of those the newest.
+"""Which items a ledger has when not all of them fit.
 
-Facts are kept by weight, in the order of their last news, so choosing looks at about as many as there is room for.
+Greedy by value per cost, which is within one item of the best choice for a knapsack whose items are small. The cost is
+raised to a power below one: otherwise short fragments crowd out the longer sentences that explain them. Sizes are
+estimated from characters while choosing, and only the finished text is counted, so the work follows the room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 
-from kompakt.engine.ledger import format as lines
-from kompakt.engine.ledger.events import perhaps
-from kompakt.engine.ledger.extract.user_words import STRICT
-from kompakt.engine.ledger.facts import Fact, joined
-from kompakt.engine.ledger.path_roots import Roots
+from kompakt.engine.ledger.items import Item, write
 
-REMARKS_SHARE = 0.08
-"""Largest share of the room for what the assistant told along the way."""
+COST_POWER = 0.75
+"""Weight of an item's size: 1 prefers short items, 0 ignores the size."""
 
-CALLS_SHARE = 0.06
-"""Largest share of the room for calls that neither touched a file nor ran a command nor failed."""
+OVERHEAD = 6
+"""Tokens added to each size when items are compared, so that the shortest ones do not always win."""
 
-NARRATIVE_SHARE = 0.3
-"""Largest share of the room for what earlier passes told in words."""
+CHARS_PER_TOKEN = 3.6
+"""Characters of a token, about; corrected by counting the text that was chosen."""
 
-WORDS_SHARE = 0.25
-"""Largest share of the room for what the user demanded, so that a pasted document cannot take it all."""
+LEAST_VALUE = 0.1
+"""Items below this value are left out even when there is room for them."""
 
-LEAST_WORDS = 160
-"""Tokens that the user's words may take in any room that has them."""
-
-SAME_REFERENCE = 3
-"""Tokens that a line saves whose reference stands in the line before."""
-
-SAVED: dict[str, int] = {"test": 7}
-"""The same where lines are joined to one."""
-
-HEADING = 6
-"""Tokens of the heading of a section."""
-
-_WEIGHTS = 7
-_MISSES = 40
-"""Facts too large for what is left that are passed over before the lighter ones are tried."""
-
-Place = tuple[str, str]
+_ATTEMPTS = 5
+_SLACK = 0.03
+"""Share of the room that may stay empty while there are items left."""
 
 
-class Facts:
-    """Facts by weight, joined as they come."""
-
-    __slots__ = ("_by_weight", "_news", "_numbers", "_weights", "roots")
-
-    def __init__(self) -> None:
-        self.roots = Roots()
-        self._by_weight: list[dict[Place, Fact]] = [{} for _ in range(_WEIGHTS)]
-        self._weights: dict[Place, int] = {}
-        self._numbers: dict[Place, int] = {}
-        self._news = 0
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-    def add(self, facts: Iterable[Fact]) -> None:
-        """Join facts to what is known."""
-        weights, by_weight, numbers = self._weights, self._by_weight, self._numbers
-        for fact in facts:
-            place = (fact.kind, fact.key)
-            weight = weights.get(place)
-            if weight is not None:
-                fact = joined(by_weight[weight].pop(place), fact)
-            elif fact.kind == "file":
-                self.roots.add(fact.key)
-            weight = weights[place] = weight_of(fact)
-            by_weight[weight][place] = fact
-            numbers[place] = self._news
-            self._news += 1
-
-    def chosen(
-        self,
-        room: int,
-        whole: int,
-        root: str,
-        count: Callable[[str], int],
-        is_told: Callable[[Fact], bool],
-        *,
-        fits: Callable[[str, int], bool] = perhaps,
-        spare: int = 0,
-    ) -> tuple[list[Fact], int]:
-        """Take what fits into the room, in the order of its last news; return it and about what it takes.
-
-        ``fits`` may say of a line that it has more tokens than so many, so that it need not be counted.
-        ``spare`` is what names left of their room: what has only a small share may have that too.
-        """
-        shares = _shares(whole, spare)
-        taken: list[Fact] = []
-        named: set[tuple[str, str, str]] = set()
-        kinds: set[str] = set()
-        spent = 0
-        for bucket in self._by_weight:
-            misses = 0
-            for fact in _in_turn(bucket):
-                if misses > _MISSES or spent >= room:
-                    break
-                if not is_told(fact):
-                    continue
-                same = (fact.kind, fact.reference, fact.relation if fact.kind == "test" else "")
-                saved = SAVED.get(fact.kind, SAME_REFERENCE) if same in named else 0
-                frame = 1 - saved + (HEADING if fact.kind not in kinds else 0)
-                kind = fact.kind if fact.reference else ""
-                most = min(room - spent, shares.get(kind, room - spent)) - frame
-                line = lines.line_of(fact, root)
-                if not fits(line, most) or (tokens := count(line)) > most:
-                    misses += 1
-                    continue
-                spent += frame + tokens
-                named.add(same)
-                kinds.add(fact.kind)
-                taken.append(fact)
-                if kind in shares:
-                    shares[kind] -= frame + tokens
-        taken.sort(key=lambda fact: self._numbers[fact.kind, fact.key])
-        return taken, spent
-
-
-def _shares(whole: int, spare: int) -> dict[str, int]:
-    """Say how many tokens the kinds may take that could take too many; nothing stands for an earlier narrative."""
-    return {
-        "word": max(int(whole * WORDS_SHARE), LEAST_WORDS),
-        "call": int(whole * CALLS_SHARE) + spare,
-        "remark": int(whole * REMARKS_SHARE) + spare,
-        "": int(whole * NARRATIVE_SHARE),
-    }
-
-
-def _in_turn(bucket: dict[Place, Fact]) -> Iterator[Fact]:
-    """Go through facts from the newest on; of one message's words the outer ones before the inner ones.
-
-    So a document that somebody pasted waits, line by line, until every other message has had its say.
-    """
-    said: dict[str, list[Fact]] = {}
-    for fact in bucket.values():
-        if fact.kind != "word":
+def choose(items: Sequence[Item], room: int, count: Callable[[str], int]) -> str:
+    """Write the most valuable items that fit into a number of tokens."""
+    ranked = sorted(
+        (item for item in items if item.value >= LEAST_VALUE),
+        key=lambda item: (-item.value / (_tokens(item) ** COST_POWER + OVERHEAD), -item.at, item.passage),
+    )
+    estimated, best = float(room), ""
+    for attempt in range(_ATTEMPTS):
+        chosen = _filled(ranked, estimated)
+        text = write(chosen)
+        if not text:
             break
-        said.setdefault(fact.reference, []).append(fact)
-    else:
-        depth = {id(fact): min(k, len(here) - 1 - k) for here in said.values() for k, fact in enumerate(here)}
-        newest = list(reversed(bucket.values()))
-        yield from sorted(newest, key=lambda fact: depth[id(fact)])
-        return
-    yield from reversed(bucket.values())
+        tokens = count(text)
+        if tokens <= room:
+            best = text
+            if len(chosen) == len(ranked) or tokens >= room * (1 - _SLACK):
+                break
+            estimated += room - tokens
+        elif not best and attempt == _ATTEMPTS - 1:
+            best = _shrunk(chosen, room, count)
+        else:
+            estimated -= (tokens - room) * 1.1 + 5
+    return best
 
 
-def weight_of(fact: Fact) -> int:
-    """Weigh a fact by how much it would be missed; the lightest goes first."""
-    if fact.kind == "word":
-        return 0 if STRICT.search(fact.key) else 2
-    if fact.kind in ("task", "file"):
-        return 4 if fact.relation in ("done", "read") else 1
-    if fact.kind == "remark":
-        return 6 if fact.reference else 3
-    if fact.kind == "test":
-        return 4 if fact.relation == "failed" else 5
-    if fact.kind == "command":
-        return 5  # a line each, and as dear as three files that were read
-    return 6 if fact.kind in ("question", "call") else 4
+def _tokens(item: Item) -> float:
+    return len(item.text) / CHARS_PER_TOKEN + (12 if item.reference else 4)
+
+
+def _filled(ranked: Sequence[Item], room: float) -> list[Item]:
+    left = room - 60  # headings
+    chosen: list[Item] = []
+    for item in ranked:
+        tokens = _tokens(item)
+        if tokens <= left:
+            chosen.append(item)
+            left -= tokens
+        elif left < OVERHEAD:
+            break
+    return chosen
+
+
+def _shrunk(chosen: list[Item], room: int, count: Callable[[str], int]) -> str:
+    """Drop the least valuable items until the text fits."""
+    while chosen:
+        chosen = chosen[: len(chosen) * 3 // 4]
+        text = write(chosen)
+        if count(text) <= room:
+            return text
+    return ""

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from kompakt.engine.context.annotations import FOLDED
 from kompakt.engine.context.context import Context
-from kompakt.engine.ledger.parse import without_false_quotes
+from kompakt.engine.ledger.items import without_false_quotes
 from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message, Part, Text
 from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal

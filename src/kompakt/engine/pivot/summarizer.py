@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from kompakt.engine.ledger.format import narrated
+from kompakt.engine.ledger.items import narrated
 from kompakt.model.messages import Message
 
 _log = logging.getLogger("kompakt.compaction")

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.engine.context.values import speaks, words_of
-from kompakt.engine.ledger.events import Order
-from kompakt.engine.ledger.extract.tool_calls import input_text
-from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.ledger.items import ledgers_of
+from kompakt.engine.ledger.ledger import LedgerRequest
 from kompakt.engine.pivot import pivot
-from kompakt.model.messages import Message, Text, ToolCall
+from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RUNTIME_LINE
 
 if TYPE_CHECKING:
@@ -54,25 +52,19 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
     """Write the ledger of what is hidden of the first messages."""
     counter = context.counter
     as_they_were = frozenset(index for index in shown if index not in context.visibility.replacements)
-    context.ledger.read(context.messages, upto, speaks)
+    context.ledger.read(context.messages, upto)
     narrates = context.summary_text is not None and bool(context.summary_text.text)
-    order = Order(
+    earlier = context.inherited
+    request = LedgerRequest(
         room=room,
         count=counter.tokens,
-        fits=counter.fits,
         is_hidden=lambda index: index not in as_they_were,
         reference=context.archive.reference,
         upto=upto,
-        shown_at=as_they_were,
         strips=context.contract is not None and context.contract.prefix_rule == "strip-all",
-        shown=lambda: [
-            input_text(part) if type(part) is ToolCall else words_of(part)
-            for index in shown
-            for part in context.shown(index).parts
-        ],
-        earlier=_told_by_code(context.inherited) if narrates else context.inherited,
+        earlier=ledgers_of(earlier) if narrates and earlier else earlier,  # the narrative has folded in the others
     )
-    return context.ledger.write(order)
+    return context.ledger.write(request)
 
 
 def told_in_full(context: Context, room: int) -> str:
@@ -125,9 +117,3 @@ def settle(context: Context) -> None:
     if context.summary_text is not None and context.summary_text.room:
         tokens = frame_tokens(context, retell(context), 0)
         context.summary_text = msgspec.structs.replace(context.summary_text, tokens=tokens)
-
-
-def _told_by_code(inherited: str | None) -> str | None:
-    """Leave out of what earlier passes told the narrative that the present one has folded in."""
-    start = f"\n{inherited or ''}".find(f"\n{HEADING}")
-    return inherited[start:] if inherited and start >= 0 else None

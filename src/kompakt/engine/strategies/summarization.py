@@ -8,7 +8,7 @@ from functools import partial
 from kompakt.engine.compaction.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
-from kompakt.engine.ledger import parse as parsing
+from kompakt.engine.ledger.items import parse
 from kompakt.engine.pivot.adoption import adopt_pivots
 from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
 from kompakt.engine.pivot.text import settle
@@ -131,7 +131,7 @@ class Summarization:
         """Ask for a narrative of what is new to it; what it stood for before is in the earlier one."""
         assert self.summarizer is not None
         indices = sorted(index for group in groups for index in group.indices)
-        inherited = parsing.read(context.inherited).narrative if context.inherited else []
+        inherited = parse(context.inherited).narrative if context.inherited else []
         told = context.summary_text.text if context.summary_text else ""
         earlier = [*inherited, told if told != RUNTIME_LINE else ""]
         material = Material(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.tool_calls import Effect
 from kompakt.model.messages import ToolResult
 
 MAX_LINES = 12
@@ -62,15 +64,6 @@ _TOTALS = re.compile(
     r"|^Ran \d+ tests?",
     re.MULTILINE,
 )
-_TESTS = re.compile(
-    r"^[ \t]*--- (?P<a>PASS|FAIL): (?P<A>\S{1,300})|^(?P<b>ok|FAIL) *\t(?P<B>\S{1,300})"
-    r"|^(?P<C>[^\s:]{1,300}::\S{1,300}) (?P<c>PASSED|FAILED|ERROR)\b"
-    r"|^(?P<d>FAILED|ERROR) (?P<D>[^\s:]{1,300}::\S{1,300})"
-    r"|^test (?P<E>\S{1,300}) \.\.\. (?P<e>ok|FAILED)"
-    r"|^[ \t]*(?P<f>[\u2713\u2714\u2717\u2718\u2715\u00d7]) (?P<F>.{6,80}?)(?: \(?\d+ ?m?s\)?)?$",
-    re.MULTILINE,
-)
-_GOOD = frozenset(["PASS", "ok", "PASSED", "\u2713", "\u2714"])
 _TEST_WORDS = _with_rarest(
     "passed", "failed", "PASS", "FAIL", "passing", "test ", "Ran ", "ok  \t", "ok \t", "ok\t",
     "\u2713", "\u2714", "\u2717", "\u2718", "\u2715", "\u00d7",
@@ -96,6 +89,33 @@ def outcome(result: ToolResult, *, is_data: bool = False) -> str:
     if result.is_error:
         return "failed"
     return "success"
+
+
+_BROKEN = re.compile(
+    r"^(?:--- FAIL|FAIL\b|FAILED |=+ .*\b[1-9]\d* (?:failed|errors?)\b|Tests:.*\b[1-9]\d* failed"
+    r"|panic: |fatal: |npm ERR!"
+    r"|make(?:\[\d+\])?: \*\*\*|Traceback \(most recent call last\)|error(?:\[\w+\])?: |\S+:\d+:\d+: (?:fatal )?error: "
+    r"|exit status [1-9]|test result: FAILED|BUILD FAILED)",
+    re.MULTILINE,
+)
+"""Lines with which test runners, compilers and build tools end a run that failed."""
+
+
+def has_failed(result: ToolResult, effect: Effect) -> bool:
+    """Tell whether a call failed: by its error flag or exit code, or because its output ends a failed run.
+
+    Behind a pipe the exit code is that of the filter, so a test run cut by ``tail`` counts as failed when it says so.
+    What a command only quotes, as a search does, says nothing about the command.
+    """
+    if result.is_error:
+        return True
+    if effect.command is None:
+        return not effect.reads and bool(exit_code(result.output))
+    if exit_code(result.output):
+        return True
+    output = result.output
+    zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
+    return not quotes(effect.command) and _BROKEN.search(zone) is not None
 
 
 def failure_lines(output: str) -> list[str]:
@@ -156,17 +176,6 @@ def test_totals(output: str) -> list[str]:
             _, line, end = _line_at(output, found.start())
             lines[line] = None
     return list(lines)[-MAX_LINES:]
-
-
-def tests_of(output: str) -> dict[str, str]:
-    """Tell which tests a run names, and whether they passed; the last word on a test counts."""
-    found: dict[str, str] = {}
-    for match in _TESTS.finditer(output):
-        groups = {key: value for key, value in match.groupdict().items() if value is not None}
-        result = next(value for key, value in groups.items() if key.islower())
-        name = next(value for key, value in groups.items() if key.isupper())
-        found[name] = "passed" if result in _GOOD else "failed"
-    return found
 
 
 def _has(words: Iterable[tuple[str, str]], text: str) -> bool:

@@ -57,7 +57,7 @@ _LONGEST_END = 40
 """More characters than a word for a path has."""
 
 
-class Deed(msgspec.Struct, frozen=True, gc=False):
+class Effect(msgspec.Struct, frozen=True, gc=False):
     """What one call does."""
 
     files: tuple[tuple[str, str], ...] = ()
@@ -78,21 +78,21 @@ class Deed(msgspec.Struct, frozen=True, gc=False):
         return self.searches or (bool(self.files) and all(how == "read" for how, _ in self.files))
 
 
-def deed_of(call: ToolCall) -> Deed:
+def effect_of(call: ToolCall) -> Effect:
     """Tell what a call does."""
     fields = fields_of(call)
     command = _command(fields)
     if command is None and isinstance(call.input, str) and not fields:
         if "*** " in call.input:
-            return Deed(files=tuple(_patched(call.input)))
-        return Deed(command=None if call.input.lstrip()[:1] in ("{", "[") else call.input.strip() or None)
+            return Effect(files=tuple(_patched(call.input)))
+        return Effect(command=None if call.input.lstrip()[:1] in ("{", "[") else call.input.strip() or None)
     if command is not None:
         files = _patched(command) if "*** Begin Patch" in command else file_operations(command)
-        return Deed(files=tuple(files), command=command, fields=fields)
+        return Effect(files=tuple(files), command=command, fields=fields)
     files = tuple(_files(call.name, fields))
     url = fields.get("url") or fields.get("uri")
     searches = not files and not _SEARCH_KEYS.isdisjoint(fields)
-    return Deed(files=files, url=url if isinstance(url, str) else None, searches=searches, fields=fields)
+    return Effect(files=files, url=url if isinstance(url, str) else None, searches=searches, fields=fields)
 
 
 def fields_of(call: ToolCall) -> dict[str, Json]:
@@ -138,10 +138,11 @@ def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
 @lru_cache(maxsize=_WORDS)
 def _is_path(end: str) -> bool:
     """Tell by the end of a key whether a path stands under it."""
-    return _PATH_KEY.search(_snake(end)) is not None
+    return _PATH_KEY.search(snake_case(end)) is not None
 
 
-def _snake(key: str) -> str:
+def snake_case(key: str) -> str:
+    """Write a key in snake case."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower() if not key.islower() else key
 
 
@@ -153,7 +154,7 @@ def _files(name: str, fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield from _patched(value)
         elif isinstance(value, str) and "+++ " in value:
             yield from (("modified", path) for path in _DIFFED.findall(value))
-    name = _snake(name)
+    name = snake_case(name)
     if moved := _MOVES.search(name):
         yield from _moved(moved[1], list(_paths(fields)))
         return
@@ -174,7 +175,7 @@ def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
 @lru_cache(maxsize=_WORDS)
 def _shaped(name: str, given: tuple[str, ...]) -> str | None:
     """Tell by the name of a call and the keys it is given what it does to the files it names."""
-    keys = [key for key in map(_snake, given) if not _PATH_KEY.search(key)]
+    keys = [key for key in map(snake_case, given) if not _PATH_KEY.search(key)]
     if any(_CHANGE_KEY.match(key) for key in keys):
         return "modified"
     if not _SEARCH_KEYS.isdisjoint(keys) or _LISTS.search(name):
@@ -197,7 +198,7 @@ def only_looks(call: ToolCall) -> bool:
 
 @lru_cache(maxsize=_WORDS)
 def _only_looks(name: str, given: tuple[str, ...]) -> bool:
-    name = _snake(name)
+    name = snake_case(name)
     return _ACTIVE_KEYS.isdisjoint(given) and not _MOVES.search(name) and _shaped(name, given) in (None, "read")
 
 

@@ -1,7 +1,7 @@
-"""What people and the assistant said: the user's constraints and decisions word for word, requests, questions.
+"""The user's own words: what a person wrote in a user message, and the sentences in it that demand or forbid.
 
-Only the user's own words count: not what stands in angle brackets, in a code block, in a quotation or in a pasted log,
-and nothing that a tool or a provider of context said. Linear in the text.
+Agents put more than a person's words into user messages: reminders in tags, skill files, slash commands, notes about
+interruptions, summaries. None of that is the user's. Linear in the text.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kompakt.engine.ledger.quotes import harmless, quoted
+
+MAX_PASTED = 200
+"""Characters shown of what the user pasted."""
+
 MAX_LINE = 400
 """Longest line of the user's that is kept whole; of a longer one the sentences that bind."""
-
-SHORT = 300
-"""A message up to this many characters is kept whole: it is what the user asked for."""
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]{0,80})(?:\s[^<>]{0,2000})?(/?)>")
 _NEVER_CLOSED = frozenset(["area", "br", "col", "hr", "img", "input", "li", "link", "meta", "p", "source"])
@@ -108,11 +110,58 @@ def binding(text: str) -> list[str]:
     return found
 
 
-def request(text: str) -> str | None:
-    """Return a short message of the user's in full; ``None`` when it is long or nothing of the user's."""
+_NOTICE = re.compile(
+    r"\s*(?:\[Request interrupted|Caveat: The messages below|This session is being continued from"
+    r"|Another language model started to solve|<(?:local-command|task-notification|bash-stdout|bash-stderr)\b)"
+)
+"""Beginnings of notices that coding agents put into user messages: interruptions, output of local commands, and
+summaries that another agent wrote."""
+
+_READ_IN = re.compile(
+    r"\s*(?:Base directory for this skill|Invoke the \S+ skill|/[a-z][\w:.-]*\s*$"
+    r"|#{1,2} [A-Z][\w -]* (?:Command|Skill)\b)"
+)
+"""Beginnings of skill and command files that were read in, and slash commands without words."""
+
+_COMMAND_NAME = re.compile(r"<command-name>\s*(/?[\w:.-]{1,80})\s*</command-name>")
+_COMMAND_WORDS = re.compile(r"<command-args>(.{1,4000}?)</command-args>", re.DOTALL)
+
+
+def is_notice(text: str) -> bool:
+    """Tell whether a text in a user message only reports something and asks for nothing."""
+    return _NOTICE.match(text) is not None
+
+
+def is_injected(text: str) -> bool:
+    """Tell whether a text in a user message is an agent's and not a person's, as far as its beginning tells."""
+    if _NOTICE.match(text) or _READ_IN.match(text):
+        return True
+    return "<command-name>" in text[:400] and not user_message(text)
+
+
+def user_message(text: str) -> str:
+    """Return what the user wrote in a message, on one line; empty where nothing of it is the user's.
+
+    Words given to a slash command are the user's, the command's own text is not. Code, logs and documents that the user
+    pasted are quoted and cut: the user chose to show them, but nothing in them is a demand of the user's.
+    """
+    if _NOTICE.match(text) or _READ_IN.match(text):
+        return ""
+    if command := _COMMAND_NAME.search(text):
+        words = _COMMAND_WORDS.search(text)
+        return f"{command[1]} {_folded(words[1])}" if words and words[1].strip() else ""
+    bare = "\n".join(_untagged(text)) if "<" in text else text
     lines = spoken_lines(text)
-    whole = "\n".join(lines)
-    return whole if lines and len(whole) <= SHORT else None
+    own = set(lines)
+    pasted = [line for line in map(str.strip, bare.split("\n")) if line and line not in own and line[:3] not in _FENCES]
+    shown = " ".join(lines)
+    if pasted and (said := " ".join(pasted)[:MAX_PASTED].strip()):
+        shown += f" (pasted: {quoted(said, MAX_PASTED)})"
+    return harmless(shown.strip())
+
+
+def _folded(text: str) -> str:
+    return harmless(" ".join(filter(None, map(str.strip, text.split("\n")))))
 
 
 def question(text: str) -> str | None:
@@ -121,12 +170,3 @@ def question(text: str) -> str | None:
     if not last.endswith("?"):
         return None
     return _SENTENCE.split(last)[-1]
-
-
-def opening(text: str, limit: int) -> str:
-    """Return the beginning of what the assistant told, up to a whole sentence where one ends in time."""
-    folded = " ".join(text[: limit * 2].split())
-    if len(folded) <= limit:
-        return folded
-    cut = max(folded.rfind(mark, 0, limit) for mark in (". ", ": ", "! ", "? "))
-    return folded[: cut + 1] if cut > limit // 3 else folded[: limit - 1] + "…"

@@ -1,0 +1,125 @@
+"""Conversations without tools: who said what, when, spread over the whole history.
+
+Nothing in a chat is a task or a change; what is asked about later are events, plans, preferences and names. A sentence
+is worth more the rarer its words are in this conversation, and more with a name, a number or a time in it. Every date
+gets a share of the room, so that the oldest day is as present as the newest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from kompakt.engine.ledger.events import Spoken
+from kompakt.engine.ledger.items import TALK, Item
+from kompakt.engine.ledger.quotes import harmless
+
+_DATE = re.compile(r"\s*\[([^\]\n]{0,60}\d{4}[^\]\n]{0,40})\]\s*")
+_SPEAKER = re.compile(r"\s*([A-Z][\w' -]{0,30}):\s+")
+_WORD = re.compile(r"[^\W_][\w']*")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_TIME = re.compile(
+    r"\d|\b(?:yesterday|today|tonight|tomorrow|last|next|ago|weekend|week|month|year|since|mon|tues|wednes|thurs|fri|satur|sun)"
+    r"(?:day)?\b",
+    re.IGNORECASE,
+)
+_PERSONAL = re.compile(r"\b(?:my|i|i'm|i've|i'd|we|we're|our|her|his|their|name)\b", re.IGNORECASE)
+_PLEASANTRY = re.compile(
+    r"(?:wow|thanks|thank you|aww|yeah|yes|great|that's|sounds|awesome|cool|nice|glad|congrat\w*|agree\w*|hey|hi|hello|"
+    r"good to|how (?:are|is|was))\b",
+    re.IGNORECASE,
+)
+
+COMMON = 0.03
+"""Share of the sentences from which a word is so common here that it says nothing."""
+
+TELLING_WORDS = 5
+"""Rarest words of a sentence that count. More would favour long sentences over short ones that say as much."""
+
+_CLAUSE_END = re.compile(r"(?<=[,;!])\s+|\s*(?: -|- |[–—])\s*")
+
+MIN_WORDS = 4
+
+
+class _Sentence:
+    __slots__ = ("at", "date", "number", "speaker", "text", "words")
+
+    def __init__(self, at: int, number: int, date: str, speaker: str, text: str) -> None:
+        self.at, self.number, self.date, self.speaker, self.text = at, number, date, speaker, text
+        self.words = {word.lower() for word in _WORD.findall(text)}
+
+
+def items_of(events: Sequence[Spoken]) -> list[Item]:
+    """Return one item for each sentence that says something, in the order in which it was said."""
+    sentences = _sentences(events)
+    seen = Counter(word for sentence in sentences for word in sentence.words)
+    total = len(sentences)
+    per_date = Counter(sentence.date for sentence in sentences)
+    items: list[Item] = []
+    spoken: dict[str, float] = {}
+    ranked = sorted(((_information(one, seen, total), one) for one in sentences), key=lambda pair: -pair[0])
+    for information, one in ranked:
+        if len(one.words) < MIN_WORDS:
+            continue
+        # each further sentence of a date is worth less, so that no date takes the room of the others
+        taken = spoken.get(one.date, 0.0)
+        spoken[one.date] = taken + 1
+        share = taken / max(8.0, per_date[one.date] * 0.5)
+        value = information / (1 + share)
+        text = f"{one.speaker}: {_trimmed(one.text, seen, total)}"
+        items.append(Item(TALK, one.at + one.number / 1_000, text, value, label=one.date))
+    return items
+
+
+def _sentences(events: Sequence[Spoken]) -> list[_Sentence]:
+    found: list[_Sentence] = []
+    date = ""
+    for event in events:
+        text = event.text
+        if dated := _DATE.match(text):
+            date, text = harmless(dated[1]), text[dated.end() :]
+        named = _SPEAKER.match(text)
+        speaker = harmless(named[1]) if named else event.role
+        text = harmless(" ".join((text[named.end() :] if named else text).split()))
+        for number, sentence in enumerate(_SENTENCE_END.split(text)):
+            if sentence:
+                found.append(_Sentence(event.at, number, date, speaker, sentence))
+    return found
+
+
+def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
+    """Sum the rarity of a sentence's rarest words; questions and pleasantries count less."""
+    rare = sorted((_rarity(word, seen, total) for word in sentence.words), reverse=True)[:TELLING_WORDS]
+    value = sum(rare) / 5
+    text = sentence.text
+    if _PERSONAL.search(text):
+        value *= 1.25
+    if re.search(r"(?<!^)(?<!['\u2019])\b(?!I\b)[A-Z][a-z]+", text):
+        value += 1.0
+    if _TIME.search(text):
+        value += 0.8
+    if text.endswith("?"):
+        value *= 0.35
+    if _PLEASANTRY.match(text):
+        value *= 0.7
+    return value
+
+
+def _rarity(word: str, seen: Counter[str], total: int) -> float:
+    is_common = len(word) < 3 or seen[word] > max(3.0, total * COMMON)
+    return 0.0 if is_common else math.log((total + 1) / seen[word])
+
+
+def _trimmed(text: str, seen: Counter[str], total: int) -> str:
+    """Drop the clauses at either end of a sentence that have no rare word in them: greetings, fillers, feelings."""
+    clauses = [clause for clause in _CLAUSE_END.split(text) if clause]
+    telling = [any(_rarity(word.lower(), seen, total) for word in _WORD.findall(clause)) for clause in clauses]
+    while len(clauses) > 1 and not telling[-1]:
+        clauses.pop()
+        telling.pop()
+    while len(clauses) > 1 and not telling[0]:
+        clauses.pop(0)
+        telling.pop(0)
+    return " ".join(clauses).rstrip(",;-– ")

@@ -1,0 +1,99 @@
+"""What a call changed in a file, in a few words: new signatures and lines, and what they replace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from kompakt.engine.ledger.extract.tool_calls import snake_case
+from kompakt.engine.ledger.quotes import harmless, one_line
+from kompakt.model.messages import Json
+
+MAX_LINE = 110
+"""Characters kept of a changed line."""
+
+MAX_TEXT = 40_000
+"""Characters of a text that are compared."""
+
+_SIGNATURE = re.compile(
+    r"(?:export |default |pub(?:\(\w+\))? |async |static |private |public |protected |abstract |final |override )*"
+    r"(?:func|def|class|type|interface|struct|fn|function|enum|trait|impl|module|namespace)\b|@\w|#{1,4} \w"
+)
+_IMPORT = re.compile(r"(?:import|from|use|using|#include|require)\b|\"[\w./-]+\",?$")
+_OLD = ("old_string", "old_str", "old_text", "old", "search", "find")
+_NEW = ("new_string", "new_str", "new_text", "new", "replace", "replacement", "insert_text", "text_to_insert")
+_WHOLE = ("content", "contents", "file_text", "text", "data", "body", "file_content", "code")
+_PATCH = ("patch", "diff", "input")
+
+
+def change_note(fields: Mapping[str, Json], path: str) -> str:
+    """Describe what a call wrote into a file; empty when the call does not show it."""
+    fields = {snake_case(key): value for key, value in fields.items()}
+    edits = fields.get("edits")
+    if isinstance(edits, list):
+        tables = [{snake_case(key): value for key, value in one.items()} for one in edits if isinstance(one, dict)]
+        notes = [note for note in map(_replaced, tables) if note]
+        return "; ".join(notes[:3]) + (f"; {len(notes) - 3} more edits" if len(notes) > 3 else "")
+    for key in _PATCH:
+        value = fields.get(key)
+        if isinstance(value, str) and ("*** " in value or "+++ " in value):
+            return _compared(*_patched_lines(value[:MAX_TEXT], path))
+    if note := _replaced(fields):
+        return note
+    whole = _first(fields, _WHOLE)
+    if whole is None:
+        return ""
+    lines = whole[:MAX_TEXT].split("\n")
+    signatures = [f"`{_cut(line)}`" for line in lines if _SIGNATURE.match(line.strip())]
+    size = f"{whole.count(chr(10)) + 1} lines"
+    return f"{size}: {', '.join(signatures[:6])}" if signatures else size
+
+
+def _replaced(fields: Mapping[str, Json]) -> str:
+    old, new = _first(fields, _OLD), _first(fields, _NEW)
+    if old is None and new is None:
+        return ""
+    return _compared((old or "")[:MAX_TEXT].split("\n"), (new or "")[:MAX_TEXT].split("\n"))
+
+
+def _first(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str | None:
+    return next((value for key in keys if isinstance(value := fields.get(key), str)), None)
+
+
+def _compared(old: list[str], new: list[str]) -> str:
+    """Name the most telling lines that are new, else those that are gone."""
+    before, after = {line.strip() for line in old}, {line.strip() for line in new}
+    added = [line for line in _telling(new) if line not in before]
+    removed = [line for line in _telling(old) if line not in after]
+    if not added:
+        return "removed " + " and ".join(f"`{_cut(line)}`" for line in removed[:2]) if removed else ""
+    signatures = [line for line in added if _SIGNATURE.match(line)]
+    chosen = [*signatures[:2], *(line for line in added if line not in signatures)][:3]
+    note = ", ".join(f"`{_cut(line)}`" for line in chosen)
+    if len(added) > len(chosen):
+        note += f" and {len(added) - len(chosen)} more lines"
+    return f"{note}, replacing `{_cut(removed[0])}`" if removed and len(added) <= 2 else note
+
+
+def _telling(lines: list[str]) -> Iterator[str]:
+    """Go through the lines that say something: not a bracket, an empty line or an import."""
+    return (stripped for line in lines if len(stripped := line.strip()) > 3 and not _IMPORT.match(stripped))
+
+
+def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:
+    """Take the lines that a patch removes from a file and those that it adds."""
+    old: list[str] = []
+    new: list[str] = []
+    is_here = False
+    for line in patch.split("\n"):
+        if line.startswith(("*** ", "+++ ", "--- ", "diff ")):
+            is_here = path in line or (is_here and not line.startswith(("*** Update", "*** Add", "*** Delete", "+++ ")))
+        elif is_here and line.startswith("-"):
+            old.append(line[1:])
+        elif is_here and line.startswith("+"):
+            new.append(line[1:])
+    return old, new
+
+
+def _cut(line: str) -> str:
+    return harmless(one_line(line, MAX_LINE)).replace("`", "'")

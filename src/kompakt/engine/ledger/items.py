@@ -1,0 +1,191 @@
+"""What a ledger consists of: items in sections, how they are written, and how a later pass reads them back.
+
+An item is one statement or passage. It has a section, a position in the session, and a value: how much a reader who has
+to continue the work would miss it. A ledger is a heading line, then the sections in a fixed order, one bullet per
+item::
+
+    ## Changes
+    - src/app.py: edited 3 times; `def main(argv)` replaces `def main()` [m3f21]
+
+A reference in brackets names the original message. It follows items that say less than the original does.
+
+In a chain of stateless calls the originals are gone, and only the text of the previous ledger is left. ``parse``
+therefore turns a ledger back into items. Only lines in the shape that ``write`` produces become items of their section;
+everything else is a narrative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from kompakt.engine.ledger import released_format
+from kompakt.engine.ledger.quotes import quoted
+from kompakt.model.phrases import OPEN_ROUND_NOTE
+
+HEADING = (
+    "Notes by code on the earlier part of this session, in its own words. [m…] is a reference to the original, […] an "
+    "omission."
+)
+"""First line of a ledger. Text before it in a pivot is the narrative of a summarizer."""
+
+USER = "user"
+STATE = "state"
+TALK = "talk"
+FINDINGS = "findings"
+CHANGES = "changes"
+RUNS = "runs"
+LOOKED = "looked"
+
+SECTIONS = {
+    USER: "## What the user asked for and decided, in order",
+    STATE: "## Tasks and external state",
+    TALK: "## What was said, by date",
+    FINDINGS: "## What the assistant found, decided and reported, oldest first",
+    CHANGES: "## Changes made",
+    RUNS: "## Commands, tests and failures, oldest first",
+    LOOKED: "## What was only looked at",
+}
+"""Sections in the order in which a ledger has them."""
+
+BULLET = "- "
+GAP = " […] "
+"""Separates passages of one message between which something was left out."""
+
+MAX_TRANSCRIPT_LINE = 200
+"""Characters kept of each line of an open round's transcript."""
+
+_SECTION_OF = {heading: section for section, heading in SECTIONS.items()}
+_REFERENCE = re.compile(r" \[(m[0-9a-f]{4,40}(?:\.\d+)?)\]\Z")
+
+
+class Item(msgspec.Struct, gc=False):
+    """One statement of a ledger, or one passage of a longer text."""
+
+    section: str
+    at: float
+    """Position in the session: the message's index. Items of earlier passes come before 0."""
+    text: str
+    value: float
+    reference: str = ""
+    """Name of the original, where the original says more."""
+    passage: int = 0
+    """Number of the passage in its message. Passages of one message share a bullet."""
+    passages: int = 1
+    """How many passages that message has."""
+    label: str = ""
+    """Group within the section, written on a line of its own: the date, in a conversation."""
+
+
+def write(items: Sequence[Item]) -> str:
+    """Write items as a ledger; nothing when there are none."""
+    if not items:
+        return ""
+    lines = [HEADING]
+    for section, heading in SECTIONS.items():
+        chosen = sorted((item for item in items if item.section == section), key=lambda item: (item.at, item.passage))
+        if chosen:
+            lines.append(heading)
+            lines += _bullets(chosen)
+    return "\n".join(lines)
+
+
+def _bullets(items: list[Item]) -> Iterator[str]:
+    label = ""
+    start = 0
+    for end in range(1, len(items) + 1):
+        if end < len(items) and items[end].at == items[start].at and items[start].passages > 1:
+            continue
+        if items[start].label != label:
+            label = items[start].label
+            yield f"{label}:"
+        yield BULLET + _joined(items[start:end])
+        start = end
+
+
+def _joined(passages: list[Item]) -> str:
+    """Join passages of one message; where some are missing, say so and name the original."""
+    first, last = passages[0], passages[-1]
+    if first.passages == 1:
+        return f"{first.text} [{first.reference}]" if first.reference else first.text
+    text = first.text if first.passage == 0 else GAP.lstrip() + first.text
+    for before, item in pairwise(passages):
+        text += (" " if item.passage == before.passage + 1 else GAP) + item.text
+    if last.passage < last.passages - 1:
+        text += GAP.rstrip()
+    is_whole = len(passages) == first.passages
+    return text if is_whole or not first.reference else f"{text} [{first.reference}]"
+
+
+class Earlier(msgspec.Struct):
+    """What an earlier pass wrote, read back."""
+
+    narrative: list[str] = []
+    """Lines that are no items: a summarizer's words, or the transcript of an open round."""
+    items: list[tuple[str, str, str, str]] = []
+    """Section, text, reference and label of each bullet, in order."""
+
+
+def parse(text: str) -> Earlier:
+    """Read what earlier passes wrote: any number of narratives and ledgers, one after the other."""
+    earlier = Earlier()
+    summary, _, transcript = text.partition(f"\n{OPEN_ROUND_NOTE}")
+    if text.startswith(OPEN_ROUND_NOTE):
+        summary, transcript = "", text
+    section, label, in_ledger = "", "", False
+    for line in released_format.converted(summary, HEADING, SECTIONS).split("\n"):
+        if line == HEADING:
+            section, label, in_ledger = "", "", True
+        elif in_ledger and line in _SECTION_OF:
+            section, label = _SECTION_OF[line], ""
+        elif in_ledger and section and line.startswith(BULLET):
+            body = line[len(BULLET) :]
+            reference = _REFERENCE.search(body)
+            body = body[: reference.start()] if reference else body
+            earlier.items.append((section, body, reference[1] if reference else "", label))
+        elif in_ledger and section == TALK and line.endswith(":"):
+            label = line[:-1]
+        elif line.strip():
+            in_ledger = False
+            earlier.narrative.append(line)
+    lines = (line for line in transcript.split("\n") if line.strip() and line != OPEN_ROUND_NOTE)
+    earlier.narrative += [quoted(line, MAX_TRANSCRIPT_LINE) for line in lines]
+    return earlier
+
+
+def narrative_of(text: str) -> str:
+    """Return the words before the first ledger."""
+    return f"\n{text}".partition(f"\n{HEADING}")[0].strip()
+
+
+def ledgers_of(text: str) -> str | None:
+    """Return the ledgers in a text without the narrative before them; ``None`` when there are none."""
+    start = f"\n{text}".find(f"\n{HEADING}")
+    return text[start:] if start >= 0 else None
+
+
+def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
+    """Drop bullets that quote the user in words which the message they refer to does not contain.
+
+    ``is_said`` takes a reference and words and tells whether the words are in the message of that name.
+    """
+    section = ""
+    kept: list[str] = []
+    for line in text.split("\n"):
+        section = _SECTION_OF.get(line, "" if line == HEADING else section)
+        reference = _REFERENCE.search(line) if section == USER and line.startswith(BULLET) else None
+        if reference is not None:
+            passages = [part.strip() for part in line[len(BULLET) : reference.start()].split(GAP.strip())]
+            if not all(is_said(reference[1], words) for words in passages if words):
+                continue
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def narrated(text: str) -> str:
+    """Quote the lines of a narrative that look like the start of a ledger or like one of kompakt's markers."""
+    marked = (HEADING, "[kompakt")
+    return "\n".join(f"> {line}" if line.startswith(marked) else line for line in text.split("\n"))

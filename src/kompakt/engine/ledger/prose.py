@@ -1,0 +1,85 @@
+"""Passages of the assistant's prose and of long messages, ranked by what they settle.
+
+A reader who takes over needs causes, decisions, results and open questions, in complete sentences. "Let me look at the
+file" helps nobody. The words that mark the difference are those with which people state reasons, outcomes and choices
+in any field; a sentence with a number, a path or code in it is more specific than one without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+PASSAGE = 230
+"""Characters of a passage, about: two or three sentences that belong together."""
+
+_SETTLES = re.compile(
+    r"\b(?:because|since|due to|root cause|the (?:issue|problem|bug|cause|reason|fix|key)|decid\w+|chose|instead|"
+    r"rather than|"
+    r"found|turns out|option|recommend\w*|conclu\w+|confirm\w*|verified|works?|fixed|done|implemented|summary|so that|"
+    r"therefore|means|should|must|cannot|can't|won't|doesn't|didn't|not|only|however|but|actually|now|remaining|next|"
+    r"total|refund\w*|cancel\w*|updated|booked|changed|failed|missing|blocked)\b",
+    re.IGNORECASE,
+)
+_ANNOUNCES = re.compile(
+    r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
+    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|"
+    r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
+    re.IGNORECASE,
+)
+_SPECIFIC = re.compile(r"`|\w+[._/]\w+|\w+\(\)")
+_MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
+
+
+def passages(text: str, size: int = PASSAGE) -> list[str]:
+    """Split a text into passages of whole sentences and lines, without announcements of what comes next."""
+    found: list[str] = []
+    current = ""
+    for sentence in _sentences(text):
+        if _ANNOUNCES.fullmatch(sentence) or (sentence.endswith(":") and _ANNOUNCES.match(sentence)):
+            continue
+        if current and len(current) + len(sentence) > size * 1.4:
+            found.append(current)
+            current = ""
+        current = f"{current} {sentence}" if current else sentence
+        if len(current) >= size:
+            found.append(current)
+            current = ""
+    if current:
+        found.append(current)
+    return found
+
+
+def _sentences(text: str) -> Iterator[str]:
+    in_code = False
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if stripped.startswith("```"):
+            in_code = not in_code
+        elif in_code and stripped:
+            yield _bounded(stripped)
+        elif stripped and not set(stripped) <= set("-|=:+ *#"):
+            yield from map(_bounded, _SENTENCE_END.split(_MARKUP.sub("", stripped)))
+
+
+MAX_SENTENCE = 600
+"""Characters kept of a sentence or of a line of code."""
+
+
+def _bounded(sentence: str) -> str:
+    return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 1] + "…"
+
+
+def substance(passage: str) -> float:
+    """Estimate how much a passage settles: about 1 for plain narration, 3 for a finding with its reason."""
+    value = 1.0 + 0.6 * len(_SETTLES.findall(passage[:2_000])) ** 0.5
+    if any(map(str.isdigit, passage)):
+        value += 0.3
+    if _SPECIFIC.search(passage):
+        value += 0.3
+    if passage.endswith("?"):
+        value -= 0.3
+    if len(passage) < 25:
+        value -= 0.6
+    return max(value, 0.2)

@@ -1,0 +1,398 @@
+"""Turns events into items: what a reader who continues the work would want to know about each.
+
+Values are relative. The user's words and refusals come first, then open tasks and what changed the world, then
+findings, then runs and failures, last what was only looked at. Newer events are worth more than older ones of the same
+kind. The scale was set by letting readers answer questions from the result, not by a count.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kompakt.engine.ledger import conversation
+from kompakt.engine.ledger.events import THOUGHT, Called, Event, Spoken
+from kompakt.engine.ledger.extract.changes import change_note
+from kompakt.engine.ledger.extract.key_values import answer_text, flat
+from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, speaks_of_tests, test_totals
+from kompakt.engine.ledger.extract.refusals import refusal
+from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
+from kompakt.engine.ledger.extract.tool_calls import Effect, only_looks
+from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
+from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, USER, Earlier, Item
+from kompakt.engine.ledger.prose import passages, substance
+from kompakt.engine.ledger.quotes import as_code, harmless, one_line, quoted
+
+MAX_COMMAND = 180
+"""Characters kept of a command."""
+
+MAX_ANSWER = 420
+"""Characters kept of what a call that changed something answered."""
+
+MAX_LOOKUP = 300
+"""Characters kept of what a lookup answered."""
+
+MAX_FAILURE = 220
+"""Characters kept of a line that reports a failure."""
+
+FAILURE_LINES = 4
+
+SHORT_WORDS = 12
+"""Characters of a message like "yes" or "continue", which says little without what came before."""
+
+MAX_FAILURES = 50
+"""Newest failures that are compared with later runs."""
+
+NEW_REQUESTS = 12
+"""Newest messages of the user that count more than older ones. Demands count alike, however old."""
+
+MIN_SUMMARY = 1_000
+"""Characters from which a notice in a user message is taken for a summary."""
+
+RECENT_EVENTS = 400
+"""Newest events from which everything is taken; from older ones only what lasts."""
+
+_READ_VERBS = re.compile(
+    r"(?:[a-z0-9]+[_.:-]{1,2})*(?:get|list|read|search|find|grep|glob|view|look|lookup|fetch|query|show|describe|check|count|"
+    r"think|calculate|estimate|compare|ls|cat|web|open|inspect|status|output|history|info|screenshot|snapshot)(?![a-z])",
+    re.IGNORECASE,
+)
+_SHARED_STATE = re.compile(
+    r"\bgit (?:-C \S+ )?(?:commit|push|merge|rebase|cherry-pick|checkout|switch|reset|revert|stash|tag|pull|am|clone"
+    r"|branch -[dDmM]|worktree (?:add|remove))\b"
+    r"|\bgh (?:pr|issue|release) (?:create|merge|close|comment|edit|review|checkout)\b"
+    r"|\b(?:npm|cargo|twine|poetry|uv) (?:publish|upload)\b"
+    r"|\b(?:kubectl|helm|terraform|docker|systemctl|aws|gcloud|az) "
+    r"(?:apply|create|delete|install|upgrade|push|run|restart|start|stop|rm|deploy|s3 (?:cp|rm|sync))\b"
+    r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
+)
+_NOISE_IN_KEY = re.compile(r"^(?:cd \S+ ?(?:&&|;) ?)+|\s*2>&1|\s*\|\s*(?:tail|head|grep|cat|tee)\b.*$")
+_BARE_FAILURE = re.compile(
+    r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)\.?", re.IGNORECASE
+)
+_LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
+_THINKS = frozenset(["thought", "thinking", "reasoning"])
+
+
+class FileChanges(msgspec.Struct):
+    """What became of one file."""
+
+    path: str
+    how: str
+    count: int = 0
+    at: float = -1
+    reference: str = ""
+    notes: list[str] = []
+
+    def text(self) -> str:
+        """Say what became of it, without what changed in it."""
+        times = f" {self.count} times" if self.count > 1 and self.how != "deleted" else ""
+        return f"{harmless(self.path)}: {self.how}{times}"
+
+
+class Statements:
+    """Collects the items of a session's events."""
+
+    def __init__(self, earlier: Earlier, reference: Callable[[int], str], upto: int) -> None:
+        self.items: list[Item] = []
+        self._reference = reference
+        self._upto = max(1, upto)
+        self._tasks = Tasks()
+        self._files: dict[str, FileChanges] = {}
+        self._runs: dict[str, tuple[int, bool]] = {}
+        """When a command last ran, and whether it failed."""
+        self._failures: list[tuple[str, Item]] = []
+        self._passes: dict[str, Item] = {}
+        self._looked: dict[str, dict[str, None]] = {}
+        self._newest_user = -1
+        """Position of the newest user messages, which count more than older ones."""
+        self._read_earlier(earlier)
+
+    def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
+        """Return the items of all hidden events, in no order."""
+        if not any(type(event) is Called for event in events) and not self._files:
+            spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT and is_hidden(event)]
+            if len(spoken) > 1:
+                self.items += conversation.items_of(spoken)
+                return self.items
+        recent = len(events) - RECENT_EVENTS
+        speeches = [event for event in events if type(event) is Spoken and event.role == "assistant"]
+        ages = {id(event): len(speeches) - number for number, event in enumerate(speeches)}
+        asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
+        self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
+        for number, event in enumerate(events):
+            if type(event) is Called:
+                self._read_call(event, hidden=is_hidden(event), lasting=number < recent)
+            elif type(event) is Spoken and is_hidden(event):
+                if event.role == "user":
+                    self._read_user(event)
+                else:
+                    self._read_assistant(event, ages.get(id(event), 99), lasting=number < recent)
+        self._finish()
+        return self.items
+
+    # --- what was said --------------------------------------------------------------------------------------------
+
+    def _read_user(self, event: Spoken) -> None:
+        if is_notice(event.text):
+            if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
+                self._read_assistant(Spoken(event.at, "assistant", event.text), 6, lasting=False)
+            return
+        text = user_message(event.text)
+        parts = passages(text, 400) or ([text] if text else [])
+        last = len(parts) - 1
+        is_new = event.at > self._newest_user
+        for number, part in enumerate(parts):
+            if STRICT.search(part):
+                value = 10.0
+            elif number == 0:
+                value = 2.5 if len(part) < SHORT_WORDS else 9.0 if is_new else 6.5
+            else:
+                value = 6.0 if number == last else 3.0
+            self._add(USER, event.at, part, value, passage=number, passages=last + 1)
+
+    def _read_assistant(self, event: Spoken, age: int, *, lasting: bool) -> None:
+        if lasting and len(event.text) < 200:
+            return
+        parts = passages(event.text)
+        is_report = len(event.text) > 300
+        recency = 1.9 if age <= 2 else 1.5 if age <= 5 else 1.0
+        scale = 0.5 if event.role == THOUGHT else 1.0
+        for number, part in enumerate(parts):
+            value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
+            if not is_report and len(part) < 90 and age > 2:
+                value *= 0.4
+            self._add(FINDINGS, event.at, harmless(part), value * scale, passage=number, passages=len(parts))
+
+    # --- what was done --------------------------------------------------------------------------------------------
+
+    def _read_call(self, event: Called, *, hidden: bool, lasting: bool) -> None:
+        if lasting and only_looks(event.call) and (event.result is None or not event.result.is_error):
+            return
+        effect, result = event.effect, event.result
+        if is_task(effect.fields):
+            self._tasks.update(effect.fields, result, event.at)
+            return
+        if result is None or not hidden:
+            if result is not None and effect.command is not None:
+                self._runs[_key(effect.command)] = (event.at, has_failed(result, effect))
+            return
+        refused = refusal(result)
+        if refused is not None:
+            what = effect.command or next((path for _, path in effect.files), None) or flat(dict(effect.fields), 200)
+            said = f". The user said: {quoted(refused, 600)}" if refused else ", without a reason"
+            self._add(USER, event.at, f"The user refused {harmless(event.call.name)} {as_code(what, 160)}{said}", 12)
+        elif effect.command is not None:
+            self._read_command(event, effect, effect.command, lasting=lasting)
+        elif has_failed(result, effect):
+            about = next((path for _, path in effect.files), None) or flat(dict(effect.fields), 120)
+            self._note_failure(event, f"{event.call.name} {about}", f"{event.call.name} {about}"[:80])
+        elif any(how != "read" for how, _ in effect.files):
+            for how, path in effect.files:
+                self._note_file(event, how, path, change_note(effect.fields, path))
+        elif effect.files or effect.searches or effect.url:
+            self._note_looked(event, effect)
+        else:
+            self._read_other(event, effect, lasting=lasting)
+
+    def _read_command(self, event: Called, effect: Effect, command: str, *, lasting: bool) -> None:
+        assert event.result is not None
+        output, key = event.result.output, _key(command)
+        failed = has_failed(event.result, effect)
+        self._runs[key] = (event.at, failed)
+        if failed:
+            self._note_failure(event, command, key)
+            return
+        for how, path in effect.files:
+            if how != "read" and not any(path in line for line in failure_lines(output)):
+                self._note_file(event, how, path, "")
+        shown = as_code(command, MAX_COMMAND)
+        recency = event.at / self._upto
+        if _SHARED_STATE.search(command):
+            lines = [line for line in output.split("\n")[-8:] if line.strip()]
+            answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
+            self._add(STATE, event.at, shown + answer, 6 + 2 * recency, partial=True)
+        elif lasting:
+            return
+        elif speaks_of_tests(output) and (totals := test_totals(output)):
+            text = f"Passed: {shown} → {quoted(one_line(totals[-1], 140), 140)}"
+            self._passes[key] = self._item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
+        elif quotes(command):
+            self._looked.setdefault("", {}).pop(key, None)
+            self._looked[""][key] = None
+        else:
+            lines = [line.strip() for line in output[-600:].split("\n") if line.strip()]
+            answer = quoted(one_line(" / ".join(lines[-2:]), 180), 180) if lines else "no output"
+            text = f"Ran {shown} → {answer}"
+            self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
+
+    def _read_other(self, event: Called, effect: Effect, *, lasting: bool) -> None:
+        """Say what a tool that nothing is known of was given and answered."""
+        assert event.result is not None
+        name, recency = event.call.name, event.at / self._upto
+        thought = next((value for key, value in effect.fields.items() if key in _THINKS), None)
+        if isinstance(thought, str):
+            for number, part in enumerate(parts := passages(thought)):
+                self._add(
+                    FINDINGS, event.at, harmless(part), 1.6 * substance(part), passage=number, passages=len(parts)
+                )
+            return
+        reads = _READ_VERBS.match(name) is not None
+        if reads and lasting:
+            return
+        given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
+        answer = answer_text(event.result.output, MAX_LOOKUP if reads else MAX_ANSWER)
+        text = f"{harmless(name)}({given}) → {answer}"
+        if reads:
+            self._add(LOOKED, event.at, text, 2.5 + 2 * recency, partial=True)
+        else:
+            self._add(CHANGES, event.at, text, 8, partial=True)
+
+    def _note_file(self, event: Called, how: str, path: str, note: str) -> None:
+        file = self._files.get(path)
+        words = {"modified": "edited"}.get(how, how)
+        if file is None:
+            file = self._files[path] = FileChanges(path, words)
+        elif words == "deleted" or file.how == "deleted":
+            file.how = words
+        elif words == "edited" and file.how == "created":
+            file.how = "created, then edited"
+        file.count += 1
+        file.at, file.reference = event.at, self._reference(event.at)
+        if note and note not in file.notes:
+            file.notes.append(note)
+
+    def _note_looked(self, event: Called, effect: Effect) -> None:
+        for _, path in effect.files:
+            folder, _, name = path.rpartition("/")
+            names = self._looked.setdefault(folder or ".", {})
+            names.pop(name, None)
+            names[name] = None
+        if not effect.files and (about := effect.url or effect.sought):
+            self._looked.setdefault("", {})[f"{event.call.name} {about}"] = None
+
+    def _note_failure(self, event: Called, what: str, key: str) -> None:
+        assert event.result is not None
+        output = event.result.output
+        lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]
+        located = [line.strip() for line in output.split("\n")[:400] if _LOCATED.match(line)][:FAILURE_LINES]
+        lines = list(dict.fromkeys([*located, *lines])) or [line for line in output.split("\n") if line.strip()][-2:]
+        chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
+        said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
+        item = self._item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
+        self._failures.append((key, item))
+
+    # --- the whole ------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Add what depends on the whole session: tasks and files as they are now, and what still fails."""
+        for number, task in enumerate(self._tasks):
+            value = 6.0 if task.state in (OPEN, ACTIVE) else 1.8
+            self.items.append(Item(STATE, -1 + number / 1_000, task.text(), value))
+        root = _common_folder([path for path in self._files if path.startswith("/")])
+        if root:
+            self.items.append(Item(CHANGES, -2, f"{ROOTED}{harmless(root)}", 100))
+        for file in self._files.values():
+            file.path = file.path.removeprefix(root)
+            notes = sorted(file.notes, key=len, reverse=True)
+            text = f"{file.text()}; {notes[0]}" if notes else file.text()
+            self.items.append(Item(CHANGES, file.at, text, 7, file.reference))
+            short = file.path.rsplit("/", 1)[-1]
+            for rank, note in enumerate(notes[1:], 1):
+                text = f"also in {harmless(short)}: {note}"
+                self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
+        for age, (key, item) in enumerate(reversed(self._failures)):
+            resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
+            state = "Failed (a later run passed)" if resolved else "Failed"
+            value = (3.5 if age < 6 else 1.4) * (0.5 if resolved else 1)
+            self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
+        for key, item in self._passes.items():
+            if not self._runs[key][1]:
+                self.items.append(item)
+        for folder, names in self._looked.items():
+            listed = list(names)[-12:]
+            if folder:
+                text = f"{harmless(folder)}: {harmless(', '.join(listed))}"
+            else:
+                text = "; ".join(as_code(name, 90) for name in listed[-6:])
+            self.items.append(Item(LOOKED, self._upto, text, 0.6))
+
+    def _passed_later(self, key: str, at: float) -> bool:
+        """Tell whether a command passed after it had failed, alone or as a part of another one."""
+        runs = self._runs.items()
+        return any(ran > at and not failed and (one in key or key in one) for one, (ran, failed) in runs)
+
+    def _read_earlier(self, earlier: Earlier) -> None:
+        """Take over what an earlier pass wrote. It was chosen before, so it is worth keeping."""
+        total = len(earlier.items) + len(earlier.narrative) + 1
+        root = ""
+        for number, line in enumerate(earlier.narrative):
+            self.items.append(Item(FINDINGS, -1 + number / (2 * total) / 2 - 0.5, line.strip(), 6.0))
+        for number, (section, text, reference, label) in enumerate(earlier.items):
+            at = -0.9 + 0.8 * number / total
+            if section == STATE and self._tasks.read_line(text):
+                continue
+            if section == CHANGES and text.startswith(ROOTED):
+                root = text[len(ROOTED) :]
+                continue
+            if section == CHANGES and (file := _earlier_file(text, reference, at)) is not None:
+                file.path = file.path if file.path.startswith(("/", "~", ".")) else root + file.path
+                self._files[file.path] = file
+                continue
+            self.items.append(Item(section, at, text, _EARLIER_VALUE[section], reference, label=label))
+
+    def _item(self, section: str, at: int, text: str, value: float, *, partial: bool = False) -> Item:
+        return Item(section, at, text, value, self._reference(at) if partial else "")
+
+    def _add(
+        self,
+        section: str,
+        at: int,
+        text: str,
+        value: float,
+        *,
+        partial: bool = False,
+        passage: int = 0,
+        passages: int = 1,
+    ) -> None:
+        reference = self._reference(at) if partial or passages > 1 else ""
+        self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+_EARLIER_VALUE = {USER: 10.0, STATE: 5.0, "talk": 3.0, FINDINGS: 4.5, CHANGES: 6.0, RUNS: 2.0, LOOKED: 0.8}
+_EARLIER_FILE = re.compile(
+    r"(?P<path>[^:`\"]{1,400}): (?P<how>created, then edited|created|edited|deleted)(?: (?P<count>\d+) times)?"
+    r"(?:; (?P<note>.*))?"
+)
+
+
+def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
+    found = _EARLIER_FILE.fullmatch(text)
+    if found is None:
+        return None
+    notes = [found["note"]] if found["note"] else []
+    return FileChanges(found["path"], found["how"], int(found["count"] or 1), at, reference, notes)
+
+
+ROOTED = "Paths are relative to "
+"""Starts the line that names the folder of the files that were changed."""
+
+_MIN_ROOTED = 3
+"""Files from which naming their folder once saves room."""
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all of several files are in, with a slash at its end; empty for few files or none."""
+    if len(paths) < _MIN_ROOTED:
+        return ""
+    folder = os.path.commonpath([path.rpartition("/")[0] or "/" for path in paths])
+    return f"{folder}/" if folder.count("/") > 1 else ""
+
+
+def _key(command: str) -> str:
+    """Name a command so that later runs of it are known: without the directory before it and the filter after it."""
+    return _NOISE_IN_KEY.sub("", one_line(command, 200)).strip()[:80]
