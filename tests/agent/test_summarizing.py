@@ -24,7 +24,7 @@ from kompakt.agent.summarizer.llm import MAX_CALLS, LLMSummarizer, SummaryFault
 from kompakt.agent.summarizer.prompts import CONSTRAINTS, PROMPTS_VERSION, SECTIONS, Prompts
 from kompakt.engine.context.values import speaks
 from kompakt.engine.ledger.extract.user_words import binding
-from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.ledger.items import HEADING
 from kompakt.errors import Overflowed, ProviderUnavailable
 from kompakt.model.messages import Marker, Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from kompakt.wire.overflow import Overflow

@@ -57,14 +57,14 @@ class TestSentBack:
         assert [line for line in lines[:-1] if "[kompakt" in line] == []
 
     def test_a_summary_does_not_shrink_while_there_is_room(self) -> None:
-        """Room that is not used for one kind of fact goes to another, in every pass; none throws most of it away."""
+        """Room that one kind of statement leaves unused goes to another, in every pass."""
         body: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "The task."}]}
         told: list[int] = []
         for turn in range(30):
             rounds = [message for number in range(8) for message in tool_round(8 * turn + number)]
             body = kompakt.compact({**body, "messages": [*body["messages"], *rounds]}, 4000).payload
-            told.append(sum("read" in line for line in summary_of(body).splitlines()) if turn > 4 else 0)
-        assert min(told[15:]) > 0.8 * max(told) > 25
+            told.append(len(summary_of(body)) if turn > 4 else 0)
+        assert min(told[15:]) > 0.7 * max(told) > 700
 
     def test_two_pivots_are_both_taken_over(self) -> None:
         """A history that was joined from two compacted ones keeps what both summaries say, oldest first."""

@@ -13,7 +13,7 @@ from kompakt import render
 from kompakt.engine.compaction.compact import CompactionOrder, compact, run_sync
 from kompakt.engine.compaction.fit import largest_cap
 from kompakt.engine.compaction.policies import policy_named
-from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.ledger.items import HEADING
 from kompakt.model.messages import History, Message, ToolCall
 from kompakt.model.phrases import RUNTIME_LINE
 from kompakt.model.tokens import counter_for

@@ -1,23 +1,19 @@
-"""The ledger's work grows with the text, not with its square: a long text made to be slow is read in a moment."""
+"""The ledger's work grows with the text, not with its square, also for texts that are made to be slow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import process_time
 
 import pytest
-from tests.engine.ledgers import did, ran, tell
+from tests.engine.ledgers import did, ran, write
 from tests.histories.messages import assistant, user
 
-from kompakt.engine.ledger.book import TOKENS_PER_EVENT
-from kompakt.engine.ledger.events import Called, Event, Spoken
+from kompakt.engine.ledger import statements
 from kompakt.engine.ledger.extract.numbers import IDS
 from kompakt.engine.ledger.extract.shell import file_operations, quotes
-from kompakt.engine.ledger.extract.tasks import Tasks
-from kompakt.engine.ledger.facts import Fact
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.ledger.quotes import one_line, quoted
-from kompakt.engine.ledger.size_estimate import weight
 from kompakt.model.messages import Message
 
 SIZE = 300_000
@@ -40,23 +36,23 @@ def text_of(unit: str) -> str:
     return (unit * (SIZE // len(unit) + 1))[:SIZE]
 
 
-def events(messages: list[Message]) -> list[Event]:
-    """Read messages as a ledger does."""
-    ledger = Ledger()
-    ledger.read(messages, len(messages), lambda _: True)
-    return ledger.events
-
-
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_facts_are_drawn_in_linear_time(unit: str) -> None:
+def test_hostile_texts_are_read_in_linear_time(unit: str) -> None:
     """As the user's words, as the assistant's, as an output and as a command."""
     text = text_of(unit)
     began = process_time()
-    for messages in ([user(text)], [assistant(text)], ran("make", text), ran(text), did(text), did({"patch": text})):
-        for event in events(messages):
-            assert isinstance(event, Spoken | Called)
-            list(event.facts("m1234", Tasks()))
-        list(map(weight, messages))
+    for messages in (
+        [user(text)],
+        [assistant(text)],
+        ran("make", text),
+        ran(text),
+        did(text),
+        did({"patch": text}),
+        did({"path": "a", "old": text, "new": f"{text}x"}),
+    ):
+        assert len(write(messages, 2_000)) < 20_000
+        ledger = Ledger()
+        assert all(ledger.weight(index, message) >= 0 for index, message in enumerate(messages))
     list(file_operations(text))
     quotes(text)
     IDS.findall(text)
@@ -80,7 +76,7 @@ def test_a_ledger_is_written_in_linear_time(unit: Callable[[int], str]) -> None:
     text = "".join(unit(n) for n in range(SIZE // 12))
     began = process_time()
     for messages in ([user(text)], [assistant(text)], ran("make", text)):
-        assert len(tell(messages, 2000)) < 20_000
+        assert len(write(messages, 2000)) < 20_000
     assert process_time() - began < 4 * SECONDS
 
 
@@ -94,23 +90,17 @@ class TestManyEventsAtOnce:
         seen = [did({"path": f"src/part_{n}.py"}, f"value_{n} = {n}", name="read", id=f"c{n}") for n in range(looks)]
         return [*first, *(message for pair in seen for message in pair)]
 
-    def test_an_old_demand_and_an_old_change_are_told(self) -> None:
+    def test_an_old_demand_and_an_old_change_are_there(self) -> None:
         """However much came later, what the user forbade and which files were changed has priority."""
-        told = tell(self.history(3_000), 2_000)
-        assert "user: Never touch the schema." in told and "modified a/billing.py" in told
-        assert "part_2999" in told
+        text = write(self.history(3_000), 2_000)
+        assert "Never touch the schema." in text and "a/billing.py: edited" in text
+        assert "part_2999" in text
 
-    def test_everything_is_drawn_only_from_what_can_fill_the_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The number of calls whose answers are searched follows the room, not the history."""
-        searched: list[int] = []
-
-        def facts(called: Called, reference: str, tasks: Tasks) -> Iterator[Fact]:
-            searched.append(called.at)
-            return drawn(called, reference, tasks)
-
-        drawn = Called.facts
-        monkeypatch.setattr(Called, "facts", facts)
+    def test_the_work_on_old_calls_that_only_look_is_constant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The number of calls whose effect is worked out follows a fixed number of recent ones, not the history."""
+        seen: list[int] = []
+        monkeypatch.setattr(statements, "refusal", lambda result: seen.append(1))
         for looks in (3_000, 6_000):
-            searched.clear()
-            tell(self.history(looks), 4_000)
-            assert len(searched) == 4_000 // TOKENS_PER_EVENT
+            seen.clear()
+            write(self.history(looks), 4_000)
+            assert len(seen) <= statements.RECENT_EVENTS + 2

@@ -15,7 +15,7 @@ from tests.judges import FORMATS, judge
 import kompakt
 from kompakt import Message
 from kompakt.engine.context.context import Context
-from kompakt.engine.ledger.format import HEADING
+from kompakt.engine.ledger.items import HEADING
 from kompakt.engine.pivot import pivot
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies import Shortening, Summarization, Truncation

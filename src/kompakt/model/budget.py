@@ -41,9 +41,6 @@ LEAST_SHARE = 0.2
 FEW_STEPS = 3
 """A budget for a single call that holds at most this many steps is used nearly completely."""
 
-ONCE_SHARE = 0.7
-"""Share of what can change that a budget for a single call uses at least."""
-
 FULL_SHARE = 0.9
 """Share of the variable part that is used then, because no further step needs the room."""
 
@@ -232,8 +229,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         if share is None and not self.relative:
             return max(self.target, min(fixed + min(least, LEAST_ROOM), self.trigger - 1))
         usual = _share(room, share if share is not None else self.target / max(1, self.trigger))
-        if not self.steady:
-            usual = max(usual, _share(room, ONCE_SHARE) if share is None else 0)
+        if not self.steady and share is None:
             fitting = min(max((room - usual) / max(1.0, step), FEW_STEPS), STEADY_STEPS)
             full = max(usual, _share(room, FULL_SHARE))
             return fixed + usual + int((full - usual) * (STEADY_STEPS - fitting) / (STEADY_STEPS - FEW_STEPS))

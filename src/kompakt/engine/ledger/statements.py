@@ -84,13 +84,14 @@ class FileChanges(msgspec.Struct):
     path: str
     how: str
     count: int = 0
+    """Number of edits."""
     at: float = -1
     reference: str = ""
     notes: list[str] = []
 
     def text(self) -> str:
         """Say what became of it, without what changed in it."""
-        times = f" {self.count} times" if self.count > 1 and self.how != "deleted" else ""
+        times = f" {self.count} times" if self.count > 1 and self.how.endswith("edited") else ""
         return f"{harmless(self.path)}: {self.how}{times}"
 
 
@@ -261,7 +262,7 @@ class Statements:
             file.how = words
         elif words == "edited" and file.how == "created":
             file.how = "created, then edited"
-        file.count += 1
+        file.count += words == "edited"
         file.at, file.reference = event.at, self._reference(event.at)
         if note and note not in file.notes:
             file.notes.append(note)
@@ -365,8 +366,9 @@ class Statements:
 
 _EARLIER_VALUE = {USER: 10.0, STATE: 5.0, "talk": 3.0, FINDINGS: 4.5, CHANGES: 6.0, RUNS: 2.0, LOOKED: 0.8}
 _EARLIER_FILE = re.compile(
-    r"(?P<path>[^:`\"]{1,400}): (?P<how>created, then edited|created|edited|deleted)(?: (?P<count>\d+) times)?"
-    r"(?:; (?P<note>.*))?"
+    r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|deleted)
+        (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
+    re.VERBOSE,
 )
 
 
@@ -375,7 +377,9 @@ def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
     if found is None:
         return None
     notes = [found["note"]] if found["note"] else []
-    return FileChanges(found["path"], found["how"], int(found["count"] or 1), at, reference, notes)
+    return FileChanges(
+        found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
+    )
 
 
 ROOTED = "Paths are relative to "

@@ -1,4 +1,4 @@
-"""What a call did is told by its shape, and only what plainly happened is told."""
+"""What a call did follows from the shape of its input, and only what plainly happened counts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.engine.ledgers import did, facts, files, ran, tell
+from tests.engine.ledgers import did, ran, written
 
-from kompakt.engine.ledger.extract.outcomes import exit_code, failure_lines, speaks_of_tests
+from kompakt.engine.ledger.extract.outcomes import exit_code, failure_lines, has_failed, speaks_of_tests
 from kompakt.engine.ledger.extract.shell import file_operations
-from kompakt.model.messages import ToolCall
+from kompakt.engine.ledger.extract.tool_calls import effect_of
+from kompakt.engine.ledger.items import CHANGES, RUNS
+from kompakt.model.messages import ToolCall, ToolResult
 
 PATCH = """*** Begin Patch
 *** Update File: src/a.py
@@ -59,23 +61,22 @@ SHAPES: list[tuple[str, Any, dict[str, str]]] = [
 )
 class TestShapes:
     def test_a_call_is_known_by_its_input(self, name: str, given: Any, expected: dict[str, str]) -> None:
-        """Whatever a tool is called, what it did to which file follows from what it was given."""
-        assert files(did(given, name=name)) == expected
+        """Whatever a tool is called, what it does to which file follows from what it is given."""
+        assert {path: how for how, path in effect_of(ToolCall("c", name, given)).files} == expected
 
     def test_arguments_as_text_say_the_same(self, name: str, given: Any, expected: dict[str, str]) -> None:
         """OpenAI's calls carry JSON text."""
         text = given if isinstance(given, str) else json.dumps(given)
-        assert files(did(text, name=name)) == expected
+        assert {path: how for how, path in effect_of(ToolCall("c", name, text)).files} == expected
 
-    def test_what_failed_was_not_done(self, name: str, given: Any, expected: dict[str, str]) -> None:
-        """A failed call changed nothing, and the failure is told."""
+    def test_a_failed_call_changed_nothing(self, name: str, given: Any, expected: dict[str, str]) -> None:
         messages = did(given, "Error: no such thing", name=name, failed=True)
-        assert files(messages) == {}
-        assert [fact.relation for fact in facts(messages) if fact.kind in ("command", "failure")] == ["failed"]
+        assert written(messages, CHANGES) == []
+        [failure] = written(messages, RUNS)
+        assert failure.startswith("Failed: ") and '"Error: no such thing"' in failure
 
-    def test_what_was_not_answered_was_not_done(self, name: str, given: Any, expected: dict[str, str]) -> None:
-        """A call without an answer asserts nothing."""
-        assert files(did(given, name=name)[:1]) == {}
+    def test_a_call_without_an_answer_changed_nothing(self, name: str, given: Any, expected: dict[str, str]) -> None:
+        assert written(did(given, name=name)[:1], CHANGES) == []
 
 
 SHELL: list[tuple[str, list[tuple[str, str]]]] = [
@@ -113,19 +114,6 @@ class TestShell:
         """Words in quotes, documents and comments are no commands; a pattern names no file."""
         assert list(file_operations(command)) == expected
 
-    def test_a_file_that_could_not_be_read_was_not(self) -> None:
-        """The last command's success says nothing about the first."""
-        output = "cat: gone/a.txt: No such file or directory\nok"
-        assert files(ran("cat gone/a.txt; cat here/b.txt", output)) == {"here/b.txt": "read"}
-
-    def test_a_relative_path_is_not_put_below_the_root(self) -> None:
-        """The root is said once for absolute paths; where a relative one lies is not known."""
-        messages = [m for n in range(4) for m in did({"file_path": f"/w/proj/src/deep/a{n}.py"}, id=f"c{n}")]
-        messages += ran("cd other && rm lib/x.py")
-        found = files(messages)
-        assert found["lib/x.py"] == "deleted" and found["/w/proj/src/deep/a0.py"] == "read"
-        assert "./lib/x.py" in tell(messages) and tell(messages).count("/w/proj/src") == 1
-
 
 EXITS: list[tuple[str, int | None]] = [
     ("Exit code 1\nwhy", 1),
@@ -153,13 +141,23 @@ class TestOutcomes:
     def test_the_text_of_a_file_says_nothing_about_its_reading(self) -> None:
         """A document that mentions an exit code was read all the same."""
         messages = did({"path": "docs/exits.md"}, "Exit code 1\nmeans that it failed", name="read_file")
-        assert files(messages) == {"docs/exits.md": "read"} and facts(messages, "failure") == []
+        assert written(messages, RUNS) == []
 
-    def test_commands_tell_outcome_and_error_lines(self) -> None:
-        """The first line of the command, how it went, and the lines that say why, quoted."""
-        [fact] = facts(ran("make all\nmake install", "cc a.c\na.c:3: error: no 'x'\nExit code 2"), "command")
-        assert (fact.key, fact.relation) == ("make all", "failed, exit code 2")
-        assert fact.notes == ("\"a.c:3: error: no 'x'\"", '"Exit code 2"')
+    @pytest.mark.parametrize(
+        ("command", "output", "failed"),
+        [
+            ("go test ./... 2>&1 | tail -5", "--- FAIL: TestX (0.00s)\nFAIL\tpkg/a\t0.1s", True),
+            ("pytest -q | tail -3", "FAILED tests/a.py::test_x\n===== 1 failed, 2 passed in 0.1s =====", True),
+            ("pytest -q | tail -3", "===== 3 passed in 0.1s =====", False),
+            ("make", "make: *** [all] Error 2", True),
+            ("grep -rn FAIL logs/", "--- FAIL: TestX", False),
+            ("cat build.log", "error: no such crate", False),
+            ("go build ./...", "", False),
+        ],
+    )
+    def test_a_failure_behind_a_pipe_is_a_failure(self, command: str, output: str, failed: bool) -> None:
+        effect = effect_of(ToolCall("c", "bash", {"command": command}))
+        assert has_failed(ToolResult("c", output), effect) is failed
 
     def test_words_in_capitals_report(self) -> None:
         """Whole words only, wherever in a line they stand."""
@@ -176,13 +174,6 @@ class TestOutcomes:
         ]
         assert failure_lines("\n".join(lines)) == lines[:4]
 
-    def test_what_a_file_says_of_errors_is_no_failure(self) -> None:
-        """Reading a log does not fail because the log tells of failures."""
-        output = "ERROR: disk full\n--- FAIL: TestX"
-        for messages in (did({"path": "a.log"}, output), ran("cat a.log", output), ran("grep -n FAIL a.log", output)):
-            found = facts(messages)
-            assert not [fact for fact in found if fact.notes or fact.kind in ("failure", "test")]
-
     @pytest.mark.parametrize(
         "line", ["3 passed", "2 failing, 1 passing", "--- FAIL: TestA", "ok  \tpkg/a", "\u2713 adds up", "Ran 3 tests"]
     )
@@ -190,26 +181,12 @@ class TestOutcomes:
         """And nothing else is searched for tests."""
         assert speaks_of_tests(f"building\n{line}\n") and not speaks_of_tests("building\nall done\n")
 
-    def test_tests_with_their_last_result(self) -> None:
-        """The frameworks' own lines name tests and results; a later run has the last word."""
-        first = "tests/a.py::test_one PASSED\ntests/a.py::test_two FAILED\n1 failed, 1 passed"
-        second = "--- PASS: TestGo (0.1s)\ntest parse::works ... ok\ntests/a.py::test_two PASSED"
-        third = "  \u2713 adds, then removes 3 ms"
-        messages = [*ran("pytest", first), *ran("make", second), *ran("npx vitest", third)]
-        assert {fact.key: fact.relation for fact in facts(messages, "test")} == {
-            "tests/a.py::test_one": "passed",
-            "tests/a.py::test_two": "passed",
-            "TestGo": "passed",
-            "parse::works": "passed",
-            '"adds, then removes"': "passed",
-        }
-
     @pytest.mark.parametrize("given", ['{"path": "x', "[1, 2", "", None, 7, ["ls"], {"command": 7}, {"path": None}])
     def test_odd_inputs_are_no_commands(self, given: Any) -> None:
-        """What cannot be understood asserts nothing."""
-        assert [fact for fact in facts(did(given)) if fact.kind != "call"] == []
+        effect = effect_of(ToolCall("c", "do", given))
+        assert effect.command is None and effect.files == ()
 
     def test_free_text_is_a_command(self) -> None:
         """A custom tool may take its command as bare text."""
-        assert isinstance(did("ls -l")[0].parts[0], ToolCall)
-        assert [fact.key for fact in facts(did("ls -l"), "command")] == ["ls -l"]
+        assert effect_of(ToolCall("c", "do", "ls -l")).command == "ls -l"
+        assert written([*did("make all", "built"), *ran("true")], RUNS)[0] == 'Ran `make all` → "built"'
