@@ -17,6 +17,13 @@ from kompakt.engine.ledger.items import TALK, Item
 from kompakt.engine.ledger.quotes import harmless
 
 _DATE = re.compile(r"\s*\[([^\]\n]{0,60}\d{4}[^\]\n]{0,40})\]\s*")
+_CLOCK = re.compile(
+    r"^\d{1,2}[:.]\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?\s*(?:on|,)?\s*|[T ]\d\d:\d\d(?::\d\d)?.*$", re.IGNORECASE
+)
+_FILLER = re.compile(
+    r"^(?:(?:yeah|yes|well|so|and|but|oh|wow|just|also|actually|anyway|plus|hey|haha|thanks|btw)\b[ ,!-]*)+",
+    re.IGNORECASE,
+)
 _SPEAKER = re.compile(r"\s*([A-Z][\w' -]{0,30}):\s+")
 _WORD = re.compile(r"[^\W_][\w']*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -68,7 +75,10 @@ def items_of(events: Sequence[Spoken]) -> list[Item]:
         spoken[one.date] = taken + 1
         share = taken / max(8.0, per_date[one.date] * 0.5)
         value = information / (1 + share)
-        text = f"{one.speaker}: {_trimmed(one.text, seen, total)}"
+        text = _trimmed(one.text, seen, total)
+        if not text:
+            continue
+        text = f"{one.speaker}: {text}"
         items.append(Item(TALK, one.at + one.number / 1_000, text, value, label=one.date))
     return items
 
@@ -79,7 +89,7 @@ def _sentences(events: Sequence[Spoken]) -> list[_Sentence]:
     for event in events:
         text = event.text
         if dated := _DATE.match(text):
-            date, text = harmless(dated[1]), text[dated.end() :]
+            date, text = harmless(_CLOCK.sub("", dated[1])), text[dated.end() :]
         named = _SPEAKER.match(text)
         speaker = harmless(named[1]) if named else event.role
         text = harmless(" ".join((text[named.end() :] if named else text).split()))
@@ -122,4 +132,5 @@ def _trimmed(text: str, seen: Counter[str], total: int) -> str:
     while len(clauses) > 1 and not telling[0]:
         clauses.pop(0)
         telling.pop(0)
-    return " ".join(clauses).rstrip(",;-– ")
+    trimmed = _FILLER.sub("", " ".join(clauses)).rstrip(",;-– ")
+    return trimmed[:1].upper() + trimmed[1:]

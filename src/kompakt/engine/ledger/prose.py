@@ -71,6 +71,19 @@ def _bounded(sentence: str) -> str:
     return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 1] + "…"
 
 
+_COURTESY = re.compile(
+    r"(?:i can (?:help|assist)|i understand|i apologi[sz]e|thank you|you're (?:welcome|right)|of course|certainly|"
+    r"(?:could|would|can) you (?:please )?(?:confirm|provide|let me know)|please (?:confirm|let me know|provide)|"
+    r"let me know|it seems|it looks like|is there anything)\b",
+    re.IGNORECASE,
+)
+
+
+def words_of(passage: str) -> set[str]:
+    """Return the words by which a passage is compared with others."""
+    return set(re.findall(r"\w{4,}", passage.lower()))
+
+
 def substance(passage: str) -> float:
     """Estimate how much a passage settles: about 1 for plain narration, 3 for a finding with its reason."""
     value = 1.0 + 0.6 * len(_SETTLES.findall(passage[:2_000])) ** 0.5
@@ -82,4 +95,6 @@ def substance(passage: str) -> float:
         value -= 0.3
     if len(passage) < 25:
         value -= 0.6
+    if _COURTESY.match(passage):
+        value *= 0.5
     return max(value, 0.2)

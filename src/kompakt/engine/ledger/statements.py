@@ -23,8 +23,8 @@ from kompakt.engine.ledger.extract.shell import quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.extract.tool_calls import Effect, only_looks
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
-from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, USER, Earlier, Item
-from kompakt.engine.ledger.prose import passages, substance
+from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
+from kompakt.engine.ledger.prose import PASSAGE, passages, substance, words_of
 from kompakt.engine.ledger.quotes import as_code, harmless, one_line, quoted
 
 MAX_COMMAND = 180
@@ -33,7 +33,7 @@ MAX_COMMAND = 180
 MAX_ANSWER = 420
 """Characters kept of what a call that changed something answered."""
 
-MAX_LOOKUP = 300
+MAX_LOOKUP = 400
 """Characters kept of what a lookup answered."""
 
 MAX_FAILURE = 220
@@ -134,6 +134,7 @@ class Statements:
                 else:
                     self._read_assistant(event, ages.get(id(event), 99), lasting=number < recent)
         self._finish()
+        self._discount_repetition()
         return self.items
 
     # --- what was said --------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class Statements:
         answer = answer_text(event.result.output, MAX_LOOKUP if reads else MAX_ANSWER)
         text = f"{harmless(name)}({given}) → {answer}"
         if reads:
-            self._add(LOOKED, event.at, text, 2.5 + 2 * recency, partial=True)
+            self._add(LOOKED, event.at, text, 5 + 2 * recency, partial=True)
         else:
             self._add(CHANGES, event.at, text, 8, partial=True)
 
@@ -322,6 +323,16 @@ class Statements:
                 text = "; ".join(as_code(name, 90) for name in listed[-6:])
             self.items.append(Item(LOOKED, self._upto, text, 0.6))
 
+    def _discount_repetition(self) -> None:
+        """Lower the value of findings that newer ones repeat: the newest statement of something counts."""
+        said: set[str] = set()
+        findings = [item for item in self.items if item.section == FINDINGS]
+        for item in sorted(findings, key=lambda item: (-item.at, item.passage)):
+            words = words_of(item.text)
+            if words:
+                item.value *= 0.3 + 0.7 * len(words - said) / len(words)
+            said |= words
+
     def _passed_later(self, key: str, at: float) -> bool:
         """Tell whether a command passed after it had failed, alone or as a part of another one."""
         runs = self._runs.items()
@@ -344,7 +355,10 @@ class Statements:
                 file.path = file.path if file.path.startswith(("/", "~", ".")) else root + file.path
                 self._files[file.path] = file
                 continue
-            self.items.append(Item(section, at, text, _EARLIER_VALUE[section], reference, label=label))
+            parts = passages(text) if section in (USER, FINDINGS) and len(text) > 2 * PASSAGE else [text]
+            for place, part in enumerate(parts):
+                value = 2.0 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
+                self.items.append(Item(section, at, part, value, reference, place, len(parts), label))
 
     def _item(self, section: str, at: int, text: str, value: float, *, partial: bool = False) -> Item:
         return Item(section, at, text, value, self._reference(at) if partial else "")
@@ -364,7 +378,7 @@ class Statements:
         self.items.append(Item(section, at, text, value, reference, passage, passages))
 
 
-_EARLIER_VALUE = {USER: 10.0, STATE: 5.0, "talk": 3.0, FINDINGS: 4.5, CHANGES: 6.0, RUNS: 2.0, LOOKED: 0.8}
+_EARLIER_VALUE = {USER: 9.0, STATE: 5.0, TALK: 3.0, CHANGES: 6.0, RUNS: 2.0, LOOKED: 0.8}
 _EARLIER_FILE = re.compile(
     r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|deleted)
         (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",

@@ -101,6 +101,13 @@ _BROKEN = re.compile(
 """Lines with which test runners, compilers and build tools end a run that failed."""
 
 
+_REFUSES = re.compile(
+    r"\s*(?:error|failed|failure|invalid|exception|no replacement|could not|cannot|unable to|not found)\b",
+    re.IGNORECASE,
+)
+"""Beginnings of answers with which tools without an error flag say that they did nothing."""
+
+
 def has_failed(result: ToolResult, effect: Effect) -> bool:
     """Tell whether a call failed: by its error flag or exit code, or because its output ends a failed run.
 
@@ -109,11 +116,11 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
     """
     if result.is_error:
         return True
-    if effect.command is None:
-        return not effect.reads and bool(exit_code(result.output))
-    if exit_code(result.output):
-        return True
     output = result.output
+    if effect.command is None:
+        return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
+    if code := exit_code(output):
+        return not (code == 1 and quotes(effect.command) and not failure_lines(output))  # a search that found nothing
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     return not quotes(effect.command) and _BROKEN.search(zone) is not None
 
