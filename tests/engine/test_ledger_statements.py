@@ -183,10 +183,10 @@ class TestChanges:
         assert line.partition(";")[0] == f"a.py: {said}"
 
     def test_the_common_folder_is_named_once(self) -> None:
-        messages = [message for n in range(4) for message in edited(f"/home/u/project/src/f{n}.py")]
+        messages = [message for n in range(4) for message in edited(f"/srv/shop/project/src/f{n}.py")]
         said = written(messages, CHANGES)
-        assert said[0] == "Paths are relative to /home/u/project/src/" and said[1].startswith("f0.py: edited")
-        again = written(edited("/home/u/project/src/f1.py", "y = 1", "y = 2"), CHANGES, earlier=write(messages))
+        assert said[0] == "Paths are relative to /srv/shop/project/src/" and said[1].startswith("f0.py: edited")
+        again = written(edited("/srv/shop/project/src/f1.py", "y = 1", "y = 2"), CHANGES, earlier=write(messages))
         assert next(line.partition(";")[0] for line in again if "f1.py" in line) == "f1.py: edited 2 times"
 
     def test_notes_of_patches_and_whole_files(self) -> None:
