@@ -124,7 +124,7 @@ def race_on_sessions(minutes: float) -> int:
     """Let many writers race on every store and store the result."""
     sys.path.insert(0, str(ROOT))
     from tests.contract.places import STORES
-    from tests.faults.racing import PROCESSES, SESSIONS, WRITERS, race_on
+    from tests.faults.writers import PROCESSES, SESSIONS, WRITERS, race_on
 
     found: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:

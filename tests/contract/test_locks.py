@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.contract.making import batch, begun, event, plain, row, start
+from tests.contract.builders import batch, begun, event, plain, row, start
 from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
@@ -33,7 +33,7 @@ async def taken_over(records: Records) -> tuple[Fence, Fence]:
 
 class TestLocks:
     @stored
-    async def test_one_holder(self, records: Records) -> None:
+    async def test_a_lock_has_one_holder(self, records: Records) -> None:
         """A lock that is held is not given again, not even to its holder, until it is given back."""
         fence = await taken(records)
         assert await records.acquire(KEY, "compact", lease=LONG) is None
@@ -41,7 +41,7 @@ class TestLocks:
         assert (await taken(records)).number > fence.number
 
     @stored
-    async def test_locks_are_apart(self, records: Records) -> None:
+    async def test_locks_are_independent(self, records: Records) -> None:
         """Another name or another session is another lock; none needs a session."""
         await taken(records)
         await taken(records, "append")
@@ -51,7 +51,7 @@ class TestLocks:
         assert await records.head(KEY) is None
         assert await records.heads("tenant") == []
 
-    def test_a_lock_is_seen_everywhere(self, place: Place) -> None:
+    def test_a_lock_is_visible_to_other_connections(self, place: Place) -> None:
         """Who opens the place by another way meets the same lock, and may give it back with its fence."""
 
         async def scenario() -> None:
@@ -78,7 +78,7 @@ class TestLocks:
         assert await records.acquire(KEY, "compact", lease=LONG) is None
 
     @stored
-    async def test_renewing_holds_on(self, records: Records) -> None:
+    async def test_a_renewed_lock_is_kept(self, records: Records) -> None:
         """Who renews in time keeps the lock beyond its first lease; the new lease counts from now."""
         fence = await taken(records, lease=1)
         assert await records.renew(KEY, fence, lease=LONG)
@@ -89,7 +89,7 @@ class TestLocks:
         await taken(records)
 
     @stored
-    async def test_what_is_lost_cannot_be_renewed(self, records: Records) -> None:
+    async def test_a_lost_lock_cannot_be_renewed(self, records: Records) -> None:
         """Not when it expired, was taken over, was given back, or was never held."""
         fence = await taken(records, lease=SHORT)
         await asyncio.sleep(2 * SHORT)
@@ -103,7 +103,7 @@ class TestLocks:
         assert not await records.renew(KEY, Fence("append", new.number), lease=LONG)
 
     @stored
-    async def test_who_lost_a_lock_cannot_give_it_back(self, records: Records) -> None:
+    async def test_a_lost_lock_cannot_be_released(self, records: Records) -> None:
         """The new holder keeps it; releasing twice, or what never was, does nothing."""
         old, new = await taken_over(records)
         await records.release(KEY, old)
@@ -142,7 +142,7 @@ class TestLocks:
 
 class TestFences:
     @stored
-    async def test_the_holder_writes(self, records: Records) -> None:
+    async def test_the_holder_commits(self, records: Records) -> None:
         """A fence that nobody took over lets a batch through, for new sessions and old ones, again and again."""
         fence = await taken(records)
         head = begun()
@@ -153,7 +153,7 @@ class TestFences:
         assert await records.head(KEY) == second.head
 
     @stored
-    async def test_who_was_overtaken_writes_nothing(self, records: Records) -> None:
+    async def test_a_former_holder_cannot_commit(self, records: Records) -> None:
         """The old holder wakes up and is refused; the new one is not."""
         head = await start(records)
         old, new = await taken_over(records)
@@ -167,7 +167,7 @@ class TestFences:
         await records.commit(batch(head, plain(head, 1)), seen=head, fence=new)
 
     @stored
-    async def test_who_was_late_but_alone_writes(self, records: Records) -> None:
+    async def test_a_holder_with_an_ended_lease_commits_if_nobody_took_the_lock(self, records: Records) -> None:
         """A lease that ran out costs nothing as long as nobody has taken the lock since."""
         head = await start(records)
         fence = await taken(records, lease=SHORT)
@@ -177,7 +177,7 @@ class TestFences:
         assert await records.head(KEY) == written.head
 
     @stored
-    async def test_what_was_written_before_is_acknowledged_again(self, records: Records) -> None:
+    async def test_a_repeated_batch_is_acknowledged_after_the_lock_was_lost(self, records: Records) -> None:
         """A batch that went in under a fence may be repeated after the fence was lost."""
         head = await start(records)
         fence = await taken(records, lease=SHORT)
@@ -189,7 +189,7 @@ class TestFences:
         assert await records.head(KEY) == written.head
 
     @stored
-    async def test_a_fence_that_never_was(self, records: Records) -> None:
+    async def test_an_unknown_fence_is_refused(self, records: Records) -> None:
         """An invented number, or one of another lock or session, is refused."""
         head = await start(records)
         fence = await taken(records)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.contract.making import begun, everything, noise, start
+from tests.contract.builders import begun, everything, noise, start
 from tests.contract.places import STORES, Place, stored
 from tests.contract.test_tenants import STRANGE
 
@@ -37,7 +37,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 class TestNames:
     @stored
-    async def test_what_was_noted_is_read(self, records: Records) -> None:
+    async def test_notes_are_read_back(self, records: Records) -> None:
         """Values come back to the byte, also empty ones and large ones; the session need not have begun."""
         notes = {"a": b"", "b": b"\0\xff", "c" * 200: noise(3 << 20)}
         await records.note("tenant", KEY, notes)
@@ -74,7 +74,7 @@ class TestNames:
         assert await records.notes("tenant", ["a", "x" * 201]) == {}
 
     @stored
-    async def test_thousands(self, records: Records) -> None:
+    async def test_thousands_of_names(self, records: Records) -> None:
         """In one call or in many, asked for together with as many that never were."""
         notes = {f"{number:064d}": b"%d" % number for number in range(3000)}
         await records.note("tenant", KEY, notes)
@@ -82,7 +82,7 @@ class TestNames:
         assert await records.notes("tenant", asked) == notes
         assert await records.notes("tenant", set(asked[2990:3100])) == dict(list(notes.items())[2990:])
 
-    def test_a_place_opened_again_has_them(self, place: Place) -> None:
+    def test_notes_survive_reopening(self, place: Place) -> None:
         """What was acknowledged is there by any way in, at once and later; closing twice does no harm."""
 
         async def scenario() -> None:
@@ -99,7 +99,7 @@ class TestNames:
 
 
 class TestRaces:
-    def test_of_many_tasks_one_is_first(self, place: Place) -> None:
+    def test_the_first_of_many_tasks_wins(self, place: Place) -> None:
         """Whoever reads a name finds one value, and never another afterwards."""
         names = [f"name {number}" for number in range(10)]
 
@@ -117,7 +117,7 @@ class TestRaces:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("place", [name for name in STORES if name != "memory"], indirect=True)
-    def test_of_two_processes_one_is_first(self, place: Place) -> None:
+    def test_the_first_of_two_processes_wins(self, place: Place) -> None:
         """Each call goes in whole: its three names have one value, and belong to one session."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         keys = [begun("one").key, begun("two").key]
@@ -151,7 +151,7 @@ class TestRaces:
 
         asyncio.run(scenario())
 
-    def test_noting_and_deleting_at_once(self, place: Place) -> None:
+    def test_concurrent_notes_and_deletions(self, place: Place) -> None:
         """Nobody waits in a circle, whatever the order of names, and afterwards a name can be given anew."""
         names = [f"name {number}" for number in range(30)]
 
@@ -174,9 +174,9 @@ class TestRaces:
         asyncio.run(scenario())
 
 
-class TestGoing:
+class TestDeletion:
     @stored
-    async def test_notes_go_with_their_session(self, records: Records) -> None:
+    async def test_notes_are_deleted_with_their_session(self, records: Records) -> None:
         """Those that were first given for it, whether it began or not; a name is free again afterwards."""
         head = await start(records)
         await records.note("tenant", head.key, {"a": b"1", "b": b"1"})

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.making import begun, digest, event, everything, row
+from tests.contract.builders import begun, digest, event, everything, row
 from tests.contract.places import STORES, Place
 
 from kompakt.errors import Conflict
@@ -177,7 +177,7 @@ class Both:
 
 class TestRandom:
     @pytest.mark.parametrize("place", [name for name in STORES if name != "memory"], indirect=True)
-    def test_it_does_what_memory_does(self, place: Place) -> None:
+    def test_every_store_behaves_like_memory(self, place: Place) -> None:
         """Calls in any order are answered alike, and leave the same behind."""
         examples = itertools.count()
 

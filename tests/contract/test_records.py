@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
 from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
@@ -17,7 +17,7 @@ NOBODY = key_of("tenant", "nobody")
 
 class TestCommit:
     @stored
-    async def test_what_was_written_is_read(self, records: Records) -> None:
+    async def test_a_commit_is_read_back(self, records: Records) -> None:
         """Every field of head, rows and events comes back, to the byte; the index's words do not."""
         head = begun()
         rows = [row(1, words="some words"), row(2, blobs=[digest("a"), digest("b")]), row(3, turn=1)]
@@ -32,7 +32,7 @@ class TestCommit:
         assert await records.blobs("tenant", [digest("a"), digest("b")]) == written.blobs
 
     @stored
-    async def test_nothing_is_there_before(self, records: Records) -> None:
+    async def test_an_unknown_session_is_empty(self, records: Records) -> None:
         """A session that nobody began is empty whichever way it is asked for."""
         assert await everything(records, NOBODY) == (None, [], [], [[]] * 5, {}, [], {})
         assert await records.rows_at(NOBODY, [1, 2]) == []
@@ -41,7 +41,7 @@ class TestCommit:
         assert await records.delete([NOBODY]) == 0
 
     @stored
-    async def test_a_session_may_begin_empty(self, records: Records) -> None:
+    async def test_a_session_can_be_created_empty(self, records: Records) -> None:
         """A head alone is a session."""
         head = begun()
         await records.commit(batch(head), seen=None)
@@ -62,7 +62,7 @@ class TestCommit:
         assert await records.head(head.key) == newer
 
     @stored
-    async def test_a_batch_is_known_by_session(self, records: Records) -> None:
+    async def test_batch_ids_are_per_session(self, records: Records) -> None:
         """The same id in another session is another batch."""
         for id in ("one", "two"):
             head = begun(id)
@@ -70,7 +70,7 @@ class TestCommit:
             assert len(await records.rows(head.key, upto=9, limit=9)) == 1
 
     @pytest.mark.parametrize("rows, events", [(2, 0), (1, 1), (1, 0), (3, 0)])
-    def test_who_saw_something_else_writes_nothing(self, place: Place, rows: int, events: int) -> None:
+    def test_a_stale_head_is_a_conflict(self, place: Place, rows: int, events: int) -> None:
         """A head with other rows or events than are there is refused, and the batch leaves no trace."""
 
         async def scenario() -> None:
@@ -92,7 +92,7 @@ class TestCommit:
         asyncio.run(scenario())
 
     @stored
-    async def test_a_beginning_is_one(self, records: Records) -> None:
+    async def test_a_session_is_created_once(self, records: Records) -> None:
         """A session cannot begin twice, nor go on before it has begun."""
         head = await start(records)
         with pytest.raises(Conflict):
@@ -104,7 +104,7 @@ class TestCommit:
         assert await records.head(head.key) == head
 
     @stored
-    async def test_of_two_at_once_one_wins(self, records: Records) -> None:
+    async def test_one_of_two_concurrent_commits_wins(self, records: Records) -> None:
         """Of several that saw the same head exactly one writes."""
         head = await start(records)
         tries = [batch(head, [row(3, item=b"%d" % number)]) for number in range(8)]
@@ -114,7 +114,7 @@ class TestCommit:
         assert [type(outcome) for outcome in done if outcome is not True] == [Conflict] * 7
         assert await records.rows(head.key, after=2, upto=9, limit=9) == list(won[0].rows)
 
-    def test_of_two_ways_in_one_wins(self, place: Place) -> None:
+    def test_one_of_two_connections_wins(self, place: Place) -> None:
         """The same through two openings of one place, again and again; every row that was taken is there."""
 
         async def scenario() -> None:
@@ -206,7 +206,7 @@ class TestReading:
         found = await records.head(head.key)
         assert found is not None and found.envelope == head.envelope
 
-    def test_a_place_opened_again_has_everything(self, place: Place) -> None:
+    def test_everything_survives_reopening(self, place: Place) -> None:
         """What was acknowledged is there for who comes later; memory alone ends with its object."""
 
         async def scenario() -> None:

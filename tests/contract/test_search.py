@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.making import batch, begun, extend, row, start
+from tests.contract.builders import batch, begun, extend, row, start
 from tests.contract.places import INDEXED, Place
 
 from kompakt.store.records import Head, Records
@@ -102,7 +102,7 @@ class TestSearch:
             (["e0308"], {6}),
         ],
     )
-    def test_any_of_the_words(self, place: Place, words: list[str], expected: set[int]) -> None:
+    def test_rows_with_any_word_are_found(self, place: Place, words: list[str], expected: set[int]) -> None:
         """Rows of this session with at least one of the words, each once."""
         found = asked(place, *words)
         if found is not None:
@@ -111,20 +111,20 @@ class TestSearch:
             assert set(found) - {6} == expected - {6}
             assert 6 not in expected or 6 in found
 
-    def test_the_best_is_first(self, place: Place) -> None:
+    def test_the_best_row_is_first(self, place: Place) -> None:
         """More of the words, and rarer ones, come before fewer and common ones."""
         found = asked(place, "archive", "rebuilt", "touched")
         if found is not None:
             assert found[0] == 3
 
     @pytest.mark.parametrize("limit", [0, 1, 2])
-    def test_at_most_so_many(self, place: Place, limit: int) -> None:
+    def test_the_limit_is_respected(self, place: Place, limit: int) -> None:
         """The best of them."""
         found = asked(place, "archive", "parser", "header", "rebuilt", limit=limit)
         if found is not None:
             assert len(found) == limit
 
-    def test_hostile_words_are_words(self, place: Place) -> None:
+    def test_query_operators_are_plain_words(self, place: Place) -> None:
         """No character of a query is an operator: nothing fails, nothing matches that has not the word."""
 
         async def scenario(records: Records) -> None:
@@ -163,7 +163,7 @@ class TestSearch:
 
         on(place, scenario)
 
-    def test_what_was_refused_is_not_found(self, place: Place) -> None:
+    def test_a_refused_commit_is_not_indexed(self, place: Place) -> None:
         """The index has what the session has: new rows at once, none of a deleted session."""
 
         async def scenario(records: Records) -> None:

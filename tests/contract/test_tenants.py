@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
 from tests.contract.places import Place, stored
 
 from kompakt.store.records import Records, StoredEvent
@@ -119,7 +119,7 @@ class TestBlobs:
             assert await records.blobs("tenant", [a, b]) == left
 
     @stored
-    async def test_what_is_there_stays(self, records: Records) -> None:
+    async def test_an_existing_blob_is_not_replaced(self, records: Records) -> None:
         """A blob that the tenant has is not written over; several uses by one session are one."""
         a = digest("a")
         head = await start(records, "one", rows=0)
@@ -159,7 +159,7 @@ class TestBlobs:
 
 class TestDeletion:
     @stored
-    async def test_a_session_goes_whole(self, records: Records) -> None:
+    async def test_a_session_is_deleted_completely(self, records: Records) -> None:
         """Nothing of it is left, others are untouched, and it can begin again from nothing."""
         a = digest("a")
         head = await start(records, rows=3)
@@ -186,7 +186,7 @@ class TestDeletion:
         )
 
     @stored
-    async def test_ids_of_batches_go_too(self, records: Records) -> None:
+    async def test_batch_ids_are_deleted(self, records: Records) -> None:
         """The batch that once began a session begins it again."""
         head = begun()
         first = batch(head, plain(head, 2))
@@ -204,7 +204,7 @@ class TestDeletion:
         assert len(await records.heads("tenant")) == 10
         assert await records.delete(keys) == 10
 
-    def test_nothing_is_left_in_the_files(self, place: Place) -> None:
+    def test_scrubbed_files_contain_no_deleted_data(self, place: Place) -> None:
         """After scrubbing, no file has an item, an event, a blob or a note of the session; others stay."""
         secrets = {name: noise(300, f"{name} {place.url} {id(place)}") for name in ("item", "event", "blob", "note")}
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.contract.places import STORES, Place
-from tests.faults.crashing import CRASHES, DROPS, Crash, Crashing, Mode, cloned, session_of
+from tests.faults.crashes import CRASHES, DROPS, Crash, Crashing, Mode, cloned, session_of
 from tests.session.builders import answered, asked, called, said, turns
 
 from kompakt.errors import StoreUnavailable, UsageError
@@ -191,21 +191,21 @@ def str_or_name(value: str | Operation) -> str:
 
 class TestEveryCall:
     @pytest.mark.parametrize("store, operation", PAIRS, ids=str_or_name)
-    def test_the_process_ends(self, store: str, operation: Operation, tmp_path: Path) -> None:
+    def test_a_crash_at_any_call(self, store: str, operation: Operation, tmp_path: Path) -> None:
         every_call(Place(store, tmp_path), operation, CRASHES)
 
     @pytest.mark.parametrize("store", STORES)
     @pytest.mark.parametrize("operation", BEGUN, ids=str_or_name)
-    def test_the_process_ends_when_a_session_begins(self, store: str, operation: Operation, tmp_path: Path) -> None:
+    def test_a_crash_while_a_session_is_created(self, store: str, operation: Operation, tmp_path: Path) -> None:
         every_call(Place(store, tmp_path), operation, CRASHES, is_new=True)
 
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
     @pytest.mark.parametrize("operation", OPERATIONS, ids=str_or_name)
-    def test_the_connection_is_lost(self, store: str, operation: Operation, tmp_path: Path) -> None:
+    def test_a_lost_connection_at_any_call(self, store: str, operation: Operation, tmp_path: Path) -> None:
         every_call(Place(store, tmp_path), operation, DROPS)
 
 
-def test_references_are_told_though_the_answer_was_lost() -> None:
+def test_references_are_returned_after_a_lost_answer() -> None:
     """A batch that was written, and sent again because nobody said so, is told like any other."""
 
     async def run() -> None:

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import event
 from tests.contract import postgres, redis
 from tests.contract.places import STORES, Place
-from tests.faults.crashing import session_of
-from tests.faults.writing import turn_of
+from tests.faults.crashes import session_of
+from tests.faults.processes import turn_of
 from tests.session.builders import asked
 
 from kompakt.errors import KompaktError, StoreDamaged, StoreUnavailable, StoreVersion
@@ -145,7 +145,7 @@ class TestDamage:
         damage(place, lambda _: kept[0])
         run(place, lambda _, session: settled(session, wanted))
 
-    def test_another_text_in_its_place(self, store: str, tmp_path: Path) -> None:
+    def test_a_replaced_text_is_found(self, store: str, tmp_path: Path) -> None:
         place = Place(store, tmp_path)
 
         async def begin(_: Any, session: Session) -> None:

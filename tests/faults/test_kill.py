@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.contract.places import Place
-from tests.faults.writing import LEASE, shorten_leases, started, turn_of, write_until_killed
+from tests.faults.processes import LEASE, shorten_leases, started, turn_of, write_until_killed
 
 from kompakt.session import lock
 from kompakt.session.store import open_store

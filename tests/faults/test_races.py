@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.places import STORES
-from tests.faults.racing import race_on
+from tests.faults.writers import race_on
 
 SECONDS = float(os.environ.get("KOMPAKT_RACE", "15"))
 

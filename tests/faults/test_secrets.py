@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event
 from tests.contract.places import STORES, Place
 from tests.contract.redis import Server
-from tests.faults.crashing import session_of
+from tests.faults.crashes import session_of
 from tests.faults.test_faults import damage
 from tests.session.builders import asked, turns
 
@@ -55,7 +55,7 @@ def leaks(told: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("store", STORES)
 class TestLogs:
-    def test_a_whole_life(self, store: str, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    def test_no_content_in_logs(self, store: str, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
         place = Place(store, tmp_path)
 
         async def run() -> None:
@@ -100,7 +100,7 @@ def shown(error: BaseException) -> str:
     return "".join(line for line in traceback.format_exception(error) if not line.startswith("  File"))
 
 
-class TestAddresses:
+class TestUrls:
     def test_a_password_is_never_shown(self, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
         with Server("--requirepass", "another") as server:
             redis = server.url.replace("://", f"://:{PASSWORD}@")

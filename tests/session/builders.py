@@ -1,4 +1,4 @@
-"""What the tests of sessions share: stores to keep them in, and small conversations to put there."""
+"""Shared by the session tests: stores in memory and small conversations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a test's coroutine in a loop of its own."""
+    """Run a coroutine in a new event loop."""
     return asyncio.run(work)
 
 
@@ -37,12 +37,12 @@ async def fresh(records: MemoryRecords | None = None, id: str = "s", **options: 
 
 
 def items_of(format: str, body: Body) -> list[Any]:
-    """Take the messages out of a body."""
+    """Return the messages of a body."""
     return listed(format, body)
 
 
 def with_items(format: str, body: Body, items: list[Any]) -> Body:
-    """Put other messages into a body."""
+    """Return a body with other messages."""
     return {**body, KEYS.get(format, "messages"): items}
 
 
@@ -52,7 +52,7 @@ def total(format: str, body: Body) -> int:
 
 
 def faults(format: str, payload: Any) -> list[str]:
-    """Ask the judge."""
+    """Return what the independent validator objects to."""
     return judge(format, payload)
 
 

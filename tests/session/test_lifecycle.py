@@ -1,4 +1,4 @@
-"""The life of a compaction: asked for, prepared, put into words, written; or not, and then nothing else has changed."""
+"""The lifecycle of a compaction: requested, prepared, committed; or failed, and then nothing else has changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def seen(session: Session) -> str:
 
 
 class Telling:
-    """A summariser that answers from a list, and remembers what it was given."""
+    """A summarizer that returns answers from a list and records its input."""
 
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
@@ -50,7 +50,7 @@ class Telling:
 
 class TestRequests:
     def test_a_request_survives_and_is_answered(self) -> None:
-        """Who opens the session next finds the request, carries it out, and nobody does it again."""
+        """The next object of the session finds the request and answers it once."""
 
         async def work() -> None:
             records = MemoryRecords()
@@ -67,7 +67,7 @@ class TestRequests:
         run(work())
 
     def test_only_an_automatic_compaction_adds_a_resume_message(self) -> None:
-        """The message is seen by the model, once, and is none of the conversation."""
+        """The model sees the message once, and it is not part of the conversation."""
 
         async def work() -> None:
             session, manual = await begun(), await begun()
@@ -83,7 +83,7 @@ class TestRequests:
         run(work())
 
     def test_no_resume_message_between_a_call_and_its_result(self) -> None:
-        """Amid a step the agent goes on by itself: the result follows its call."""
+        """During a step the agent continues by itself: the result follows its call."""
 
         async def work() -> None:
             session = await begun()
@@ -97,7 +97,7 @@ class TestRequests:
         run(work())
 
     def test_within_budget_nothing_changes(self) -> None:
-        """Within budget a compaction changes nothing, not even a number."""
+        """Within budget a compaction writes nothing."""
 
         async def work() -> None:
             session = await begun()
@@ -114,7 +114,7 @@ class TestSummarizer:
         "answer", [ValueError("no answer"), "", "too long " * 5000], ids=["raises", "empty", "long"]
     )
     def test_a_failing_summarizer_leaves_the_ledger(self, answer: str | Exception) -> None:
-        """Asked three times, each failure is recorded, and what code knows is told."""
+        """Three attempts, each failure is recorded, and the pivot contains the ledger."""
 
         async def work() -> None:
             session, plain, telling = await begun(), await begun(), Telling(answer)
@@ -131,7 +131,7 @@ class TestSummarizer:
         run(work())
 
     def test_a_retried_summary_is_used(self) -> None:
-        """The second answer counts, the first is recorded."""
+        """The second answer is used, the failure of the first is recorded."""
 
         async def work() -> None:
             session = await begun()
@@ -142,7 +142,7 @@ class TestSummarizer:
         run(work())
 
     def test_any_error_text_of_a_summarizer_is_stored_safely(self) -> None:
-        """An error of any length is recorded in short."""
+        """A long error is recorded shortened."""
 
         async def work() -> None:
             session = await begun()
@@ -153,7 +153,7 @@ class TestSummarizer:
         run(work())
 
     def test_the_second_summary_includes_the_first(self) -> None:
-        """The summariser gets its earlier words; facts of the first stretch are still told."""
+        """The summarizer gets its earlier summary; facts of the first part are still in the ledger."""
 
         async def work() -> None:
             session, telling = await begun(), Telling("First words.", "Second words.")
@@ -173,7 +173,7 @@ class TestSummarizer:
 
 
 async def told_in_full(session: Session) -> str:
-    """Return the ledger that the newest compaction keeps for the next."""
+    """Return the ledger that the newest compaction stores for the next."""
     reader = await session.reader()
     assert reader.timeline.pivot is not None
     return (await reader.frame(reader.timeline.pivot)).state.ledger
@@ -181,7 +181,7 @@ async def told_in_full(session: Session) -> str:
 
 class TestFailures:
     def test_a_compaction_that_cannot_fit_records_only_the_failure(self) -> None:
-        """The model sees what it saw; a budget that is large enough finds nothing to do."""
+        """The projection is unchanged, and a large enough budget has nothing to do."""
 
         async def work() -> None:
             session = await begun()
@@ -199,7 +199,7 @@ class TestFailures:
         run(work())
 
     def test_a_manual_request_that_cannot_fit_stays_pending(self) -> None:
-        """A request of a person's is not given up."""
+        """A manual request is not dropped."""
 
         async def work() -> None:
             session = await begun()
@@ -213,7 +213,7 @@ class TestFailures:
 
 
 class Slow:
-    """A summariser that waits until it is told to speak."""
+    """A summarizer that waits for an event."""
 
     def __init__(self) -> None:
         self.asked, self.speak = asyncio.Event(), asyncio.Event()
@@ -229,7 +229,7 @@ class Slow:
 class TestFailureReports:
     @pytest.mark.parametrize("own", [False, True])
     def test_failures_are_in_the_log_the_report_and_the_list(self, own: bool, caplog: pytest.LogCaptureFixture) -> None:
-        """Whether the summarizer is the caller's or the policy's own, it is retried and every failure is told."""
+        """Whether the summarizer is the caller's or the policy's own, it is retried and every failure is reported."""
         telling = Telling("", RuntimeError("no connection"), "All parts were looked at.")
         options: dict[str, Any] = {"summarizer": telling}
         if own:
@@ -261,7 +261,7 @@ class TestFailureReports:
 
 
 class Counted(MemoryRecords):
-    """Counts what is read and written."""
+    """Counts reads and writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class TestCost:
 
 class TestConcurrency:
     def test_messages_appended_during_a_compaction_are_shown(self) -> None:
-        """Messages that come while the summariser thinks follow its summary."""
+        """Messages appended while the summarizer runs follow its summary."""
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
@@ -351,7 +351,7 @@ class TestConcurrency:
         run(work())
 
     def test_a_step_that_began_during_a_compaction_is_not_interrupted(self) -> None:
-        """A call that is appended while the summariser thinks keeps its result beside it."""
+        """A call that is appended while the summarizer runs keeps its result after it."""
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
@@ -367,7 +367,7 @@ class TestConcurrency:
         run(work())
 
     def test_a_revert_during_a_compaction_restarts_it(self) -> None:
-        """What was prepared for messages that are gone is not written."""
+        """A compaction prepared for reverted messages is not committed."""
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
@@ -388,7 +388,7 @@ class TestConcurrency:
         run(work())
 
     def test_two_concurrent_compactions_make_one(self) -> None:
-        """The second waits and uses what the first made."""
+        """The second waits and uses the result of the first."""
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
@@ -404,7 +404,7 @@ class TestConcurrency:
         run(work())
 
     def test_a_cancelled_compaction_leaves_the_request(self) -> None:
-        """The lock is free at once and the work can be finished."""
+        """The lock is free at once, and the request can be answered later."""
 
         async def work() -> None:
             session, slow = await begun(), Slow()

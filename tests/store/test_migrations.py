@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.contract import postgres
-from tests.contract.making import begun, digest, event, everything, extend, row, start
+from tests.contract.builders import begun, digest, event, everything, extend, row, start
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
 from kompakt.store import open_records
@@ -51,7 +51,7 @@ async def filled(records: SqlRecords) -> tuple[object, ...]:
     return await everything(records, KEY, [digest("x")])
 
 
-class TestSteps:
+class TestMigrations:
     def test_back_and_forward(self, url: str) -> None:
         """What is stored survives both ways, and the index finds it again: it was built from the words."""
 
@@ -89,7 +89,7 @@ class TestSteps:
 
         asyncio.run(scenario())
 
-    def test_to_the_very_beginning(self, url: str) -> None:
+    def test_back_to_an_empty_database(self, url: str) -> None:
         """Tables are dropped only when no session is in them."""
 
         async def scenario() -> None:
@@ -107,7 +107,7 @@ class TestSteps:
 
         asyncio.run(scenario())
 
-    def test_a_step_that_fails_changes_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failing_migration_changes_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         async def scenario() -> None:
             async with opened(url) as records:
                 before = await filled(records)
@@ -127,7 +127,7 @@ class TestSteps:
 
 
 class TestNotes:
-    def test_a_store_that_had_none(self, url: str) -> None:
+    def test_a_store_without_notes_is_migrated(self, url: str) -> None:
         """A store of version 2 keeps all it has, and takes notes from now on."""
 
         async def scenario() -> None:
@@ -146,7 +146,7 @@ class TestNotes:
 
         asyncio.run(scenario())
 
-    def test_they_are_not_dropped(self, url: str) -> None:
+    def test_notes_are_not_dropped(self, url: str) -> None:
         """There is a way back only when no note is left."""
 
         async def scenario() -> None:
@@ -164,7 +164,7 @@ class TestNotes:
 
 
 class TestVersions:
-    def test_a_newer_store_is_left_alone(self, url: str) -> None:
+    def test_a_newer_store_is_not_changed(self, url: str) -> None:
         async def scenario() -> None:
             async with opened(url) as records:
                 await start(records)

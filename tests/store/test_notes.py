@@ -11,7 +11,7 @@ from statistics import median
 import asyncpg
 import pytest
 from tests.contract import postgres
-from tests.contract.making import begun, noise, start
+from tests.contract.builders import begun, noise, start
 from tests.contract.redis import Server, command, on, server
 from tests.store.test_postgres import opened
 
@@ -66,7 +66,7 @@ class TestSqlite:
 
         asyncio.run(scenario())
 
-    def test_a_file_that_was_destroyed(self, tmp_path: Path) -> None:
+    def test_a_destroyed_file(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             path = tmp_path / "sessions.db"
             records = await open_sqlite(path)
@@ -105,7 +105,7 @@ class TestSqlite:
 
 
 class TestPostgres:
-    def test_a_server_that_goes_away(self) -> None:
+    def test_a_stopped_server(self) -> None:
         """A restart is not noticed; a server that is not there is told, and found again when it is back."""
 
         async def scenario() -> None:
@@ -158,7 +158,7 @@ class TestPostgres:
 
 
 class TestRedis:
-    def test_nothing_is_left(self) -> None:
+    def test_no_keys_remain(self) -> None:
         """Deleting and forgetting leave no key behind; no tenant's name is in the name of a key."""
         with Server() as alone:
 
@@ -177,7 +177,7 @@ class TestRedis:
             on(alone.url, scenario)
 
     @pytest.mark.parametrize("part", ["notes", "noted"])
-    def test_a_key_of_another_kind(self, part: str) -> None:
+    def test_a_key_of_another_type(self, part: str) -> None:
         """Damage is called damage, and nothing of the call is written."""
         url = server()
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 from tests.contract import postgres
-from tests.contract.making import batch, begun, digest, everything, extend, plain, row, start
+from tests.contract.builders import batch, begun, digest, everything, extend, plain, row, start
 from tests.store.test_sql import HOLDER, process
 
 from kompakt.errors import Conflict, StoreUnavailable
@@ -33,7 +33,7 @@ async def opened(url: str, count: int = 1) -> AsyncIterator[list[SqlRecords]]:
 
 class TestServer:
     @pytest.mark.parametrize("mode", ["fast", "immediate"])
-    def test_a_restart_is_not_noticed(self, mode: str) -> None:
+    def test_calls_succeed_after_a_restart(self, mode: str) -> None:
         async def scenario() -> None:
             async with opened(postgres.database()) as [records]:
                 head = await start(records)
@@ -50,7 +50,7 @@ class TestServer:
 
         asyncio.run(scenario())
 
-    def test_a_server_that_is_not_there(self) -> None:
+    def test_an_unreachable_server(self) -> None:
         async def scenario() -> None:
             async with opened(postgres.database()) as [records]:
                 head = await start(records)
@@ -129,7 +129,7 @@ class TestHolders:
 
         asyncio.run(scenario(postgres.database()))
 
-    def test_a_dead_holder_is_succeeded_at_once(self) -> None:
+    def test_the_lock_of_a_dead_holder_is_free_at_once(self) -> None:
         async def scenario(url: str) -> None:
             async with opened(url) as [records]:
                 holder = process(HOLDER, url)
@@ -146,7 +146,7 @@ class TestHolders:
 
         asyncio.run(scenario(postgres.database()))
 
-    def test_a_hanging_holder_is_succeeded_when_its_lease_ends(self) -> None:
+    def test_the_lock_of_a_hanging_holder_is_free_after_its_lease(self) -> None:
         """Its connection is alive, yet it is overtaken; what it then writes is refused."""
 
         async def scenario(url: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
 from tests.contract.redis import Server, command, free_port, on, server, shared
 
 from kompakt.errors import StoreDamaged, StoreUnavailable, StoreVersion, UsageError
@@ -58,7 +58,7 @@ class TestRefused:
         ):
             on(f"{cluster.url}?persistence=none", nothing)
 
-    def test_a_schema_from_the_future(self, url: str) -> None:
+    def test_a_newer_schema_is_refused(self, url: str) -> None:
         """Nothing is read or written in a place that a newer kompakt made."""
         prefix = url.partition("=")[2]
         on(url, nothing)
@@ -70,7 +70,7 @@ class TestRefused:
         with pytest.raises(StoreDamaged):
             on(url, nothing)
 
-    def test_a_schema_from_the_past(self, url: str) -> None:
+    def test_an_older_schema_is_upgraded(self, url: str) -> None:
         """What was there stays, and a kompakt that would leave notes behind when it deletes is kept out from now on."""
         prefix = url.partition("=")[2]
         head = on(url, start)
@@ -113,7 +113,7 @@ class TestUrls:
             f"unix://:{SECRET}@/redis.sock?decode_responses=true",
         ],
     )
-    def test_what_cannot_be_meant(self, url: str) -> None:
+    def test_invalid_urls(self, url: str) -> None:
         """A URL is read whole or refused, without showing its password."""
         with pytest.raises(UsageError) as caught:
             on(url, nothing)
@@ -134,7 +134,7 @@ class TestUrls:
                 on(socket_url.replace(SECRET, "wrong"), nothing)
             assert "wrong" not in str(caught.value)
 
-    def test_prefixes_are_apart(self, url: str) -> None:
+    def test_prefixes_are_independent(self, url: str) -> None:
         """Two installations on one server do not meet; every key begins with the prefix."""
 
         async def scenario(records: RedisRecords) -> str:
@@ -149,7 +149,7 @@ class TestUrls:
             assert len(keys) > 5
             assert all(name.startswith(f"{prefix}:".encode()) for name in keys)
 
-    def test_keys_of_a_session_lie_together(self) -> None:
+    def test_keys_of_a_session_share_a_hash_tag(self) -> None:
         """They share a hash tag; no tenant's name and no id is in the name of a key."""
         with Server() as alone:
             head = begun("the id", "the tenant")
@@ -163,7 +163,7 @@ class TestUrls:
 
 
 class TestErrors:
-    def test_nobody_there(self) -> None:
+    def test_an_unreachable_server(self) -> None:
         """The place is named, the password is not."""
         port = free_port()
         with pytest.raises(StoreUnavailable, match=f"redis://127.0.0.1:{port}/3 cannot be reached") as caught:
@@ -224,7 +224,7 @@ class TestErrors:
                 on(mirror, lambda records: extend(records, head, plain(head, 1)))
 
     @pytest.mark.parametrize("part", ["head", "rows", "names", "turns", "events", "batches", "blobs", "fences"])
-    def test_a_key_of_another_kind(self, url: str, part: str) -> None:
+    def test_a_key_of_another_type(self, url: str, part: str) -> None:
         """Somebody wrote over a key: damage is called damage, and nothing of the batch is written."""
         prefix = url.partition("=")[2]
 

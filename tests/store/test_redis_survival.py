@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.contract.making import batch, begun, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, begun, event, everything, extend, noise, plain, row, start
 from tests.contract.redis import Server, command, on, restart, server
 
 from kompakt.errors import Conflict, StoreError, StoreUnavailable
@@ -111,7 +111,7 @@ class TestSurvival:
 
             on(own.url, scenario)
 
-    def test_cancelled_calls_leave_no_answers_behind(self, url: str) -> None:
+    def test_cancelled_calls_leave_no_stale_answers(self, url: str) -> None:
         """A call that is cancelled half-way never gives its answer to the next one."""
 
         async def scenario(records: RedisRecords) -> None:
@@ -169,7 +169,7 @@ class TestScrubbing:
 
             on(f"{kept.url}?persistence=none", scenario)
 
-    def test_a_server_that_keeps_no_files(self) -> None:
+    def test_a_server_without_files(self) -> None:
         """Scrubbing does not make it write any."""
         with Server("--appendonly", "no") as volatile:
             on(f"{volatile.url}?persistence=none", lambda records: records.scrub())

@@ -21,7 +21,7 @@ import asyncpg
 import pytest
 from sqlalchemy import event as listening
 from tests.contract import postgres
-from tests.contract.making import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
 
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
 from kompakt.store import open_records
@@ -34,7 +34,7 @@ each_store = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 
 WRITER = """
 import asyncio, sys
-from tests.contract.making import batch, begun, row
+from tests.contract.builders import batch, begun, row
 from kompakt.errors import Conflict
 from kompakt.store import open_records
 
@@ -60,7 +60,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 ENDLESS = """
 import asyncio, sys, uuid
-from tests.contract.making import batch, begun, row
+from tests.contract.builders import batch, begun, row
 from kompakt.store import open_records
 
 async def main(url):
@@ -77,7 +77,7 @@ asyncio.run(main(sys.argv[1]))
 
 HOLDER = """
 import asyncio, sys
-from tests.contract.making import begun
+from tests.contract.builders import begun
 from kompakt.store import open_records
 
 async def main(url):
@@ -114,7 +114,7 @@ def nobody() -> Iterator[None]:
 
 class TestOpening:
     @pytest.mark.parametrize("url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/x.db"])
-    def test_an_address_without_a_file(self, url: str) -> None:
+    def test_a_url_without_a_file(self, url: str) -> None:
         with pytest.raises(UsageError, match=r"SQLite (store|URL)"):
             asyncio.run(open_sqlite(url))
 
@@ -144,7 +144,7 @@ class TestOpening:
             asyncio.run(open_sqlite(tmp_path / "notes.txt"))
         assert (tmp_path / "notes.txt").read_text().startswith("remember")
 
-    def test_a_file_that_may_not_be_written(self) -> None:
+    def test_a_read_only_file(self) -> None:
         async def scenario(path: Path) -> None:
             records = await open_sqlite(path)
             head = await start(records)
@@ -260,7 +260,7 @@ class TestDisk:
         asyncio.run(scenario())
 
     @each_store
-    def test_what_was_scrubbed_is_in_no_file(self, kind: str, tmp_path: Path) -> None:
+    def test_scrubbed_data_is_in_no_file(self, kind: str, tmp_path: Path) -> None:
         """Items, words, blobs, events and notes of a deleted session are in no file of the tables; others stay."""
         secrets = [noise(40, name).hex().encode() for name in ("item", "words", "blob", "event", "note")]
 
@@ -348,7 +348,7 @@ class TestProcesses:
             asyncio.run(check(int(said[-1])))
 
 
-class TestCancelling:
+class TestCancellation:
     @each_store
     def test_a_call_may_be_cancelled_anywhere(self, kind: str, tmp_path: Path) -> None:
         """Whatever was cut short is there whole or not at all, and the store goes on, its locks free."""
@@ -406,7 +406,7 @@ class TestCost:
         assert many <= 2 * few, f"{few * 1000:.2f} ms, then {many * 1000:.2f} ms"
 
 
-def test_a_reference_given_twice_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_reference_is_refused(tmp_path: Path) -> None:
     """A batch that would write over what is there is a conflict and changes nothing."""
 
     async def scenario() -> None:
@@ -503,7 +503,7 @@ def clock_off_by(seconds: float) -> SimpleNamespace:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
 class TestFileModes:
-    def test_a_new_file_is_for_its_owner_alone(self, tmp_path: Path) -> None:
+    def test_a_new_file_is_private(self, tmp_path: Path) -> None:
         """The files beside it, too, whatever the process usually allows."""
 
         async def write() -> dict[str, int]:

@@ -28,7 +28,7 @@ LEASE = 0.5
 """Seconds after which a dead writer's lock is free, here."""
 
 PRELOADED = [
-    "tests.faults.writing",
+    "tests.faults.processes",
     *(f"kompakt.store.{name}" for name in ("sql.sqlite", "sql.postgres", "redis.records")),
 ]
 

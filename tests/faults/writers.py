@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.faults.writing import Log, started, turn_of
+from tests.faults.processes import Log, started, turn_of
 
 from kompakt.session.store import Store, open_store
 from kompakt.store.memory import MemoryRecords

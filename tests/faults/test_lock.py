@@ -41,7 +41,7 @@ async def held(records: Any, *, lease: float, seconds: float) -> None:
 
 
 class TestHold:
-    def test_a_renewal_that_cannot_be_cancelled(self) -> None:
+    def test_a_renewal_that_ignores_cancellation(self) -> None:
         async def run() -> None:
             records = Deaf()
             async with asyncio.timeout(10):
@@ -51,7 +51,7 @@ class TestHold:
 
         asyncio.run(run())
 
-    def test_a_store_that_is_gone(self) -> None:
+    def test_an_unavailable_store(self) -> None:
         """What was done under the lock is done; the lock lapses by itself."""
 
         async def run() -> None:
