@@ -13,7 +13,7 @@ from functools import partial
 
 from kompakt.engine.recall.answer import AnswerPassage, answer
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.passages import Passage, is_own, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_own, spoken, subject_of
 from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
 from kompakt.engine.recall.result import Recalled, label
 from kompakt.engine.recall.search import search
@@ -34,6 +34,9 @@ SCAN_CHARS = 1_500_000
 
 BLOCK_CHARS = 8_000
 """Characters of a block: small enough that two words in it have to do with each other."""
+
+_MAX_ABOUT = 2_000
+"""Characters of a call whose words count for its result; a longer one holds content and not only a name."""
 
 _MAX_CALLS, _MAX_SUBJECTS = 50, 5
 """Latest calls that are read, and subjects that are offered, when a search finds nothing."""
@@ -200,8 +203,11 @@ class Memory:
         chosen: dict[int, set[tuple[int, int]]] = {}
         room = SCAN_CHARS
         for number, part, start, _ in best:
-            chosen.setdefault(number, set()).add((part, start // BLOCK_CHARS))
-            room -= min(BLOCK_CHARS, len(spoken(self._messages[number].parts[part])) - start)
+            source = self._messages[number].parts[part]
+            size = len(exact(source)) if type(source) is ToolCall else min(BLOCK_CHARS, len(spoken(source)) - start)
+            blocks_of = range(start // BLOCK_CHARS, (start + size) // BLOCK_CHARS + 1)
+            chosen.setdefault(number, set()).update((part, block) for block in blocks_of)
+            room -= size
             if room <= 0:
                 break
         index = Index(calls=self._calls)
@@ -210,23 +216,22 @@ class Memory:
         return index
 
     def _blocks(self, wanted: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-        """Go through the blocks of the history: message, part, start, and which substrings occur, as bits."""
+        """Go through the blocks of the history: message, part, start, and which substrings occur, as bits.
+
+        A call is one block, read as its JSON text: decoding every call would take longer than the scan.
+        """
         flags = [(1 << at, root) for at, root in enumerate(wanted)]
         for number, message in enumerate(self._messages):
             for place, part in enumerate(message.parts):
-                text = "" if is_own(message, part) else spoken(part)
-                if not text:
+                if type(part) is ToolCall:
+                    yield number, place, 0, _bits(flags, exact(part).lower())
                     continue
+                text = "" if is_own(message, part) else spoken(part)
                 call = self._calls.get(part.call_id) if type(part) is ToolResult else None
-                about = subject_of(call).lower() if call is not None else ""
-                known = sum(flag for flag, root in flags if root in about) if about else 0
+                about = exact(call) if call is not None else ""
+                known = _bits(flags, about.lower()) if 0 < len(about) < _MAX_ABOUT else 0
                 for start in range(0, len(text), BLOCK_CHARS):
-                    block = text[start : start + BLOCK_CHARS].lower()
-                    bits = known
-                    for flag, root in flags:
-                        if root in block:
-                            bits |= flag
-                    yield number, place, start, bits
+                    yield number, place, start, known | _bits(flags, text[start : start + BLOCK_CHARS].lower())
 
     def _name(self) -> None:
         for message in self._messages[len(self._references.names) :]:
@@ -261,6 +266,14 @@ class Memory:
         text = f"[kompakt] {reason}."
         size = self._counter.scaled(self._counter.text(text))
         return Recalled(text=text, tokens=size) if tokens is None or size <= tokens else Recalled(text="")
+
+
+def _bits(flags: Sequence[tuple[int, str]], text: str) -> int:
+    bits = 0
+    for flag, root in flags:
+        if root in text:
+            bits |= flag
+    return bits
 
 
 def _is_in_part(part: int | None, passage: Passage) -> bool:
