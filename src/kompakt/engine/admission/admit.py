@@ -14,7 +14,7 @@ import msgspec
 
 from kompakt.engine.admission.calls import arguments, texts_of
 from kompakt.engine.admission.failures import Shrunk, failures
-from kompakt.engine.admission.kinds import blob, diff, json_value, listing, log, search, source, test_run
+from kompakt.engine.admission.kinds import blob, diff, html, json_value, listing, log, search, source, table, test_run
 from kompakt.engine.admission.lines import NumberedText, Seen, numbered_text
 from kompakt.engine.admission.settings import DEFAULT, AdmissionSettings
 from kompakt.model.messages import Json
@@ -131,10 +131,12 @@ def _by_kind(text: str, settings: AdmissionSettings, seen: Seen, call_input: Jso
 
 
 _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, AdmissionSettings], Shrunk | None]], ...] = (
+    ("html", html.is_html, html.shrink),
     ("trace", log.is_trace, log.shrink),
     ("test run", test_run.is_test_run, test_run.shrink),
     ("listing", listing.is_listing, listing.shrink),
     ("search", search.is_search, search.shrink),
+    ("table", table.is_table, table.shrink),
 )
 """What commands print in a shape of its own: name, how it is known, how it is written."""
 

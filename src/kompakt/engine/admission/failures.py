@@ -34,6 +34,43 @@ _PLAIN = (
 )
 """Words that report a failure wherever they stand."""
 
+_OTHER_LANGUAGES = (
+    *(
+        "エラー",
+        "失敗",
+        "例外が",
+        "错误",
+        "失败",
+        "异常",
+        "錯誤",
+        "失敗",
+        "오류",
+        "실패",
+        "ошибк",
+        "Ошибк",
+        "сбой",
+        "Сбой",
+    ),
+    *("помилк", "Помилк", "erreur", "Erreur", "échec", "Échec", "échoué", "Fehler", "fehlgeschlagen", "błąd", "Błąd"),
+    *(
+        "errore",
+        "Errore",
+        "erro:",
+        "Erro:",
+        "falha",
+        "Falha",
+        "fallo:",
+        "Fallo",
+        "falló",
+        "hata:",
+        "Hata",
+        "خطأ",
+        "lỗi",
+    ),
+    *("Lỗi", "gagal", "Gagal", "त्रुटि", "σφάλμα", "Σφάλμα"),
+)
+"""Words for errors and failures in other languages; ASCII words that are part of English ones have their colon."""
+
 _AT_START = ("E   ", "Killed", "✗ ", "✘ ", "✖ ")
 """Words that do so at the beginning of a line."""
 
@@ -84,7 +121,7 @@ def failures(text: str, lines: Sequence[str]) -> set[int]:
     """Find the lines that report a failure."""
     index = _Index(f"{text}\n", lines)
     found: set[int] = set()
-    for word in _PLAIN:
+    for word in (*_PLAIN, *_OTHER_LANGUAGES):
         found.update(place for place, _ in index.hits(word))
     for word in _AT_START:
         found.update(place for place, column in index.hits(word) if not lines[place][:column].strip())

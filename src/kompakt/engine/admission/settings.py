@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 KINDS = frozenset(
-    ["blob", "diff", "json", "listing", "log", "repeat", "search", "source", "test run", "trace"],
+    ["blob", "diff", "html", "json", "listing", "log", "repeat", "search", "source", "table", "test run", "trace"],
 )
 """The kinds of output that are known."""
 
@@ -21,9 +21,9 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs of fewer tokens are left alone."""
     min_saving: float = 0.15
     """An output that does not get smaller by this share is left alone: it would be changed for nothing."""
-    max_body_tokens: int = 6_000
+    max_body_tokens: int = 12_000
     """A file read whole that is larger than this is folded to its signatures."""
-    max_range_tokens: int = 12_000
+    max_range_tokens: int = 16_000
     """The same for a part of a file: who asks for lines means these lines."""
     fold_echoes: bool = False
     """Whether lines go that an editing tool shows of the change it was just asked to make."""
@@ -43,6 +43,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Items shown of a long array of objects, beside those that report a failure or look unlike the others."""
     max_json_tokens: int = 3_000
     """A JSON value that is larger than this, layout apart, is sampled."""
+    max_table_rows: int = 60
+    """Rows shown of a table, beside those that report a failure or hold a rare value: two thirds from its beginning."""
     max_frames: int = 12
     """Frames shown of one stack trace."""
     number_every: int = 10
@@ -68,6 +70,7 @@ FIRM = AdmissionSettings(
     max_line=800,
     max_items=3,
     max_json_tokens=1_000,
+    max_table_rows=15,
     max_frames=6,
     number_every=50,
 )

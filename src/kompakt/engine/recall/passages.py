@@ -36,7 +36,7 @@ _SUBJECT_KEYS = ("command", "cmd", "file_path", "path", "filename", "file", "url
 _SUBJECT_CHARS = 120
 """Characters of a subject that are printed with a passage: a command with its arguments, a path."""
 
-_SHELL = re.compile(r"(?:/\S*/)?(?:ba|z|da)?sh -l?c ")
+_SHELL = re.compile(r"\A(?:/\S{1,60}/)?(?:ba|z|da)?sh -l?c ")
 """The shell that a command given as a list of words starts with."""
 
 _OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\brecall m[0-9a-f]{4,}[^\n]*\Z")

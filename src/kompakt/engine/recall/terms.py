@@ -44,7 +44,7 @@ IRREGULAR = {form: word for form, _, word in (pair.partition(":") for pair in _I
 
 _WORD = re.compile(r"\w+(?:[-./\\:@]{1,3}\w+)*")
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_POSITION = re.compile(r"(?::\d+)+\Z")
+_POSITION = re.compile(r"(?::\d{1,7}){1,2}\Z")
 _FOLDER = re.compile(r"[/\\]+")
 _SEPARATOR = re.compile(r"[-./\\:@]+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")

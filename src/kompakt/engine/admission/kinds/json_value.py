@@ -27,6 +27,9 @@ _MAX_TEXT = 240
 _STYLE = 400
 """Characters by which the style of a JSON text is told."""
 
+_MAX_RARE, _MAX_ODD = 2, 20
+"""Occurrences of a rare value in a long array, and most such values of one key."""
+
 _MAX_DEPTH = 12
 """Values nested deeper are written as they are."""
 
@@ -93,11 +96,17 @@ def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) ->
     limit = settings.max_items
     if len(items) <= limit + 2:
         return [_sample(item, settings, depth) for item in items]
-    usual = _shape(items[0])
+    usual, odd = _shape(items[0]), _odd_items(items)
     out: list[Json] = []
     gone = 0
     for place, item in enumerate(items):
-        if place < limit or place == len(items) - 1 or _shape(item) != usual or _reports_failure(item, 0):
+        if (
+            place < limit
+            or place == len(items) - 1
+            or place in odd
+            or _shape(item) != usual
+            or _reports_failure(item, 0)
+        ):
             if gone:
                 out.append(_told(gone, items[0]))
                 gone = 0
@@ -105,6 +114,23 @@ def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) ->
         else:
             gone += 1
     return out
+
+
+def _odd_items(items: list[Json]) -> set[int]:
+    """Find items with a value that hardly any other has, for a key whose values are few: the one suspended account."""
+    columns: dict[str, dict[str, list[int]]] = {}
+    for place, item in enumerate(items):
+        pairs = cast("dict[str, Any]", item) if isinstance(item, dict) else {"": item}
+        for key, value in pairs.items():
+            if value is None or isinstance(value, str | int | float):
+                columns.setdefault(key, {}).setdefault(repr(value)[:_MAX_TEXT], []).append(place)
+    found: set[int] = set()
+    for values in columns.values():
+        rare = [places for places in values.values() if len(places) <= _MAX_RARE]
+        usual = max(map(len, values.values()))
+        if usual * 2 > len(items) and len(rare) <= _MAX_ODD:
+            found.update(place for places in rare for place in places)
+    return found
 
 
 def _shape(item: Json) -> object:
