@@ -94,7 +94,7 @@ class TestOutputs:
         samples = {
             "blob": f"data {blob(3000)} end",
             "diff": DIFF * 4,
-            "html": f"<!doctype html><html><style>{'b {color: red} ' * 200}</style><p>The tide turns at noon.</p></html>",
+            "html": f"<!doctype html><html><style>{'b {color: red} ' * 200}</style><p>Tide at noon.</p></html>",
             "json": json.dumps([{"a": 1, "b": "two words"}] * 40, indent=2),
             "listing": LISTING,
             "log": "\n".join(["waiting for the server to come up"] * 100),
