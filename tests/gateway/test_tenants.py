@@ -1,4 +1,4 @@
-"""Whose request it is: keys, a trusted header, else a hash of the credential; never the credential itself."""
+"""The tenant of a request comes from a key, a trusted header, or a hash of the credential."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def who(made: GatewayConfig, *, query: dict[str, str] | None = None, **headers: 
 
 class TestWays:
     def test_a_key_names_its_tenant_whatever_the_credential(self) -> None:
-        """A rotated credential of the provider changes nothing."""
+        """Rotating the provider's credential does not change it."""
         made = settings(keys=HASHED)
         assert who(made, x_kompakt_key=KEY, authorization="Bearer one") == ("tenant-a", "key")
         assert who(made, x_kompakt_key=KEY, authorization="Bearer two") == ("tenant-a", "key")
 
     @pytest.mark.parametrize("headers", [{}, {"x_kompakt_key": "wrong"}, {"authorization": f"Bearer {KEY}"}])
-    def test_without_a_known_key_nothing_goes_where_keys_are_configured(self, headers: dict[str, str]) -> None:
-        """Neither without one, nor with a wrong one, nor with one in a header that goes upstream."""
+    def test_configured_keys_are_required(self, headers: dict[str, str]) -> None:
+        """A missing key, a wrong key, and a key in a header that goes upstream are rejected."""
         with pytest.raises(GatewayError) as caught:
             who(settings(keys=HASHED), **headers)
         assert caught.value.status == 401
         assert KEY not in str(caught.value)
 
     def test_a_trusted_header_names_the_tenant(self) -> None:
-        """One that is missing is refused, and so is one that is no name."""
+        """A missing header and an invalid name are rejected."""
         made = settings(tenant_header="X-Tenant")
         assert who(made, x_tenant="acme") == ("acme", "header")
         for value, status in (("", 401), ("a b", 400), ("credential-0", 400), ("anonymous", 400), ("x" * 200, 400)):
@@ -60,15 +60,14 @@ class TestWays:
                 who(made, x_tenant=value)
             assert caught.value.status == status
 
-    def test_a_key_that_is_wrong_is_not_helped_by_a_header(self) -> None:
-        """Who presents a key means it."""
+    def test_a_trusted_header_does_not_excuse_a_wrong_key(self) -> None:
         made = settings(keys=HASHED, tenant_header="x-tenant")
         assert who(made, x_tenant="acme") == ("acme", "header")
         with pytest.raises(GatewayError):
             who(made, x_tenant="acme", x_kompakt_key="wrong")
 
-    def test_the_credential_is_the_same_in_every_header(self) -> None:
-        """Clients change how they show it; it stays the same party."""
+    def test_the_header_of_a_credential_does_not_matter(self) -> None:
+        """Clients change the header; the tenant stays the same."""
         made = settings()
         found = {
             who(made, authorization="Bearer sk-1"),
@@ -80,21 +79,21 @@ class TestWays:
         assert len(found) == 1
         assert found != {who(made, x_api_key="sk-2")}
 
-    def test_the_credential_cannot_be_seen_in_its_name(self) -> None:
-        """And another secret gives another name."""
+    def test_the_tenant_does_not_reveal_the_credential(self) -> None:
+        """Another secret gives another tenant."""
         one, other = who(settings(), x_api_key="sk-1"), who(settings(secret="another"), x_api_key="sk-1")
         assert one.source == "credential"
         assert "sk-1" not in one.id
         assert one.id != other.id
 
-    def test_no_credential_is_a_tenant_too(self) -> None:
-        """A model on one's own machine asks for none."""
+    def test_requests_without_a_credential_have_a_tenant(self) -> None:
+        """Local models need no credential."""
         assert who(settings()) == ("anonymous", "none")
 
 
 class TestKeys:
     def test_every_entry_is_compared_in_constant_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Finding the first one early would tell where it is listed."""
+        """An early exit would reveal the position of the entry."""
         compared: list[str] = []
 
         def compare(known: str, digest: str) -> bool:
@@ -106,20 +105,19 @@ class TestKeys:
         assert tenant_of_key("wrong", settings(keys=HASHED)) is None
         assert compared == [*HASHED, *HASHED]
 
-    def test_keys_are_long_and_never_twice_the_same(self) -> None:
-        """A plain hash is enough for what nobody can guess."""
+    def test_keys_are_long_and_unique(self) -> None:
+        """A plain hash is enough for a random key."""
         made = {make_key() for _ in range(50)}
         assert len(made) == 50 and min(map(len, made)) >= 40
 
-    def test_an_administrators_key_is_no_tenants(self) -> None:
-        """It sees; it sends nothing."""
+    def test_an_admin_key_has_no_tenant(self) -> None:
+        """It can read sessions but cannot send provider requests."""
         made = settings(keys=HASHED, admin_keys=(hash_key("boss"),))
         assert is_admin("boss", made) and not is_admin(KEY, made)
         with pytest.raises(GatewayError):
             who(made, x_kompakt_key="boss")
 
-    def test_headers_between_client_and_gateway_stay_there(self) -> None:
-        """Nothing of the gateway's own goes upstream."""
+    def test_gateway_headers_do_not_go_upstream(self) -> None:
         made = settings(tenant_header="x-tenant")
         assert all(is_private(name, made) for name in ("x-kompakt-key", "x-kompakt-session", "x-tenant"))
         assert not any(is_private(name, made) for name in ("authorization", "x-api-key", "x-request-id"))
@@ -132,14 +130,14 @@ class TestRegistry:
             found = [await one.is_new("acme"), await one.is_new("acme"), await other.is_new("acme")]
             return found, {await load_secret(store), await load_secret(store)}
 
-    def test_a_tenant_is_new_once_wherever_it_is_asked(self, tmp_path: Any) -> None:
-        """Replicas agree, on the tenants and on the secret."""
+    def test_a_tenant_is_new_once_across_replicas(self, tmp_path: Any) -> None:
+        """Replicas agree on the tenants and on the secret."""
         found, secrets = asyncio.run(self._twice(f"sqlite:///{tmp_path}/a.db"))
         assert found == [True, False, False]
         assert len(secrets) == 1 and len(next(iter(secrets))) == 64
 
-    def test_a_store_that_is_down_says_no(self) -> None:
-        """Nobody waits, nobody is refused, and it is not asked for a while."""
+    def test_an_unavailable_store_reports_no_new_tenants(self) -> None:
+        """Requests do not wait or fail, and the store is not queried for a while."""
 
         async def work() -> tuple[list[bool], str]:
             async with await open_store("memory:") as store:
@@ -162,8 +160,8 @@ def history(answers: int) -> bytes:
 
 
 class TestRotation:
-    def test_a_new_credential_with_a_long_history_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Once, in the answer, in the log and in a metric; the history goes through all the same."""
+    def test_a_new_credential_with_a_long_history_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Once, in the response, the log and a metric; the request is served."""
         with served(settings()) as gate:
             fresh = gate.post("/v1/chat/completions", content=history(0), headers={"authorization": "Bearer old"})
             again = gate.post("/v1/chat/completions", content=history(20), headers={"authorization": "Bearer old"})
@@ -181,7 +179,7 @@ class TestRotation:
             assert "kompakt_new_tenants_total 1.0" in gate.gateway.metrics.text().decode()
 
     def test_a_key_is_never_a_rotation(self) -> None:
-        """Its tenant is known by name."""
+        """Its tenant is configured."""
         with served(settings(keys=HASHED)) as gate:
             found = gate.post("/v1/messages", content=history(20), headers={"x-kompakt-key": KEY})
             assert found.json()["tenant"] == "tenant-a"

@@ -1,4 +1,4 @@
-"""Streams with rounds in them: text at once, ends held back, numbers right, breaks passed on."""
+"""Streams with recall rounds: text passes at once, ends are held back, indexes are renumbered, breaks are passed on."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def asked(format: str) -> dict[str, Any]:
 
 
 class Planned:
-    """Answers with streams, one after the other."""
+    """An upstream that answers with the given streams in order."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
@@ -70,8 +70,8 @@ def streamed(url: str, format: str) -> Any:
 
 
 @each_format
-def test_text_goes_on_the_moment_it_comes(format: str, tmp_path: Path) -> None:
-    """What the model says before it recalls, and what it says afterwards, waits for nothing that comes later."""
+def test_text_is_passed_on_immediately(format: str, tmp_path: Path) -> None:
+    """Text before and after a recall call does not wait for later events."""
     first = frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),)))
     second = frames(format, Answer("There it was."), 2)
     cut = next(at for at, each in enumerate(first) if b"Look here." in each) + 1
@@ -130,8 +130,8 @@ def test_a_later_round_that_breaks_before_its_first_byte_is_an_error_in_the_stre
 
 
 @pytest.mark.parametrize("offers", [True, False])
-def test_what_is_not_about_recall_comes_as_it_was(offers: bool, tmp_path: Path) -> None:
-    """A stream in which the model does not recall says the same; without recall it is the same bytes."""
+def test_streams_without_recall_are_unchanged(offers: bool, tmp_path: Path) -> None:
+    """With recall offered but not called the events are equal; with recall disabled the bytes are."""
     answer = Answer("Well.", (Call("c1", "read_file", {"path": "a"}),), thinking="Hm.")
     made = {format: b"".join(frames(format, answer)) for format in FORMATS}
     plan = Planned(*(Reply([made[format]], 200, EVENTS) for format in FORMATS))
@@ -159,8 +159,8 @@ ANSWERS = (
 @each_format
 @settings(max_examples=15, deadline=None)
 @given(size=st.integers(1, 700), raised=st.sampled_from([0, 1_000]))
-def test_a_stream_says_what_the_whole_answer_says(format: str, size: int, raised: int) -> None:
-    """However it is cut: turns are read alike, and the client gets the same items, ids and usage."""
+def test_a_stream_equals_the_whole_answer(format: str, size: int, raised: int) -> None:
+    """For any chunks, the turns are equal and the client gets the same items, ids and usage."""
     protocol, body = PROTOCOLS[format], {"include": ["reasoning.encrypted_content"]}
     stream, got, events = protocol.stream("recall", body, raised), b"", EventParser()
     wholes = []
@@ -197,12 +197,11 @@ def test_a_stream_says_what_the_whole_answer_says(format: str, size: int, raised
 
 
 def _loosely(items: list[Any]) -> Any:
-    """Put texts that stand side by side together: whether they are one part or two says nothing."""
+    """Join adjacent texts: whether they are one part or two does not matter."""
     return json.dumps(items).replace('"}, {"text": "', "")
 
 
-def test_a_name_that_comes_in_pieces() -> None:
-    """A call is held back only while it may still be one of the tool."""
+def test_a_call_is_held_back_while_its_name_may_be_recall() -> None:
 
     def chunk(*pieces: dict[str, Any]) -> bytes:
         return frame(
@@ -234,7 +233,7 @@ CUT = {
     "anthropic": ('"stop_reason": "tool_use"', '"stop_reason": "max_tokens"'),
     "gemini": ('"finishReason": "STOP"', '"finishReason": "MAX_TOKENS", "finishMessage": "Malformed call: recall(que"'),
 }
-"""What an answer says at its end, and what it says when it was cut off there."""
+"""The end of a complete answer, and the end of a truncated one."""
 
 REASONS = {
     "openai-chat": '"length"',
@@ -256,8 +255,8 @@ def cut_off(format: str) -> list[bytes]:
 
 class TestACallThatIsCutOff:
     @each_format
-    def test_by_max_tokens_is_not_seen_at_all(self, format: str, tmp_path: Path) -> None:
-        """Neither its beginning nor its end; the text before it and the reason are."""
+    def test_by_max_tokens_is_hidden(self, format: str, tmp_path: Path) -> None:
+        """The client sees the text before it and the stop reason."""
         made = cut_off(format)
         with (
             Upstream(Planned(Reply([b"".join(made)], 200, EVENTS))) as upstream,
@@ -275,8 +274,8 @@ class TestACallThatIsCutOff:
     @each_format
     @settings(max_examples=30, deadline=None)
     @given(share=st.floats(0, 1))
-    def test_by_the_end_of_the_stream_is_not_seen_at_all(self, format: str, share: float) -> None:
-        """Wherever the provider stops: what the client gets are whole events without the call."""
+    def test_by_the_end_of_the_stream_is_hidden(self, format: str, share: float) -> None:
+        """Wherever the provider stops, the client gets whole events without the call."""
         made = b"".join(frames(format, Answer("Look here.", (Call("c1", "recall", QUERY),))))
         stream, events = PROTOCOLS[format].stream("recall", {}, 0), EventParser()
         got = b""
@@ -287,8 +286,8 @@ class TestACallThatIsCutOff:
         assert got == b"" or got.endswith(b"\n\n")
         told(got)
 
-    def test_a_call_of_the_client_that_only_begins_like_the_tool_is_seen(self) -> None:
-        """Its name is the beginning of the tool's and it has no arguments: nothing else tells them apart."""
+    def test_a_client_call_whose_name_is_a_prefix_of_recall_is_visible(self) -> None:
+        """It has no arguments, so only the end of the answer shows that it is not a recall call."""
         stream = PROTOCOLS["openai-chat"].stream("recall", {}, 0)
 
         def feed(delta: dict[str, Any], reason: str | None = None) -> list[Any]:
@@ -302,8 +301,8 @@ class TestACallThatIsCutOff:
         (end,) = told(b"".join(stream.end()))
         assert end["choices"][0]["finish_reason"] == "tool_calls"
 
-    def test_pieces_of_arguments_without_a_name_are_never_asked_for(self) -> None:
-        """Gemini can stream the arguments of calls; the tool is then not offered."""
+    def test_the_tool_is_not_offered_with_streamed_arguments(self) -> None:
+        """Gemini then names a call only in its first part."""
         calling = {"functionCallingConfig": {"streamFunctionCallArguments": True}}
         bodies = [asked("gemini"), {**asked("gemini"), "toolConfig": calling}]
         requests = [read(json.dumps(body).encode(), "gemini") for body in bodies]

@@ -1,4 +1,4 @@
-"""Web pages of other sites reach nothing of a local gateway: checked by request headers, and with a real browser."""
+"""Foreign web pages cannot use a local gateway: tested with request headers and with a real browser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def local() -> Iterator[Served]:
 
 class TestHeaders:
     @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-    def test_another_site_is_refused_on_every_route(self, local: Served, headers: dict[str, str]) -> None:
+    def test_a_foreign_site_is_rejected_on_every_route(self, local: Served, headers: dict[str, str]) -> None:
         for method, path in ROUTES:
             answer = local.ask(method, path, headers=headers)
             assert answer.status_code == 403, (method, path)
@@ -68,7 +68,7 @@ class TestHeaders:
             assert "access-control-allow-origin" not in answer.headers
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_the_refusal_is_in_the_shape_of_the_protocol(self, local: Served, format: str) -> None:
+    def test_the_error_has_the_format_of_the_protocol(self, local: Served, format: str) -> None:
         error: Any = local.post(PATHS[format], headers={"origin": "http://evil.example"}).json()
         kinds = {"anthropic": ("type", "permission_error"), "gemini": ("status", "PERMISSION_DENIED")}
         key, expected = kinds.get(format, ("code", "origin_not_allowed"))
@@ -97,7 +97,7 @@ class TestHeaders:
     def test_a_client_of_http_1_0_needs_no_host(self, local: Served) -> None:
         assert local.raw(b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
 
-    def test_names_and_pages_that_are_configured_are_served(self) -> None:
+    def test_configured_hosts_and_origins_are_served(self) -> None:
         made = settings(allowed_hosts=("Gateway.example", "other:81"), allowed_origins=("HTTPS://app.example/",))
         with served(made) as gate:
 
@@ -115,14 +115,14 @@ class TestHeaders:
             assert gate.get("/healthz", origin="http://any.example").status_code == 403
 
     def test_a_key_is_enough(self) -> None:
-        """Behind a proxy of the operator's, under whatever name: no web page of somebody else knows a key."""
+        """Under any host name: no foreign web page knows a key."""
         with served(settings(keys=hashed(KEYS), admin_keys=(hash_key(ADMIN),))) as gate:
             for key in (*KEYS, ADMIN):
                 assert gate.get("/healthz", host="gateway.example", x_kompakt_key=key).status_code == 200
             assert gate.get("/healthz", host="gateway.example", x_kompakt_key="wrong").status_code == 403
 
-    def test_a_gateway_that_is_open_to_the_network_has_the_names_that_it_is_given(self) -> None:
-        """Nobody but its operator knows them; what arrives at the loopback is checked all the same."""
+    def test_a_gateway_that_is_open_to_the_network_accepts_any_host(self) -> None:
+        """Only its operator knows its names; connections to the loopback are checked all the same."""
         with served(settings(host="0.0.0.0")) as gate:
             assert gate.get("/healthz", host="evil.example").status_code == 403
             assert gate.get("/healthz").status_code == 200
@@ -144,7 +144,7 @@ class TestHeaders:
             ("allowed_origins", ["*"]),
         ],
     )
-    def test_what_is_no_name_is_said(self, name: str, value: list[str]) -> None:
+    def test_invalid_hosts_and_origins_are_rejected(self, name: str, value: list[str]) -> None:
         with pytest.raises(UsageError, match=name):
             load({name: value}, environ={})
 
@@ -163,7 +163,7 @@ FLAGS = [
     "--disable-sync",
 ]
 REBOUND = "rebound.test"
-"""A name that somebody else owns and that resolves to this machine."""
+"""A foreign name that resolves to this machine."""
 
 
 class Page(BaseHTTPRequestHandler):
@@ -254,7 +254,7 @@ async ([gateway, body]) => {
   return seen;
 }
 """
-"""All ways in which a page sends something: simple and preflighted requests, beacons, tags, events, forms."""
+"""All ways in which a page sends requests: simple and preflighted requests, beacons, tags, events, forms."""
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ class TestBrowser:
     def test_a_page_of_another_origin_reaches_nothing(
         self, browser: Any, site: int, behind: Upstream, tmp_path: Path, name: str
     ) -> None:
-        """Whatever a page does, the provider is not asked, nothing can be read, and no session is removed."""
+        """Whatever a page does, no request reaches the provider, nothing can be read, and no session is deleted."""
         with gateway(behind.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
             before = len(behind.raw)
@@ -303,7 +303,7 @@ class TestBrowser:
     def test_a_name_that_is_rebound_to_this_machine_reaches_nothing(
         self, browser: Any, behind: Upstream, tmp_path: Path
     ) -> None:
-        """The page and the gateway are one origin to the browser: only the Host tells them apart."""
+        """To the browser, page and gateway have the same origin: only the Host differs."""
         with gateway(behind.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
             before = len(behind.raw)

@@ -1,4 +1,4 @@
-"""Server-sent events: the same however they are cut into pieces, and every byte searched once."""
+"""The parser of server-sent events gives the same events for any chunks, and searches every byte once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fed(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 @given(streams, st.data())
-def test_pieces_make_the_same_events_as_the_whole(whole: bytes, data: st.DataObject) -> None:
+def test_chunks_give_the_same_events_as_the_whole(whole: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     pieces = [whole[start:end] for start, end in pairwise([0, *cuts, len(whole)])]
     found = fed(pieces)
@@ -32,7 +32,7 @@ def test_pieces_make_the_same_events_as_the_whole(whole: bytes, data: st.DataObj
 
 
 class Counting:
-    """A pattern that counts the bytes it is given."""
+    """A pattern that counts the bytes it searches."""
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
         self._pattern, self.searched = pattern, 0
@@ -54,13 +54,13 @@ def work_for(size: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_one_long_event_takes_work_in_proportion_to_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the length, twice the bytes that are searched, not four times."""
+    """Twice the length means twice the searched bytes, not four times."""
     small, large = work_for(500, monkeypatch), work_for(1_000, monkeypatch)
     assert large <= 2.1 * small
     assert large <= 1.1 * 1_000 * 1_024
 
 
-def test_an_event_that_is_too_long_to_be_held_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_over_the_limit_is_passed_on_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 10)
     pieces = [b"data: 1\n\n", b"data: 12345", b"6789\nda", b"ta: 0\n", b"\ndata: 2\n\n"]
     found = fed(pieces)

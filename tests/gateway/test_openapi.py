@@ -1,4 +1,4 @@
-"""The gateway's own interface is what its description says; schemathesis tries to prove otherwise."""
+"""The session API matches its OpenAPI document, checked with schemathesis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = next(iter(KEYS))
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_the_interface_is_as_described(tmp_path: Path) -> None:
+def test_the_api_matches_its_document(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'k.db'}"
     with Upstream(answering) as upstream, gateway(upstream.url, store=store, keys=hashed(KEYS)) as gate:
         for at in range(3):

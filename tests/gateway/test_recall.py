@@ -1,4 +1,4 @@
-"""The model recalls and the client never hears of it: one answer, one stream, and the same prefix ever after."""
+"""The model calls recall without the client noticing: one answer, one stream, and a stable prefix."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def first_call(format: str) -> str:
 
 
 def shown(format: str, *texts: str) -> str:
-    """Say what a client sees of the texts of several rounds."""
+    """Return what a client sees of the texts of several rounds."""
     return ("\n\n" if format in ("openai-chat", "gemini") else "|").join(texts)
 
 
@@ -73,7 +73,7 @@ def plan(format: str) -> Any:
 @each_format
 @each_way
 def test_rounds_are_hidden_answered_and_replayed(format: str, stream: bool, shared: Shared) -> None:
-    """What the model thought is bound to what stood before it: it is taken only where everything is at its place."""
+    """The fake provider accepts signed thinking only at its original position."""
     model = Model(*plan(format), thinking=format != "openai-chat")
     with held(shared, model, format, stream=stream) as (talk, provider, gate):
         before = gate.metric("kompakt_recall_calls_total")
@@ -126,7 +126,9 @@ def test_a_mixed_turn_forwards_the_clients_calls_and_merges_results(format: str,
         assert judge(format, {**own, "model": "gemini-3-pro"} if format == "gemini" else own) == []
 
 
-def test_a_client_that_has_a_tool_of_that_name(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tool_gets_another_name_if_the_client_has_one_of_that_name(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.provider.driving.NAMES", ("read_file", "recall"))
     own, hidden = ("recall", {"path": "mine"}), recall("marker", "kompakt_recall")
     for format in FORMATS:
@@ -140,7 +142,7 @@ def test_a_client_that_has_a_tool_of_that_name(shared: Shared, monkeypatch: pyte
 
 
 @each_case
-def test_a_model_that_never_stops_recalling(format: str, stream: bool, shared: Shared) -> None:
+def test_recall_rounds_are_limited(format: str, stream: bool, shared: Shared) -> None:
     with held(shared, Model(("Again.", [recall("anything")])), format, stream=stream) as (talk, provider, _):
         talk.say(TASK)
         assert not talk.step()
@@ -158,8 +160,8 @@ FORBIDDEN: dict[str, Any] = {
 }
 
 
-def test_nothing_is_offered_where_it_was_not_from_the_beginning(tmp_path: Path) -> None:
-    """Nor where a client declares no tools, forbids calls, or lets the provider keep the conversation."""
+def test_the_tool_is_not_offered_to_a_conversation_that_started_without_it(tmp_path: Path) -> None:
+    """Also not if the client declares no tools, forbids calls, or lets the provider store the conversation."""
     with recalling(Model(("Done.", [])), tmp_path) as (provider, gate):
         for format, extra in FORBIDDEN.items():
             for changes in ({"tools": False}, {"extra": extra}):
@@ -188,7 +190,7 @@ def test_nothing_is_offered_where_it_was_not_from_the_beginning(tmp_path: Path) 
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
 def test_replicas_agree_on_rounds(format: str, tmp_path: Path) -> None:
-    """Requests that go from one gateway to another are sent as from one."""
+    """Requests that alternate between gateways are sent as from one gateway."""
     bodies: list[list[bytes]] = []
     for replicas in (1, 2):
         folder = tmp_path / str(replicas)
@@ -210,8 +212,8 @@ def test_replicas_agree_on_rounds(format: str, tmp_path: Path) -> None:
 
 
 @each_case
-def test_a_request_that_is_sent_again_finds_its_rounds(format: str, stream: bool, shared: Shared) -> None:
-    """The provider fails behind a round: the client is told, and what was recalled is not recalled again."""
+def test_a_retried_request_reuses_its_rounds(format: str, stream: bool, shared: Shared) -> None:
+    """The provider fails after a round: the client gets the error, and the retry does not recall again."""
     model = Model(("Let me see.", [recall("anything")]), ("Done.", []), ("Bye.", []))
     with held(shared, model, format, stream=stream) as (talk, provider, _):
         provider.fault(2, "503")
@@ -233,7 +235,7 @@ A, B = KEYS
 
 
 def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
-    """Neither another tenant nor another branch of the same conversation is found."""
+    """It finds nothing of another tenant or of another branch of the conversation."""
     told = "It is zanzibar-4711."
     asks = [step for _ in range(4) for step in (("", [recall("zanzibar-4711")]), ("Done.", []))]
     model = Model((told, []), ("Fine.", []), *asks)
@@ -257,8 +259,8 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
         talk.close()
 
 
-def test_recall_finds_nothing_that_came_later(shared: Shared) -> None:
-    """A client that goes back is on the chain of what it presents, though the session holds more."""
+def test_recall_finds_no_later_messages(shared: Shared) -> None:
+    """After a client goes back in its history, recall covers only the messages of the request."""
     asks = (("", [recall("zanzibar-4711")]), ("Done.", []))
     model = Model(("Fine.", []), ("It is zanzibar-4711.", []), ("Good.", []), *asks)
     with held(shared, model, "openai-chat") as (talk, provider, gate):
@@ -281,8 +283,8 @@ async def _messages(gate: Gate, talk: Talk) -> int:
         await store.close()
 
 
-def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered goes on; what is not is not offered; nothing fails."""
+def test_recall_survives_a_store_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached offers continue, new ones are not made, and no request fails."""
 
     async def down(*arguments: Any, **named: Any) -> Any:
         raise StoreUnavailable("down")
@@ -305,8 +307,8 @@ def test_a_store_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert b"recall" not in provider.asked[-1].body
 
 
-def test_a_client_that_drops_what_the_model_thought(shared: Shared) -> None:
-    """Thoughts are bound to their place: where the client leaves its own out, those of the round go as well."""
+def test_thinking_of_hidden_rounds_is_dropped_with_the_clients(shared: Shared) -> None:
+    """Signed thinking is valid only at its position: if the client drops its own, that of the round is dropped too."""
     model = Model(("Hm.", [recall("anything")]), ("Look.", [read()]), ("Done.", []), ("Bye.", []), thinking=True)
     with held(shared, model, "anthropic") as (talk, provider, _):
         talk.say(TASK)

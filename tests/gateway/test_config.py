@@ -1,4 +1,4 @@
-"""GatewayConfig: one name each, flags before variables before the file, wrong ones refused with the way out."""
+"""Settings have one name, flags override variables and variables the file, and errors name the fix."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 class TestOrder:
-    def test_nothing_said_is_a_gateway_for_this_machine(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Loopback, the official origins, a file in the data folder."""
+    def test_defaults_serve_this_machine(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Loopback, the official upstreams, a file in the data folder."""
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
         found = load(environ={})
         assert (found.host, found.port) == ("127.0.0.1", 8484)
@@ -32,8 +32,8 @@ class TestOrder:
         assert found.store == f"sqlite:///{tmp_path}/kompakt/gateway.db"
         assert found.policies == ("default",)
 
-    def test_a_flag_wins_over_a_variable_over_the_file(self, tmp_path: Path) -> None:
-        """Each source fills in what the ones before leave open."""
+    def test_flags_override_variables_and_variables_the_file(self, tmp_path: Path) -> None:
+        """Each source provides the settings that the sources before it omit."""
         path = written(tmp_path, 'store = "memory:"\n[serve]\nport = 1\nhost = "::1"\ncontext-window = 7\n')
         environ = {"KOMPAKT_PORT": "2", "KOMPAKT_CONTEXT_WINDOW": "9", "KOMPAKT_LOG_JSON": "true"}
         found = load({"port": 3, "drain": None}, path=path, environ=environ)
@@ -41,7 +41,7 @@ class TestOrder:
         assert found.log_json is True
         assert found.store == "memory:"
 
-    def test_tables_lists_and_texts_say_the_same(self, tmp_path: Path) -> None:
+    def test_tables_lists_and_texts_are_equivalent(self, tmp_path: Path) -> None:
         """Upstreams, windows and keys in the file, in a variable, in flags."""
         path = written(
             tmp_path, f'[serve.upstreams]\nmine = "http://h"\n[serve.windows]\nm = 5\n[serve.keys]\n"{HASH}" = "t"\n'
@@ -53,7 +53,7 @@ class TestOrder:
         assert (of_file.windows, of_file.keys) == ({"m": 5}, {HASH: "t"})
 
     def test_policies_of_the_file_can_be_selected(self, tmp_path: Path) -> None:
-        """By the names that are listed, and no others."""
+        """Only the listed names can be selected."""
         tables = '[policies.mine]\nsteps = [{ strategy = "truncation" }]\n[policies.other]\nsteps = []\n'
         text = f'[serve]\npolicies = ["mine"]\n{tables}'
         found = load(path=written(tmp_path, text), environ={})
@@ -82,13 +82,11 @@ class TestRefusals:
             ("[serve.upstreams]\n", "add one with --upstream"),
         ],
     )
-    def test_what_cannot_be_meant_is_said_with_the_way_out(self, tmp_path: Path, text: str, said: str) -> None:
-        """Where it stands, what is wrong, what to write instead."""
+    def test_invalid_settings_name_the_fix(self, tmp_path: Path, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
             load(path=written(tmp_path, text), environ={})
 
-    def test_variables_and_flags_are_named(self) -> None:
-        """An error names the place it is about."""
+    def test_errors_name_the_variable_or_flag(self) -> None:
         with pytest.raises(UsageError, match="KOMPAKT_PORT='many' is not valid"):
             load(environ={"KOMPAKT_PORT": "many"})
         with pytest.raises(UsageError, match="--upstream: 'openai' is not NAME=VALUE"):
@@ -97,7 +95,7 @@ class TestRefusals:
             load({"upstram": 1}, environ={})
 
     def test_secrets_are_not_repeated(self) -> None:
-        """An error about a key or a secret does not tell it."""
+        """An error about a key or a secret does not contain it."""
         for environ in ({"KOMPAKT_KEYS": "sk-very-secret=t"}, {"KOMPAKT_ADMIN_KEYS": "sk-very-secret"}):
             with pytest.raises(UsageError) as caught:
                 load(environ=environ)
@@ -114,8 +112,8 @@ class TestUpstreams:
             ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
         ],
     )
-    def test_an_address_is_kept_in_one_way(self, given: str, kept: str) -> None:
-        """Without a slash, without the version that requests bring themselves."""
+    def test_urls_are_normalized(self, given: str, kept: str) -> None:
+        """Without a slash at the end, and without the version that requests contain."""
         assert Upstream("a", given).url == kept
 
     @pytest.mark.parametrize(
@@ -133,26 +131,25 @@ class TestUpstreams:
             "file:///etc/passwd",
         ],
     )
-    def test_what_is_no_origin_is_refused(self, url: str) -> None:
-        """Also what would carry a password or lead elsewhere."""
+    def test_invalid_urls_are_rejected(self, url: str) -> None:
+        """Also URLs with a password or with '..'."""
         with pytest.raises(UsageError, match="upstream a"):
             Upstream("a", url)
 
     @pytest.mark.parametrize("name", ["v1", "kompakt", "metrics", "", "A", "a/b", "..", "a b"])
-    def test_names_are_parts_of_paths(self, name: str) -> None:
-        """And none that the gateway or a provider uses."""
+    def test_names_are_valid_path_segments(self, name: str) -> None:
+        """Segments that the gateway or a provider uses are reserved."""
         with pytest.raises(UsageError, match="is not a valid name"):
             Upstream(name, "http://h")
 
-    def test_a_name_is_listed_as_itself(self) -> None:
-        """Two names for one upstream would be two ways to say one thing."""
+    def test_an_upstream_is_listed_under_its_own_name(self) -> None:
         with pytest.raises(UsageError, match="use the same name"):
             GatewayConfig(upstreams={"a": Upstream("b", "http://h")})
 
 
 class TestReloading:
-    def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(self, tmp_path: Path, caplog: Any) -> None:
-        """What is fixed is said; what is wrong changes nothing."""
+    def test_a_changed_file_is_applied_and_a_broken_one_is_not(self, tmp_path: Path, caplog: Any) -> None:
+        """The log names settings that require a restart; an invalid file changes nothing."""
         path = written(tmp_path, "[serve]\nport = 0\n")
         base = {"store": "memory:", "upstreams": ["openai=http://h"]}
 
@@ -182,11 +179,11 @@ class TestReloading:
             assert 'kompakt_reloads_total{outcome="failed"} 1.0' in text
 
     def test_a_configured_secret_is_kept_over_reloads(self) -> None:
-        """Another secret would make other tenants of the same clients."""
+        """Another secret would change the tenants of the same clients."""
         with served(settings()) as gate:
             assert gate.gateway.reconfigure(settings(secret="another")) == ["secret"]
             assert gate.gateway.settings.secret == "a secret of the tests"
 
 
 async def _soon() -> None:
-    """Come back when the loop has done what it was given before."""
+    """Wait until the loop has run its earlier callbacks."""

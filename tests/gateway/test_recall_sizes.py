@@ -1,4 +1,4 @@
-"""Recall and compaction: rounds count, a pivot leaves them out, and what a client is told of sizes."""
+"""Recall with compaction: the size of rounds, pivots over them, and the usage that clients see."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 @each_case
-def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, shared: Shared) -> None:
-    """A result that left the prompt long ago comes back byte for byte; prefixes break only where pivots are made."""
+def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared: Shared) -> None:
+    """A hidden result comes back byte for byte; prefixes change only when a pivot is made."""
     first = f"{PREFIX[format]}abcdef01_00001_0"
     steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
     early, late = steps[:6], steps[6:]
@@ -63,8 +63,8 @@ def test_what_was_compacted_is_recalled_by_the_model(format: str, stream: bool, 
 
 
 @each_case
-def test_a_session_in_which_the_model_recalls_now_and_then(format: str, stream: bool, shared: Shared) -> None:
-    """Steps with one call or several, the tool among them: each is answered as it was made, whatever is compacted."""
+def test_a_long_session_with_occasional_recall(format: str, stream: bool, shared: Shared) -> None:
+    """Steps with one call or several, including recall: each call gets its result, whatever is compacted."""
     script = scripted(16, parallel=0.4)
     with held(shared, script, format, stream=stream, lines=75) as (talk, provider, _):
         task = script.task(TASK)
@@ -78,8 +78,8 @@ def test_a_session_in_which_the_model_recalls_now_and_then(format: str, stream: 
 
 
 @each_case
-def test_what_was_recalled_is_seen_before_it_is_compacted(format: str, stream: bool, shared: Shared) -> None:
-    """A turn with the tool and a call of the client whose result alone makes a compaction due: the model gets both."""
+def test_recall_results_are_seen_before_they_are_compacted(format: str, stream: bool, shared: Shared) -> None:
+    """A mixed turn whose client result makes a compaction due: the model gets both results."""
     steps = [("", [read(f"src/{number}.py")]) for number in range(4)]
     mixed = ("", [recall("value compute total"), read("src/long.py")])
     with held(shared, Model(*steps, mixed, ("Done.", [])), format, stream=stream, lines=60) as (talk, provider, _):
@@ -94,8 +94,8 @@ def test_what_was_recalled_is_seen_before_it_is_compacted(format: str, stream: b
         assert "abcdef01_00005_0" in last and "abcdef01_00005_1" in last
 
 
-def test_rounds_count_for_what_is_due(shared: Shared) -> None:
-    """What the model recalled is no part of what the client sends, and still is of what the window holds."""
+def test_rounds_count_towards_the_trigger(shared: Shared) -> None:
+    """Hidden rounds are not part of the client's request, but they occupy the window."""
     model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
     with held(shared, model, "openai-chat", lines=75) as (talk, provider, _):
         talk.say(TASK)
@@ -109,7 +109,7 @@ def test_rounds_count_for_what_is_due(shared: Shared) -> None:
 
 
 @each_way
-def test_the_clients_size_is_told_where_it_is_wanted(stream: bool, tmp_path: Path) -> None:
+def test_usage_reports_the_clients_size_if_configured(stream: bool, tmp_path: Path) -> None:
     with (
         Recorded(Model()) as provider,
         gateway(provider.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=True) as gate,
@@ -127,7 +127,7 @@ def test_the_clients_size_is_told_where_it_is_wanted(stream: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("report", [False, True])
-def test_a_count_tells_it_as_well(report: bool, tmp_path: Path) -> None:
+def test_count_tokens_reports_it_too(report: bool, tmp_path: Path) -> None:
     def plan(raw: Raw) -> Reply:
         if raw.path.endswith("count_tokens"):
             return saying({"input_tokens": 5_000})
@@ -150,8 +150,8 @@ def test_a_count_tells_it_as_well(report: bool, tmp_path: Path) -> None:
         assert answer.json() == {"input_tokens": 5_000 + saved * report}
 
 
-def test_an_overflow_behind_a_round_is_recovered(tmp_path: Path) -> None:
-    """The provider takes the request and not what was recalled for it: less is sent, and the round stays."""
+def test_an_overflow_after_a_round_is_recovered(tmp_path: Path) -> None:
+    """The provider accepts the request but not the recall result: the gateway sends less, and the round stays."""
     rows = history("openai-chat", 12, size=60)
     error = {
         "error": {

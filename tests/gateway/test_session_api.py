@@ -1,4 +1,4 @@
-"""The gateway's own interface: what was recorded, by tenant, as JSON and as a page; held to its description."""
+"""The session API and the inspect page: tenants see their own sessions, and responses match the document."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def ids(found: Any) -> set[str]:
 
 
 class TestTenants:
-    def test_each_sees_its_own(self, gate: Served) -> None:
-        """And no hint of anybody else's."""
+    def test_a_tenant_sees_only_its_own_sessions(self, gate: Served) -> None:
         assert ids(gate.ask("GET", "/kompakt/sessions", headers=A)) == {"one", "two", "folder/three", ODD}
         assert ids(gate.ask("GET", "/kompakt/sessions", headers=B)) == {"one", "only-b"}
         for path in ("/kompakt/sessions/only-b", "/kompakt/sessions/only-b/recall?q=marker001"):
@@ -58,27 +57,27 @@ class TestTenants:
             assert (mine.status_code, mine.json()) == (404, never.json())
 
     @pytest.mark.parametrize("path", ["", "/only-b", "/only-b/recall"])
-    def test_naming_another_tenant_does_not_help(self, gate: Served, path: str) -> None:
-        """Neither in the query nor as a place to go on from."""
+    def test_naming_another_tenant_is_rejected(self, gate: Served, path: str) -> None:
+        """In the query, and in the position of the next page."""
         query = {"tenant": "tenant-b", "q": "marker001"}
         assert gate.ask("GET", f"/kompakt/sessions{path}", headers=A, params=query).status_code == 404
         assert gate.ask("GET", "/kompakt/sessions", headers=A, params={"after": "tenant-b/0"}).status_code == 404
         assert gate.ask("DELETE", "/kompakt/sessions/only-b?tenant=tenant-b", headers=A).status_code == 404
 
-    def test_without_a_key_there_is_nothing_where_there_are_keys(self, gate: Served) -> None:
-        """Not even on the machine itself; the page says why."""
+    def test_configured_keys_are_required(self, gate: Served) -> None:
+        """Also on the same machine; the page explains it."""
         assert gate.get("/kompakt/sessions").json() == {"sessions": [], "next": None}
         assert "send one in the header x-kompakt-key" in gate.get("/inspect").text
 
-    def test_the_operator_sees_all(self, gate: Served) -> None:
-        """Of all tenants, or of one."""
+    def test_an_admin_key_sees_all_tenants(self, gate: Served) -> None:
+        """All tenants, or one of them."""
         assert ids(gate.ask("GET", "/kompakt/sessions", headers=BOSS)) == {"one", "two", "folder/three", ODD, "only-b"}
         assert ids(gate.ask("GET", "/kompakt/sessions?tenant=tenant-b", headers=BOSS)) == {"one", "only-b"}
         assert gate.ask("GET", "/kompakt/sessions/only-b", headers=BOSS).json()["session"]["tenant"] == "tenant-b"
         assert gate.ask("GET", "/kompakt/sessions?tenant=kompakt%20tenants", headers=BOSS).status_code == 404
 
-    def test_credentials_are_kept_apart_too(self) -> None:
-        """By the beginning of their sessions' names; the machine itself sees them all."""
+    def test_credentials_are_separate_tenants(self) -> None:
+        """Their sessions have different prefixes; a local client sees them all."""
         with served(settings()) as made:
             one = tenant_of({"x-api-key": "sk-1"}, {}, made.gateway.settings)
             other = tenant_of({"x-api-key": "sk-2"}, {}, made.gateway.settings)
@@ -95,8 +94,8 @@ class TestTenants:
 
 
 class TestEndpoints:
-    def test_pages_go_on_where_they_ended(self, gate: Served) -> None:
-        """Over all tenants, none twice."""
+    def test_pages_continue_where_they_ended(self, gate: Served) -> None:
+        """Across all tenants, no session twice."""
         seen: list[tuple[str, str]] = []
         after = ""
         for _ in range(10):
@@ -107,15 +106,15 @@ class TestEndpoints:
             after = page["next"]
         assert len(seen) == len(set(seen)) == 6
 
-    def test_a_session_says_what_was_saved(self, gate: Served) -> None:
-        """Tokens before and after, with each compaction."""
+    def test_session_details_report_saved_tokens(self, gate: Served) -> None:
+        """Tokens before and after each compaction."""
         shown = gate.ask("GET", "/kompakt/sessions/two", headers=A).json()
         (compaction,) = shown["compactions"]
         assert shown["session"]["messages"] == 81 and shown["session"]["compactions"] == 1
         assert compaction["tokens_before"] > compaction["tokens_after"] == shown["session"]["tokens_after"]
 
-    def test_recall_finds_what_left(self, gate: Served) -> None:
-        """Word for word, within the tokens that are allowed."""
+    def test_recall_finds_hidden_messages(self, gate: Served) -> None:
+        """Word for word, within the token limit."""
         found = gate.ask("GET", "/kompakt/sessions/folder%2Fthree/recall", headers=A, params={"q": "marker003"}).json()
         assert found["found"] and "step 3 marker003" in found["text"] and found["references"]
         short = gate.ask("GET", "/kompakt/sessions/one/recall", headers=A, params={"q": "marker003", "tokens": 20})
@@ -125,27 +124,27 @@ class TestEndpoints:
         "query",
         ["", "q=", "q=%20", f"q={'x' * 2001}", "q=a&tokens=0", "q=a&tokens=-1", "q=a&tokens=1e3", "q=a&tokens=9999999"],
     )
-    def test_what_cannot_be_meant_is_said(self, gate: Served, query: str) -> None:
-        """400, with what is expected."""
+    def test_invalid_parameters_are_rejected(self, gate: Served, query: str) -> None:
+        """With 400 and the expected values."""
         found = gate.ask("GET", f"/kompakt/sessions/one/recall?{query}", headers=A)
         assert found.status_code == 400 and found.json()["error"]["code"] == "invalid_query"
 
     def test_a_deleted_session_is_gone(self, gate: Served) -> None:
-        """For good, and only for the tenant that had it."""
+        """Permanently, and only for the tenant that owned it."""
         gate.run(fill(gate, Tenant("tenant-a", "key"), ["gone"]))
         assert gate.ask("DELETE", "/kompakt/sessions/gone", headers=A).status_code == 204
         assert gate.ask("DELETE", "/kompakt/sessions/gone", headers=A).status_code == 404
         assert gate.ask("GET", "/kompakt/sessions/gone/recall?q=marker001", headers=A).status_code == 404
 
-    def test_other_methods_and_paths_are_refused(self, gate: Served) -> None:
-        """With the methods that there are; nothing of it goes upstream."""
+    def test_other_methods_and_paths_are_rejected(self, gate: Served) -> None:
+        """With the allowed methods; nothing goes upstream."""
         found = gate.ask("POST", "/kompakt/sessions", headers=A)
         assert found.status_code == 405 and "GET" in found.headers["allow"]
         for path in ("/kompakt", "/kompakt/", "/kompakt/nothing"):
             assert gate.ask("GET", path, headers=A).status_code == 404
 
-    def test_a_store_that_is_down_is_said(self, gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        """503, and when to try again."""
+    def test_an_unavailable_store_is_reported(self, gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With 503 and Retry-After."""
 
         async def fails(*_: object, **__: object) -> None:
             raise StoreUnavailable("gone")
@@ -158,7 +157,7 @@ class TestEndpoints:
 
 
 class Tags(HTMLParser):
-    """Reads a page: its tags, and what would be fetched."""
+    """Collects the tags and links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +172,7 @@ class Tags(HTMLParser):
 
 class TestPage:
     def test_it_lists_sessions_and_shows_one(self, gate: Served) -> None:
-        """With what was saved; links lead from one to the other."""
+        """With the saved tokens; links connect the pages."""
         found = gate.ask("GET", "/inspect", headers=A)
         (read := Tags()).feed(found.text)
         assert found.headers["content-type"].startswith("text/html")
@@ -181,8 +180,8 @@ class TestPage:
         one = gate.ask("GET", "/inspect?session=two&tenant=tenant-a&q=marker003", headers=A)
         assert "81 messages" in one.text and "1 compactions" in one.text and "step 3 marker003" in one.text
 
-    def test_nothing_on_it_is_obeyed(self, gate: Served) -> None:
-        """Names and words are text; the policy allows no script and nothing from elsewhere."""
+    def test_values_on_the_page_are_escaped(self, gate: Served) -> None:
+        """The content security policy allows no scripts and no external resources."""
         for path in ("/inspect", "/inspect?session=" + ODD.replace("&", "%26"), "/inspect?session=one&q=<b>marker003"):
             found = gate.ask("GET", path, headers=A)
             (read := Tags()).feed(found.text)
@@ -192,8 +191,7 @@ class TestPage:
             assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
             assert not [link for link in read.links if "//" in link]
 
-    def test_a_session_of_somebody_else_is_not_there(self, gate: Served) -> None:
-        """As if it never was."""
+    def test_a_session_of_another_tenant_is_not_found(self, gate: Served) -> None:
         assert gate.ask("GET", "/inspect?session=only-b", headers=A).status_code == 404
 
 
@@ -215,10 +213,10 @@ class TestDescription:
     @pytest.mark.parametrize(
         "headers", [A, {"x-kompakt-key": "wrong"}, {"host": "evil.example"}], ids=["a", "wrong", "far"]
     )
-    def test_answers_are_as_described(
+    def test_responses_match_the_document(
         self, gate: Served, method: str, path: str, described: str, headers: dict[str, str]
     ) -> None:
-        """Every status is listed, every body has the shape that is listed for it."""
+        """Every status is listed, and every body matches its schema."""
         document = gate.get("/kompakt/openapi.json").json()
         found = gate.ask(method, path, headers=headers)
         listed = document["paths"][described][method.lower()]["responses"]
@@ -227,8 +225,8 @@ class TestDescription:
         Draft202012Validator({**document, **schema}).validate(found.json())
         assert found.headers["content-type"] == "application/json"
 
-    def test_methods_that_are_not_there_are_told_those_that_are(self, gate: Served) -> None:
-        """All of them, as the description has them."""
+    def test_wrong_methods_get_the_allowed_ones(self, gate: Served) -> None:
+        """The same methods as in the document."""
         found = gate.ask("PATCH", "/kompakt/sessions/one", headers=A)
         assert found.status_code == 405
         assert {name.strip() for name in found.headers["allow"].split(",")} == {"GET", "HEAD", "DELETE"}

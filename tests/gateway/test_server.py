@@ -1,4 +1,4 @@
-"""``kompakt serve`` as a process: what it says, how it ends, how it takes up another configuration."""
+"""``kompakt serve`` as a process: startup, shutdown and configuration reload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "
 
 
 class Slow(BaseHTTPRequestHandler):
-    """A provider that streams, and waits in the middle until it is let go."""
+    """A provider that pauses in the middle of a stream until it is released."""
 
     protocol_version = "HTTP/1.1"
     go = threading.Event()
@@ -72,11 +72,10 @@ class Process:
 
     @property
     def log(self) -> str:
-        """All that it has said."""
+        """The log so far."""
         return self._log.read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
 
@@ -117,7 +116,7 @@ def _lives(gate: Process) -> bool:
 
 class TestEnding:
     def test_a_running_stream_is_finished_and_recorded(self, provider: str, tmp_path: Path) -> None:
-        """On SIGTERM: nobody new, the stream to its last byte, what was said in the store, exit 0; no secret told."""
+        """On SIGTERM: no new connections, the whole stream, the messages in the store, exit 0; no secret in the log."""
         store = f"sqlite:///{tmp_path}/kept.db"
         with started(tmp_path, "--upstream", f"openai={provider}", "--store", store, "--log-json") as gate:
             secret = {"authorization": "Bearer sk-very-secret"}
@@ -142,8 +141,8 @@ class TestEnding:
                 assert text not in gate.log
         assert answer.headers["x-kompakt-session"] in _listed(store, tmp_path)
 
-    def test_a_stream_that_does_not_end_is_given_up(self, provider: str, tmp_path: Path) -> None:
-        """After as many seconds as it was given."""
+    def test_a_stream_that_does_not_end_is_aborted(self, provider: str, tmp_path: Path) -> None:
+        """After the seconds of ``drain``."""
         flags = ("--upstream", f"openai={provider}", "--store", "memory:", "--drain", "0.5")
         with (
             started(tmp_path, *flags) as gate,
@@ -171,8 +170,8 @@ def _listed(store: str, folder: Path) -> str:
 
 
 class TestReloading:
-    def test_a_signal_and_a_changed_file_are_taken_up(self, tmp_path: Path) -> None:
-        """What cannot change is said, a broken file is not taken, and the gateway serves all the while."""
+    def test_a_signal_and_a_changed_file_reload_the_configuration(self, tmp_path: Path) -> None:
+        """The log names fixed settings, a broken file is ignored, and the gateway keeps serving."""
         file = tmp_path / "kompakt.toml"
         file.write_text('[serve]\nmax_body = 1000\nstore = "memory:"\n')
         with started(tmp_path) as gate:
@@ -194,8 +193,8 @@ def _size(gate: Process, size: int) -> int:
 
 
 class TestStarting:
-    def test_it_says_what_to_paste(self, tmp_path: Path) -> None:
-        """For each upstream, and where it keeps things."""
+    def test_it_prints_client_settings(self, tmp_path: Path) -> None:
+        """For each upstream, and the URL of the store."""
         named = ("--upstream", "openai=http://127.0.0.1:9", "--upstream", "mine=http://127.0.0.1:9")
         with started(tmp_path, *named, KOMPAKT_STORE="memory:") as gate:
             assert f"  OPENAI_BASE_URL={gate.url}/v1  # OpenAI SDKs" in gate.log
@@ -214,8 +213,8 @@ class TestStarting:
             (("--policy", "nope"), "policy 'nope' is unknown"),
         ],
     )
-    def test_what_cannot_work_is_said_in_one_line(self, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-        """Exit 2, the way out, no traceback."""
+    def test_startup_errors_are_one_line(self, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+        """Exit code 2, the fix, no traceback."""
         command = [sys.executable, "-m", "kompakt", "serve", "--port", "0", "--store", "memory:", *flags]
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
         done = subprocess.run(
@@ -264,7 +263,7 @@ class TestStarting:
         ],
     )
     def test_each_client_finds_its_variable(self, upstreams: dict[str, str], expected: list[str]) -> None:
-        """A single upstream gets the requests of every protocol that it may speak."""
+        """A single upstream gets the requests of every protocol that it may serve."""
         made = GatewayConfig(store="memory:", upstreams={name: Upstream(name, url) for name, url in upstreams.items()})
         lines = [line for line in client_settings(made, "http://g") if not line.startswith("#")]
         assert [line.partition(" ")[0] for line in lines] == expected
