@@ -287,7 +287,7 @@ def test_tools_that_fail_do_not_end_the_run(format: str) -> None:
         errors = [event.is_error for event in events if type(event) is Answered]
         assert sorted(errors[:2]) == [False, True] and errors[2:5] == [True] * 3
         told = [result.output for message in said for result in message.results]
-        assert "RuntimeError" in told[0] and "no tool 'nowhere'" in told[2] and "lines" in told[3]
+        assert "RuntimeError" in told[0] and "unknown tool 'nowhere'" in told[2] and "lines" in told[3]
 
 
 @each_format
