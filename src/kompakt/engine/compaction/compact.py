@@ -1,8 +1,8 @@
-"""Make a history fit: the one call that always gives a valid projection within budget, or says why it cannot.
+"""Compact a history: the result is a valid projection within the budget, or an error with the size that must stay.
 
-The history is replayed as the run that produced it: before every answer of the model the budget is checked, and only
-when it is due is anything rewritten, down to the target. So the outcome for a history that grew by a step extends
-the outcome before it, whoever calls, with state or without. What is left at the end is then made to fit exactly.
+A history is replayed as the run that produced it. The budget is checked before every answer of the model, and content
+is rewritten only when the budget is exceeded, down to the target. A history that grew by one step therefore extends the
+previous projection, with or without stored state, and prompt caches stay valid. Fitting then enforces the exact limit.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kompakt.model.tokens import Counter
 _log = logging.getLogger("kompakt.compaction")
 
 _PROGRESS_EVERY = 256
-"""Messages between two words on the progress."""
+"""Messages between two progress reports."""
 
 Result = TypeVar("Result")
 
 
 class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks for."""
+    """The options of one compaction."""
 
     budget: Budget
     policy: Policy
@@ -44,29 +44,29 @@ class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[str | int, ...] = ()
     instructions: str | None = None
     progress: Callable[[int, int], None] | None = None
-    """Told now and then how many messages are done, and of how many."""
+    """Called with the number of processed messages and their total."""
     manual_thinking: bool = False
-    """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+    """Whether the request enables thinking explicitly. An open tool round then needs its own signed reasoning."""
     references: tuple[str, ...] = ()
-    """What the messages are called, where a store knows."""
+    """Known references of the messages, from a store."""
     spare: int = 0
-    """Tokens of the budget left free for what the caller appends to the outcome."""
+    """Tokens of the budget reserved for what the caller appends."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A context that fits, and how it came to be."""
+    """A context that fits, and the steps that produced it."""
 
     context: Context
     steps: tuple[Step, ...]
     reason: str | None = None
-    """Why something was rewritten; ``None`` when nothing was."""
+    """Why content was rewritten; ``None`` if nothing was."""
 
 
 async def compact(history: History, order: CompactionOrder) -> Outcome:
-    """Replay a history under a budget and make what is left fit.
+    """Replay a history under a budget and fit the result.
 
     Raises:
-        DoesNotFit: what must stay is larger than the budget.
+        DoesNotFit: the protected content is larger than the budget.
     """
     context = _context(history, order)
     pinned = _pinned_indices(len(history), order.pins)
@@ -94,13 +94,13 @@ async def compact(history: History, order: CompactionOrder) -> Outcome:
 async def proceed(
     context: Context, history: History, order: CompactionOrder, *, forced: bool = False, replays: bool = False
 ) -> Outcome:
-    """Compact a context that lives, or was resumed: once, when the budget or a trigger is due, or when it is forced.
+    """Compact a live or resumed context once, if the budget or a trigger is due or ``forced`` is set.
 
-    ``history`` is what the context was made of, for its envelope. ``replays`` is for a context that was never
-    compacted: when it is due, the outcome is the one that a caller without state gets.
+    ``history`` provides the envelope. With ``replays``, a context that was never compacted gives the same result as a
+    stateless call.
 
     Raises:
-        DoesNotFit: what must stay is larger than the budget.
+        DoesNotFit: the protected content is larger than the budget.
     """
     if replays and order.budget.due(context.tokens):
         return await compact(history, order)
@@ -123,7 +123,7 @@ async def proceed(
 def _fitted(
     context: Context, history: History, order: CompactionOrder, steps: list[Step], reason: str | None
 ) -> Outcome:
-    """Make what the policy left fit exactly."""
+    """Fit the result of the policy into the exact limit."""
     limit, ceiling = (max(1, size - order.spare) if size else 0 for size in (order.budget.limit, order.budget.ceiling))
     if context.differs:  # an output admitted here may have been sent as it came before
         context.strip_reasoning()
@@ -141,19 +141,19 @@ def _over(budget: Budget) -> str:
 
 
 class _Gate:
-    """Admission as a policy wants it: from the beginning, from the first time that the budget is due, or never."""
+    """Applies admission from the first message, from the first compaction on, or never, as the policy says."""
 
     def __init__(self, policy: Policy) -> None:
         self._gate = Gate(policy.admission) if policy.admission is not None else None
         self._open = policy.admits_always
 
     def admit_new(self, context: Context) -> None:
-        """Let the newest message in."""
+        """Admit the newest message."""
         if self._gate is not None and self._open:
             self._gate.admit(context)
 
     def open(self, context: Context, steps: list[Step]) -> None:
-        """Begin with everything there is; later messages are let in as they come."""
+        """Start admission with all messages so far; later ones are admitted when they are appended."""
         if self._gate is None or self._open:
             return
         self._open, before = True, context.tokens
@@ -165,9 +165,9 @@ class _Gate:
 async def _relieve(
     context: Context, order: CompactionOrder, gate: _Gate, steps: list[Step], *, waiting: bool = True
 ) -> str | None:
-    """Make room when the budget is due, else run what a trigger asks for; return why something was rewritten.
+    """Compact if the budget is due, else run the steps whose trigger fired; return the reason.
 
-    Room is made by admission, where it has not begun, then by the policy's steps as far as they are needed.
+    Admission comes first if it has not started, then the steps of the policy until the goal is reached.
     """
     if order.budget.due(context.tokens):
         gate.open(context, steps)
@@ -178,7 +178,7 @@ async def _relieve(
 
 
 async def _perform(context: Context, steps: list[Step]) -> None:
-    """Ask the summariser once, for all that the replay left to it; what it cannot do the ledger says alone."""
+    """Run the deferred summarizer once for the whole replay; if it fails, the ledger stays alone."""
     deferred_summary, context.deferred_summary = context.deferred_summary, None
     if deferred_summary is not None:
         await attempt(context, deferred_summary, "Summarization", steps)
@@ -194,7 +194,7 @@ def _context(history: History, order: CompactionOrder) -> Context:
 
 
 def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
-    """Find the messages pinned by index, from either end; known before the replay, in which they must stay."""
+    """Resolve pins given as indices, from either end; the replay must not exclude these messages."""
     wanted = [pin for pin in pins if isinstance(pin, int)]
     for pin in wanted:
         if not -length <= pin < length:
@@ -205,9 +205,9 @@ def _pinned_indices(length: int, pins: Iterable[str | int]) -> frozenset[int]:
 async def rewrite(
     context: Context, policy: Policy, budget: Budget, steps: list[Step], *, at_most: int | None = None
 ) -> None:
-    """Run a policy once; a strategy that raises leaves the last valid state and the run goes on.
+    """Run the steps of a policy once; a step that raises is rolled back and the next one runs.
 
-    ``at_most`` is a goal that may be lower than the policy's own.
+    ``at_most`` is an upper limit for the goal.
     """
     release_notes(context)
     cut_read_in(context)
@@ -232,7 +232,7 @@ async def rewrite(
 
 
 async def run_due(context: Context, order: CompactionOrder, due: Due, steps: list[Step]) -> bool:
-    """Run the strategies that a trigger asks for while the budget is not due; return whether anything changed."""
+    """Run the strategies whose trigger fired although the budget is not due; return whether anything changed."""
     before = context.visibility.version
     context.goal = _goal(context, order.policy, order.budget)
     release_notes(context)
@@ -251,7 +251,7 @@ async def run_due(context: Context, order: CompactionOrder, due: Due, steps: lis
 
 
 def _goal(context: Context, policy: Policy, budget: Budget) -> int:
-    """Return how many tokens a policy comes down to under a budget; 0 where that is unlimited."""
+    """Return the target of a policy under a budget in tokens; 0 for an unlimited budget."""
     return budget.goal(context.step_tokens, fixed=context.required_tokens, share=policy.target_share)
 
 
@@ -260,7 +260,7 @@ def _name(strategy: Strategy) -> str:
 
 
 async def attempt(context: Context, strategy: Strategy, name: str, steps: list[Step]) -> None:
-    """Run a strategy and note what it did; undo it when it raises."""
+    """Run a strategy and record the step; roll back if it raises."""
     before, snapshot = context.tokens, context.snapshot()
     try:
         changed = await strategy(context)
@@ -274,10 +274,10 @@ async def attempt(context: Context, strategy: Strategy, name: str, steps: list[S
 
 
 def _least(history: History, order: CompactionOrder, limit: int) -> Context:
-    """Start over with only what must stay; say how large that is when it is too large.
+    """Start over with only the protected content.
 
     Raises:
-        DoesNotFit: it is.
+        DoesNotFit: even that exceeds the limit; the error names the size.
     """
     context = _context(history, order)
     context.extend(history)
@@ -292,7 +292,7 @@ def _least(history: History, order: CompactionOrder, limit: int) -> Context:
 
 
 def _largest(context: Context) -> list[tuple[str, int]]:
-    """Name the largest messages of what must stay."""
+    """List the largest protected messages."""
     sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
     found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
     pinned = sum(context.counter.scaled(context.counter.text(pin)) for pin in context.missing_pins)
@@ -304,12 +304,12 @@ def _last_step(context: Context, history: History) -> Step:
 
 
 def run_sync(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:
-    """Run work to its end; inside a running loop it may await nothing.
+    """Run a coroutine to completion from synchronous code.
 
-    ``may_wait`` is false for work known to await nothing: it needs no loop at all.
+    With ``may_wait=False`` the coroutine never suspends and no event loop is created.
 
     Raises:
-        UsageError: it does await something there.
+        UsageError: the coroutine suspends inside a running event loop.
     """
     if may_wait and "asyncio" in sys.modules and not _in_a_loop():  # who never imported it has nothing to wait for
         return _in_own_loop(work)
@@ -332,7 +332,7 @@ def _in_a_loop() -> bool:
 
 
 def _in_own_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run work in a loop of its own; the caller's current loop, if one is set, stays so."""
+    """Run a coroutine in a new event loop; the current loop of the caller stays set."""
     import asyncio
 
     loop = asyncio.new_event_loop()

@@ -1,8 +1,18 @@
-"""Make a context fit exactly, when the policy alone did not.
+"""Fit a context into a token limit exactly, when the policy alone did not.
 
-The order is fixed: the input of answered calls, the ledger, older groups, the reserve for the answer, and only then the
-tool results that the model has not read yet; last the first request. System, newest request and pins are never touched,
-nor is a call that waits for its result. What is shortened says where the rest is.
+A policy works with estimates and stops near its goal. Fitting measures the rendered projection and removes the cheapest
+content first, in a fixed order:
+
+1. the input of calls that were answered: the effect is visible in the result;
+2. the ledger, down to its minimum: its facts can be recalled;
+3. the oldest groups;
+4. the rest of the ledger;
+5. the reserve for the answer, up to the ceiling;
+6. tool results, those that the model has not read included, all to one cap;
+7. the first request, to its head, tail and rules.
+
+System messages, the newest request, pins and calls that wait for a result never change. Each shortened text names the
+reference that restores it.
 """
 
 from __future__ import annotations
@@ -23,26 +33,27 @@ from kompakt.model.messages import Part, Text
 from kompakt.model.phrases import RUNTIME_LINE
 
 PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
-"""The parts of one kind that a message shows, with their places."""
+"""Yields the parts of one kind that a message shows, with their positions."""
 
 _ATTEMPTS = 6
-"""Tries at a cap before everything is shortened to the least: each is a fifth lower, counts being estimates."""
+"""Attempts at a cap before everything is cut to the minimum. Each cap is a fifth lower, because counts of single parts
+are estimates and only the whole projection is exact."""
 
 GIVEN_PART = 0.1
-"""Share of what is left that the input of answered calls may take where ledger and results need the rest."""
+"""Share of the free tokens that the input of answered calls may take when ledger and results need the rest."""
 
 CUT_PART = 0.5
-"""Least share of what is left that an unread result gets which cannot stay whole: the rest of its room goes to the
-ledger and older groups, since it is cut in any case."""
+"""Minimum share of the free tokens for an unread result that cannot stay whole. It is cut in any case, so the ledger
+and older groups may use the rest."""
 
 LEAST_TOLD = 40
-"""A ledger of fewer tokens is little more than its headings."""
+"""Minimum tokens of a ledger: a smaller one contains little more than headings."""
 
 
 def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
-    """Bring the projection down to the limit; return whether that worked.
+    """Reduce the projection to the limit; return whether it fits.
 
-    Up to ``ceiling`` the reserve for the answer yields, so that what the model has not read yet stays whole.
+    ``ceiling`` is the limit without the reserve for the answer. The reserve is used before unread results are cut.
     """
     ceiling = max(limit, ceiling)
     context.strip_reasoning()  # whatever is done next changes the prefix
@@ -66,7 +77,7 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
 
 
 def cut_unread(context: Context, ceiling: int) -> bool:
-    """Shorten unread results that cannot stay whole whatever else goes; return whether anything changed."""
+    """Shorten unread results that do not fit even if everything else is removed; return whether anything changed."""
     sizes = _sizes(context, results_of, protected=True)
     pivot = frame_tokens(context, RUNTIME_LINE, 0) if context.hides or context.droppable() else 0
     free = ceiling - (context.required_tokens - sum(sizes)) - pivot
@@ -79,7 +90,7 @@ def cut_unread(context: Context, ceiling: int) -> bool:
 
 
 def say_least(context: Context) -> None:
-    """Let the pivot say in one line that something was left out, where it says nothing or may say no more."""
+    """Reduce the pivot to one line which says that earlier steps are hidden."""
     if context.summary_text is None:
         if not context.hides:
             return
@@ -88,7 +99,10 @@ def say_least(context: Context) -> None:
 
 
 def _told_anew(context: Context, limit: int) -> bool:
-    """Write the ledger once more for what is shown in the end: what was cut on the way has to be told too."""
+    """Write the ledger again for the final projection, so that it covers what fitting itself removed.
+
+    Restores the previous ledger if no attempt fits.
+    """
     summary, told = context.summary_text, context.told
     for _ in range(_ATTEMPTS):
         if context.summary_text is None or not context.summary_text.room:
@@ -105,7 +119,7 @@ def _told_anew(context: Context, limit: int) -> bool:
 
 
 def minimal(context: Context) -> None:
-    """Leave only what must stay, each result and the first request at its shortest."""
+    """Keep only protected content, with each result and the first request at its minimum."""
     context.exclude_all(context.droppable(), reason="does not fit")
     for group in context.live:
         if not group.pinned:
@@ -118,7 +132,7 @@ def minimal(context: Context) -> None:
 
 
 def _drop(context: Context, limit: int) -> bool:
-    """Leave out the oldest groups until the exact size fits."""
+    """Exclude the oldest groups until the exact size fits."""
     while True:
         context.note_pins()
         over = context.projected_tokens - limit
@@ -136,7 +150,7 @@ def _drop(context: Context, limit: int) -> bool:
 
 
 def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
-    """Leave the ledger what the rest leaves it, and no fewer tokens than the least."""
+    """Give the ledger the tokens that the rest leaves, but at least ``least``."""
     for _ in range(_ATTEMPTS):
         over = context.projected_tokens - limit
         summary = context.summary_text
@@ -150,7 +164,7 @@ def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
 
 
 def _limit_given(context: Context, limit: int) -> bool:
-    """Let what answered calls were given take no more than a part of what is free, unless the others leave more."""
+    """Limit the input of answered calls to a share of the free tokens, or to what ledger and results leave."""
     given = _sizes(context, answered_calls)
     results, told = sum(_sizes(context, results_of)), _told_tokens(context)
     free = limit - (context.projected_tokens - results - told - sum(given))
@@ -168,21 +182,21 @@ def _told_tokens(context: Context) -> int:
 
 
 def _shorten(context: Context, limit: int) -> bool:
-    """Shorten what results are left, all to one cap, as large a cap as fits."""
+    """Shorten all results to the largest common cap that fits."""
     sizes = _sizes(context, results_of)
     cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
     return _lower(context, results_of, shorten_results, cap, lambda: context.projected_tokens <= limit)
 
 
 def _shorten_given(context: Context, limit: int) -> bool:
-    """Shorten what answered calls were given, all to one cap, as large a cap as fits."""
+    """Shorten the input of all answered calls to the largest common cap that fits."""
     sizes = _sizes(context, answered_calls)
     cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
     return _lower(context, answered_calls, shorten_calls, cap, lambda: context.projected_tokens <= limit)
 
 
 def _places(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
-    """List the messages that hold parts of a kind which may be shortened; perhaps only of groups that must stay."""
+    """List the messages with shortenable parts of a kind; with ``protected``, only those of protected groups."""
     groups = [group for group in context.live if not group.pinned and (not protected or context.is_protected(group))]
     return [index for group in groups for index in group.indices if any(parts_of(context, index))]
 
@@ -195,7 +209,7 @@ def _sizes(context: Context, parts_of: PartsOf, *, protected: bool = False) -> l
 def _lower(
     context: Context, parts_of: PartsOf, cut: Callable[[Context, int, int], bool], cap: int, fits: Callable[[], bool]
 ) -> bool:
-    """Cut parts of a kind to one cap, lowered until they fit, in the end to the least; return whether they do."""
+    """Cut parts of a kind to one cap and lower it until they fit; the last attempt uses 0. Return whether they fit."""
     shown = {index: context.shown(index) for index in _places(context, parts_of)}
     for attempt in range(_ATTEMPTS + 1):
         for index, message in shown.items():
@@ -209,7 +223,11 @@ def _lower(
 
 
 def largest_cap(sizes: list[int], room: int) -> int:
-    """Find the largest cap under which the sizes together fit into the room."""
+    """Find the largest cap for which the sum of ``min(size, cap)`` fits.
+
+    Goes from the smallest size up: a size below an equal share of what is left stays whole and leaves the rest of its
+    share to the larger ones.
+    """
     left = room = max(0, room)
     for number, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - number)
@@ -220,7 +238,7 @@ def largest_cap(sizes: list[int], room: int) -> int:
 
 
 def _shorten_first_request(context: Context, limit: int) -> bool:
-    """Shorten the first request to what is left for it; never the newest one."""
+    """Shorten the first request to the tokens left for it; the newest request never changes."""
     first, newest = context.archive.requests()
     if first is None or first is newest or first.pinned:
         return False
@@ -268,7 +286,7 @@ def _cut_first_request(context: Context, limit: int) -> None:
 
 
 def _with_rules(text: str, limit: int, context: Context, reference: str) -> str:
-    """Shorten a request to its head and tail, and to what it demands or forbids as far as half of the room goes."""
+    """Shorten a request to its head, its tail and its rules, which may take half of the limit."""
     counter = context.counter
     rules: list[str] = []
     left = limit // 2

@@ -1,7 +1,9 @@
-"""The archive: the history itself, append-only, with its groups and names.
+"""The archive: the append-only history with its groups and references.
 
-What a message is, which group it belongs to and what it is called never depends on what the model is shown. The context
-keeps that apart: this module knows the history, the context knows the view.
+Messages, groups and references never depend on what the model sees; ``visibility`` tracks that.
+
+A reference is a prefix of a hash chain: each message is hashed together with the hash before it. The same history gives
+the same references in every process and fork, and a changed message changes all references after it.
 """
 
 from __future__ import annotations
@@ -44,28 +46,28 @@ class Archive:
         self.messages: list[Message] = []
         self.groups: dict[int, ContextGroup] = {}
         self.newest = -1
-        """The newest message that is not the system's: what waits for an answer, whatever was added behind it."""
+        """Index of the newest message that is not a system message."""
         self.first_request: int | None = None
         self.newest_request: int | None = None
         self.newest_words: int | None = None
-        """The newest words of the user's, also when they stand beside tool results."""
+        """Index of the newest user text, also in a message with tool results."""
         self.newest_answer = -1
-        """The newest message of the model's."""
+        """Index of the newest assistant message."""
         self.rounds = 0
         """Answers of the model, each of one or more messages: the steps of the run."""
         self._runs = RunWatch()
         self._waiting: dict[str, tuple[int, bool]] = {}
-        """Where calls are that somebody may still answer: those of the newest answer, and all that ask for approval."""
+        """Calls without a result that may still get one: those of the newest answer, and all that ask for approval."""
         self.tokens = 0
-        """What all messages cost as they came."""
+        """Tokens of all messages in their original form."""
         self.superseded: set[int] = set()
-        """System messages amid the conversation that a later one repeats."""
+        """System messages inside the conversation that a later one repeats."""
         self._instructions: dict[str, int] = {}
         self._grouping = Grouping()
         self._references = References(given=references)
 
     def add(self, message: Message) -> tuple[ContextGroup, list[ContextGroup]]:
-        """Add a message; return its group, and groups that became part of it by the way."""
+        """Append a message; return its group and the groups that were merged into it."""
         index = len(self.messages)
         self.messages.append(message)
         if message.role != "system":
@@ -141,7 +143,7 @@ class Archive:
         )
 
     def is_newest(self, group: ContextGroup) -> bool:
-        """Tell whether a group holds the newest message, which the model has not answered yet."""
+        """Return whether a group contains the newest message."""
         return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
     def is_unread(self, group: ContextGroup) -> bool:
@@ -163,7 +165,7 @@ class Archive:
         return self.first_request in inside or self.newest_request in inside or self.newest_words in inside
 
     def reference(self, index: int, part: int | None = None) -> str:
-        """Name a message or one of its parts; names are made when first asked for."""
+        """Return the reference of a message or part; references are computed on first use."""
         names = self._references.names
         while len(names) <= index:
             self._references.add(self.messages[len(names)])

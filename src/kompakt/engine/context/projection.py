@@ -1,8 +1,8 @@
-"""The projection: what the model will see, in the shape its provider accepts.
+"""The projection: the messages that the model sees, in a shape that its provider accepts.
 
-Built from the shown groups when something changed, extended when something was appended. Two cares make it valid: where
-roles must alternate, neighbours that only became neighbours are joined or parted by a fixed line; and signed reasoning
-behind a changed prefix is left out whole. Neighbours that came as such stay as they came.
+Rebuilt from the visible groups after a modification, extended after an append. Two rules keep it valid. Where roles
+must alternate, messages that became adjacent are merged or separated by a fixed line; messages that were adjacent in the
+input stay unchanged. Signed reasoning after a changed prefix is removed, since providers verify it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ProjectedMessage(msgspec.Struct, gc=False):
-    """A message of the projection and where in the history it stands; -1 for what kompakt itself says."""
+    """A message of the projection and its index in the history; -1 for text that kompakt adds."""
 
     message: Message
     index: int
@@ -53,7 +53,7 @@ class CachedProjection:
         """Tokens of the whole request, exactly as it is shown."""
 
     def refresh(self) -> list[Message]:
-        """Bring the projection up to date and return it; the list is extended in place while nothing is rewritten."""
+        """Update and return the projection; the list is extended in place while nothing is rewritten."""
         context = self._context
         if self._version != context.visibility.version:
             placed = build(context)
@@ -71,7 +71,7 @@ class CachedProjection:
 
 
 def build(context: Context) -> list[ProjectedMessage]:
-    """Lay out what is shown, from the beginning."""
+    """Build the projection from scratch."""
     entries = _stripped(context, list(_chosen(context)))
     if context.single_message:
         return [_single(context, entries)]
@@ -102,7 +102,7 @@ def _chosen(context: Context) -> Iterator[ProjectedMessage]:
 
 
 def _pivot_place(context: Context, covers_to: int) -> int:
-    """Find the message that the pivot stands before: the first behind what it covers, but never inside a group."""
+    """Find the message before which the pivot goes: the first after what it covers, never inside a group."""
     place = covers_to + 1
     shown = {group.indices[0]: group for group in map(context.archive.group_at, context.shown_indices())}
     while spanning := [first for first, group in shown.items() if first < place <= group.indices[-1]]:
@@ -128,7 +128,7 @@ def _pinned_note(context: Context) -> ProjectedMessage | None:
 
 
 def _stripped(context: Context, entries: list[ProjectedMessage]) -> list[ProjectedMessage]:
-    """Leave signed reasoning out where the prefix before it changed; a message of nothing else goes with it."""
+    """Remove signed reasoning after a changed prefix, and messages that contain nothing else."""
     contract = context.contract
     if contract is None or contract.prefix_rule != "strip-all" or not context.stripped_to:
         return entries
@@ -148,7 +148,7 @@ def _stripped(context: Context, entries: list[ProjectedMessage]) -> list[Project
 
 
 def _alternating(context: Context, entries: list[ProjectedMessage]) -> list[ProjectedMessage]:
-    """Join users and part assistants that stand together only because something between them went."""
+    """Merge user messages and separate assistant messages that became adjacent."""
     out: list[ProjectedMessage] = []
     for entry in _settled_system(context, entries):
         previous = out[-1] if out else None

@@ -1,7 +1,7 @@
-"""The view: what of an archive is shown, and what that costs.
+"""Which groups of an archive the model sees, in which form, and their size.
 
-Totals are kept, never computed; hiding, showing and putting something else in place of a message adjust them.
-``version`` changes with everything but an append, so whoever built something from the view knows if it still holds.
+Totals are maintained incrementally: hiding, showing and replacing a message adjust them. ``version`` changes with every
+modification except an append, so a cached projection knows whether it is still valid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kompakt.model.tokens import Counter
 
 
 class Visibility:
-    """Which groups of an archive are shown, and as what."""
+    """The visible groups of an archive and the replacements of their messages."""
 
     __slots__ = (
         "_found",
@@ -44,18 +44,18 @@ class Visibility:
         self.counts: list[int] = []
         self.sizes: list[int] = []
         self.replacements: dict[int, Message] = {}
-        """Messages that are shown otherwise than they are."""
+        """Messages that are shown in another form, by index."""
         self.admitted: set[int] = set()
-        """Those of them that were never shown as they are."""
+        """The replaced messages that the model never saw in their original form."""
         self.version = 0
         self.rewritten_to = 0
-        """How many messages there were when something was last rewritten; later ones stand as they came."""
+        """Number of messages at the last modification; later messages are unchanged."""
         self._live: list[int] = []
         self._found: tuple[tuple[int, int], list[ContextGroup], list[int]] = (0, 0), [], []
-        """The version and the number of messages for which shown groups and messages were last listed, and these."""
+        """Cache of the visible groups and indices, with the version and message count it was built for."""
 
     def add(self, message: Message, tokens: int) -> ContextGroup | None:
-        """Show a new message; return the group that it joins when that was hidden and is now shown again."""
+        """Show a new message; return its group if that was hidden and is now visible again."""
         size = byte_size(message)
         group, absorbed = self.archive.add(message)
         if len(group.indices) == 1:
@@ -77,7 +77,7 @@ class Visibility:
         return group
 
     def _absorb(self, group: ContextGroup, other: ContextGroup) -> None:
-        """Show two groups that became one: neither may be hidden without the other."""
+        """Show two groups that became one: a group is visible or hidden as a whole."""
         members = {index for index in group.indices if index < len(self.counts)}
         hidden = set(other.indices) if other.excluded is not None else set[int]()
         self.groups += 1 - (group.excluded is None) - (other.excluded is None)
@@ -91,13 +91,13 @@ class Visibility:
         self.touch()
 
     def touch(self) -> None:
-        """Note that something was rewritten."""
+        """Mark caches as outdated."""
         self.version += 1
         self.rewritten_to = len(self.archive.messages)
 
     @property
     def live(self) -> list[ContextGroup]:
-        """The groups that are shown, in order; costs time in these only."""
+        """The visible groups, in order; the cost depends on these only."""
         return self._listed()[0].copy()
 
     def indices(self) -> list[int]:
@@ -105,7 +105,7 @@ class Visibility:
         return self._listed()[1].copy()
 
     def _listed(self) -> tuple[list[ContextGroup], list[int]]:
-        """List what is shown, anew only when something has changed."""
+        """List visible groups and indices; cached until something changes."""
         state = (self.version, len(self.archive.messages))
         if self._found[0] != state:
             groups = self.archive.groups
@@ -145,13 +145,13 @@ class Visibility:
         self.touch()
 
     def put(self, index: int, message: Message | None) -> int:
-        """Show another message in the place of one, or the one itself for ``None``; return the tokens saved."""
+        """Replace a message, or restore the original for ``None``; return the tokens saved."""
         self.admitted.discard(index)
         self.touch()
         return self._replace(index, message)
 
     def admit(self, index: int, message: Message) -> int:
-        """Show the newest message otherwise from the beginning: nobody saw it yet, so nothing is rewritten."""
+        """Replace the newest message before the model sees it, which changes no prefix."""
         self.admitted.add(index)
         return self._replace(index, message)
 
