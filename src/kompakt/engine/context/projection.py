@@ -1,8 +1,8 @@
 """The projection: the messages that the model sees, in a shape that its provider accepts.
 
 Rebuilt from the visible groups after a modification, extended after an append. Two rules keep it valid. Where roles
-must alternate, messages that became adjacent are merged or separated by a fixed line; messages that were adjacent in the
-input stay unchanged. Signed reasoning after a changed prefix is removed, since providers verify it.
+must alternate, messages that became adjacent are merged or separated by a fixed line; messages that were adjacent in
+the input stay unchanged. Signed reasoning after a changed prefix is removed, since providers verify it.
 """
 
 from __future__ import annotations
