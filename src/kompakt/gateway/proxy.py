@@ -26,7 +26,7 @@ from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import budget as budgets
 from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
-from kompakt.gateway.pivots.lookup import TRIES
+from kompakt.gateway.pivots.lookup import TRIES, covered_items
 from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds
 from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
@@ -40,6 +40,7 @@ from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenancy.tenants import Tenant
 from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.budget import Budget
+from kompakt.model.lru import Lru
 from kompakt.wire.overflow import Overflow, failure_in, overflow
 
 _log = logging.getLogger("kompakt.gateway")
@@ -106,9 +107,9 @@ class Proxy:
         self._client = client
         self._metrics = metrics
         self._chains = HashChains(max_messages=settings.max_messages)
-        self._logged_models = set[str]()
+        self._logged_models = Lru[str, bool](MAX_LOGGED)
         """Models whose window is unknown."""
-        self._logged_sessions = set[tuple[str, str]]()
+        self._logged_sessions = Lru[tuple[str, str], bool](MAX_LOGGED)
         """Sessions whose system prompt and tools leave room for few steps."""
         self._sizes = RequestSizes()
         self._pivots = PivotMaker(storage, metrics)
@@ -174,9 +175,7 @@ class Proxy:
             return
         window = budgets.window_for(model, settings)
         if not window.known:
-            if len(self._logged_models) >= MAX_LOGGED:
-                self._logged_models.clear()
-            self._logged_models.add(model)
+            self._logged_models.put(model, True)
             _log.warning(
                 "the context window of model %r is unknown; assuming %d tokens. Set it with --window MODEL=N, "
                 "or with --context-window N for all unknown models",
@@ -244,7 +243,7 @@ class Proxy:
         if clearing is None:
             return False
         found = plan.match.found
-        start = found.at if found is not None else job.chain.lead
+        start = covered_items(job.chain, found)
         cleared = cleared_tokens(job.chain, start, plan.size.sent, clearing)
         return not budgets.is_due(plan.budget, plan.size._replace(sent=plan.size.sent - cleared))
 
@@ -286,7 +285,7 @@ class Proxy:
     def _pivot_end(self, job: Job, plan: RequestPlan) -> int:
         """Return how many items the next pivot covers: as few as may be enough."""
         found = plan.match.found
-        start = found.at if found is not None else job.chain.lead
+        start = covered_items(job.chain, found)
         ends = {budgets.pivot_end(job.chain, found, plan.size, plan.budget)}
         if job.hidden is not None:
             ends.add(job.hidden.pivot_end(start))
@@ -307,7 +306,7 @@ class Proxy:
         size = self._sizes.of(chain, found)
         body = chain.request.body
         if found is not None or hidden is not None:
-            start = found.at if found is not None else chain.lead
+            start = covered_items(chain, found)
             pivot = move_cache_mark(chain, found.at, found.rendered.sent) if found is not None else ()
             lead = [chain.request.item(index) for index in range(chain.lead)]
             after = chain.request.items(start) if hidden is None else hidden.items(start)
@@ -341,9 +340,7 @@ class Proxy:
             return
         warning = budgets.room_warning(job.chain, plan.budget, plan.size)
         if warning is not None:
-            if len(self._logged_sessions) >= MAX_LOGGED:
-                self._logged_sessions.clear()
-            self._logged_sessions.add(session)
+            self._logged_sessions.put(session, True)
             _log.warning("session %s: %s", session[1], warning, extra={"kompakt": {"session": session[1]}})
 
     # --- send -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 from kompakt.engine.recall.result import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import RequestSizes
+from kompakt.gateway.pivots.lookup import covered_items
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds, SavedRounds, answer_slots
 from kompakt.gateway.recall.protocols.anthropic import AnthropicRecall
 from kompakt.gateway.recall.protocols.gemini import GeminiRecall
@@ -59,7 +60,7 @@ class RecallOffers:
         if taken is None or not can_offer(body) or (answers and answers[-1] == chain.length - 1):
             return None
         key = chain.keys[answers[0] if answers else chain.length]
-        slots = answer_slots(chain, match.found.at if match.found is not None else chain.lead)
+        slots = answer_slots(chain, covered_items(chain, match.found))
         known = await self._saved.find(owner, chain, key, slots)
         if known is None and not answers and not counts and not forbids_calls(body) and match.degraded is None:
             name = await self._saved.offer(owner, match.branch.session, key, free_name(taken))

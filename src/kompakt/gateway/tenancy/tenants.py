@@ -20,6 +20,7 @@ from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.config import GatewayConfig, check_tenant
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.metrics import Metrics
+from kompakt.model.lru import Lru
 from kompakt.session.store import Store
 from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Batch, Head, Records, key_of
@@ -170,7 +171,7 @@ class TenantRegistry:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self.records = store.records
         self.metrics = metrics
-        self._seen: set[str] = set()
+        self._seen = Lru[str, bool](_MAX_SEEN)
         self._unsure: set[str] = set()
         """Tenants that were seen and that the store may have lost since."""
         self._paused_until = 0.0
@@ -185,16 +186,14 @@ class TenantRegistry:
             self.metrics.store_failures.inc()
             self._paused_until = time.monotonic() + PAUSE
             return False
-        if len(self._seen) >= _MAX_SEEN:
-            self._seen.clear()
         new = new and tenant not in self._seen
-        self._seen.add(tenant)
+        self._seen.put(tenant, True)
         self._unsure.discard(tenant)
         return new
 
     def recheck(self) -> None:
         """Register all tenants again on their next request, because the store has lost data."""
-        self._unsure = set(self._seen)
+        self._unsure = {tenant for tenant, _ in self._seen.items()}
 
     async def _register(self, tenant: str) -> bool:
         key = key_of(REGISTRY_TENANT, tenant)
