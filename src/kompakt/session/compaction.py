@@ -148,7 +148,7 @@ def _changed_too_often(session: Session) -> Conflict:
 
 
 async def _request(session: Session, reader: SessionReader, now: ResumedSession, options: CompactionOptions) -> bool:
-    """Write a marker before waiting for a summarizer; false if somebody else appended in the meantime."""
+    """Write a marker before waiting for a summarizer; false if another writer appended in the meantime."""
     row = await session.request_compaction(auto=True, reason=options.reason)
     if row != reader.head.rows + 1:
         return False

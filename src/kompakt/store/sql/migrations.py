@@ -99,9 +99,9 @@ async def _create_tables(connection: AsyncConnection) -> None:
 
 
 async def _drop_tables(connection: AsyncConnection) -> None:
-    kept = (await connection.execute(text("SELECT count(*) FROM kompakt_heads"))).scalar_one()
-    if kept:
-        raise UsageError(f"the store has {kept} sessions; export and delete them before dropping its tables")
+    remaining = (await connection.execute(text("SELECT count(*) FROM kompakt_heads"))).scalar_one()
+    if remaining:
+        raise UsageError(f"the store has {remaining} sessions; export and delete them before dropping its tables")
     for name in re.findall(r"CREATE TABLE (\w+)", _TABLES):
         await connection.execute(text(f"DROP TABLE {name}"))
 
@@ -135,9 +135,9 @@ async def _create_notes(connection: AsyncConnection) -> None:
 
 
 async def _drop_notes(connection: AsyncConnection) -> None:
-    kept = (await connection.execute(text("SELECT count(*) FROM kompakt_notes"))).scalar_one()
-    if kept:
-        raise UsageError(f"the store has {kept} notes; delete their sessions before dropping the table")
+    remaining = (await connection.execute(text("SELECT count(*) FROM kompakt_notes"))).scalar_one()
+    if remaining:
+        raise UsageError(f"the store has {remaining} notes; delete their sessions before dropping the table")
     await connection.execute(text("DROP TABLE kompakt_notes"))
 
 
