@@ -1,8 +1,8 @@
-"""Admit one tool output: find out what kind it is by its shape, and compress it as its kind allows.
+"""Admission of one tool output: detect its kind by its shape and compress it accordingly.
 
-A pure function of the text, the settings and what the same history showed before, so the same history gives the same
-bytes, whatever comes later. Never raises, never makes an output larger, and leaves alone what gains little. Cost: a
-look at the first lines for each kind, then one pass over the text.
+A pure function of the text, the settings and what the history showed before. The same history therefore gives the same
+bytes, and later messages change nothing. It never raises and never makes an output larger; an output that would gain
+little is not changed. Cost: the first lines for each kind, then one pass over the text.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kompakt.model.tokens import counter_for
 _REFERENCE = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d{1,6})?\b")
 
 _LONGEST_REFERENCE = "m9f9f.0"
-"""A name that takes as many tokens as any of usual length. References change from pass to pass, so whether an output is
-compressed must not depend on the tokens that its own ones take."""
+"""A reference with as many tokens as any of the usual length. References differ between passes, so the decision to
+compress must not depend on the tokens of a specific one."""
 
 _MIN_ANCHOR = 12
 """Characters of a line by which a text is found again."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """An output as it enters the context."""
+    """An output in the form in which it enters the context."""
 
     text: str
     kind: str
@@ -50,7 +50,7 @@ def admit(
     count: Callable[[str], int] | None = None,
     above: Callable[[], str] | None = None,
 ) -> Admitted | None:
-    """Compress a tool output; ``None`` means that it is left alone.
+    """Compress a tool output; ``None`` means that it stays unchanged.
 
     ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before
     and learns what is shown now. ``call_input`` is what the call that is answered was given;
@@ -77,7 +77,7 @@ def admit(
 def _compressed(
     text: str, reference: str, settings: AdmissionSettings, seen: Seen, call_input: Json
 ) -> tuple[Shrunk, str] | None:
-    """Write an output shorter, with the note that says where the original is."""
+    """Compress an output and append the note with the reference of the original."""
     earlier = seen.whole(text) if "repeat" in settings.kinds else None
     if earlier is not None:
         return _repeated(text, earlier), "repeat"
@@ -92,14 +92,14 @@ def _compressed(
 
 
 def _repeated(text: str, reference: str) -> Shrunk:
-    """Stand for an output that was there before; failures are said again."""
+    """Replace an output that occurred before; lines that report a failure are repeated."""
     lines, bare = text.split("\n"), numbered_text(text).lines
     failed = [lines[place] for place in sorted(failures("\n".join(bare), bare))]
     return Shrunk("\n".join([*failed, repeated_note(reference, len(lines))]), len(lines), len(lines), ())
 
 
 def _by_kind(text: str, settings: AdmissionSettings, seen: Seen, call_input: Json) -> tuple[Shrunk | None, str]:
-    """Try the kinds that a text looks like, the surest first; what is left over is a log or somebody's words."""
+    """Try the kinds that match a text, the most specific first; the rest is a log or prose."""
     kinds = settings.kinds
     value = json_value.decoded(text) if "json" in kinds else None
     if value is not None:
@@ -138,11 +138,11 @@ _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, AdmissionSettin
     ("search", search.is_search, search.shrink),
     ("table", table.is_table, table.shrink),
 )
-"""What commands print in a shape of its own: name, how it is known, how it is written."""
+"""Kinds of command output with a shape of their own: name, detection, compression."""
 
 
 def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
-    """Point to the lines of a compressed output that an earlier one has word for word: tests run again, mostly."""
+    """Replace lines of a compressed output that an earlier output contains, as repeated test runs do."""
     lines = shrunk.text.split("\n")
     page = NumberedText(lines, [0] * len(lines))  # no line stands where it stood
     again = source.shrink(page, AdmissionSettings(), seen=seen, is_range=True, outline=None)
@@ -152,7 +152,7 @@ def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
 
 
 def _is_echo(page: NumberedText, call_input: Json) -> bool:
-    """Tell whether a page shows what the call itself brought along: a line of a text of several lines."""
+    """Return whether a page shows what the call itself brought along: a line of a text of several lines."""
     lines = set(page.lines)
     for text in texts_of(call_input):
         anchor = max(text.split("\n"), key=len)

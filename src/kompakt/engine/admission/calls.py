@@ -1,4 +1,7 @@
-"""What a call says, by its shape alone: no tool and no name of an argument is known here."""
+"""The texts of a call, and the line above a compressed command output that says how the command ended.
+
+Calls are read by their shape: no tool name and no argument name is special.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,17 @@ def texts_of(call_input: Json) -> list[str]:
 
 
 _COMMAND = 60
-"""Characters by which a command is known."""
+"""Characters of a command that are printed."""
 
 _LINE = 80
-"""Characters of a failure that are said again."""
+"""Characters of a failure line that are repeated."""
 
 _REACH = 160
-"""Characters of failures that are said again: a summary, the whole of them stands below."""
+"""Characters of all repeated failure lines; the full lines follow below."""
 
 
 def heading(call: ToolCall, result: ToolResult) -> str:
-    """Say how a command ended; nothing for other calls."""
+    """Describe how a command ended; empty for other calls."""
     command = effect_of(call).command
     if command is None or not command.strip():
         return ""
@@ -63,7 +66,7 @@ def heading(call: ToolCall, result: ToolResult) -> str:
 
 
 def _told(lines: list[str]) -> Iterator[str]:
-    """Take as many failures as stand within sight of the command."""
+    """Yield failure lines up to the limit."""
     room = _REACH
     for line in lines:
         said = line[:_LINE].rstrip()

@@ -113,7 +113,7 @@ class Shrunk(msgspec.Struct, frozen=True):
 
 
 def is_failure(text: str) -> bool:
-    """Tell whether a text has a line that reports a failure."""
+    """Return whether a text has a line that reports a failure."""
     return bool(failures(text, text.split("\n")))
 
 
@@ -178,7 +178,7 @@ class _Index:
         self._ends: list[int] = []
 
     def hits(self, word: str) -> Iterator[tuple[int, int]]:
-        """Go through the places of a word: the line, and the column in it."""
+        """Iterate over the places of a word: the line, and the column in it."""
         at = self._text.find(word)
         if at >= 0 and not self._ends:
             self._ends = list(accumulate([len(line) + 1 for line in self._lines]))

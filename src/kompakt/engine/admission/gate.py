@@ -1,8 +1,8 @@
-"""The gate: every message passes it once, when it is appended, and only then.
+"""The gate: admits each message once, when it is appended.
 
-What it decides for a message depends on that message and on those before it, never on a later one, so what was sent
-once is sent again byte for byte. It remembers calls, whose arguments are in the context too: a file that the agent
-wrote itself need not be shown to it again. Cost: what the message costs.
+The decision depends on the message and the messages before it, never on later ones, so a request that was sent is
+repeated byte for byte and prompt caches stay valid. The gate also remembers the arguments of calls: a file that the
+agent wrote itself need not be shown again. Cost: the size of the message.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kompakt.engine.strategies.strategy import results_of
 from kompakt.model.messages import ToolCall
 
 _MIN_LINES = 3
-"""Lines of an argument that is worth remembering."""
+"""Minimum lines of an argument that is remembered."""
 
 
 class Gate:
-    """Lets the messages of one history in, each once and in order."""
+    """Admits the messages of one history, each once and in order."""
 
     __slots__ = ("_passed", "_seen", "settings")
 
@@ -34,7 +34,7 @@ class Gate:
         self._passed = 0
 
     def admit(self, context: Context) -> bool:
-        """Let in what came since the last time; return whether anything is shown otherwise than it came."""
+        """Admit new messages; return whether any output was changed."""
         changed = False
         for index in range(self._passed, len(context.messages)):
             changed |= admit_message(context, index, self._seen, self.settings)
@@ -43,7 +43,7 @@ class Gate:
 
 
 def admit_message(context: Context, index: int, seen: Seen, settings: AdmissionSettings = DEFAULT) -> bool:
-    """Let a message in that was just appended; return whether it is shown otherwise than it came.
+    """Admit a message that was just appended; return whether it was changed.
 
     Call it once for every message, in order, with the same ``seen``. What failed, what is pinned, what comes with a
     picture, what the provider ran and what must stay as it is are left alone.
@@ -77,7 +77,7 @@ def admit_message(context: Context, index: int, seen: Seen, settings: AdmissionS
 
 
 def _remember(reference: str, call: ToolCall, seen: Seen) -> None:
-    """Note what a call says, for the result that answers it and for texts that repeat it."""
+    """Remember a call for its result, and its texts for outputs that repeat them."""
     seen.calls[call.id] = call
     for text in texts_of(call.input):
         if text.count("\n") >= _MIN_LINES:

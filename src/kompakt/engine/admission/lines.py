@@ -1,7 +1,8 @@
-"""A page: the lines of a text, and the line numbers that a tool may have printed before them.
+"""Lines of an output: their printed line numbers, and which lines the history showed before.
 
-Numbers before every line are a third of the tokens of a file. They follow from one another, so one in a few is enough;
-and the lines without them are exactly those of the file, which is what an edit has to quote. Cost: a look at each line.
+Line numbers take about a third of the tokens of a file. Each follows from the one before, so one in ten is enough, and
+without them the lines equal those of the file, which an edit has to quote. Lines that are in the context already are
+replaced by a pointer; lines that were folded are shown when they are read again. Cost: one lookup per line.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from kompakt.model.phrases import FOLD
 _NUMBER = re.compile(r" *(\d{1,7})(?:→|\t|:(?!\d) ?|\| ?)")
 
 _MIN_LINES = 5
-"""Fewer numbered lines are no page: a list, rather."""
+"""Minimum numbered lines of a page; fewer are a list."""
 
 _MIN_SHARE = 0.6
-"""Share of the lines that must have a number: a header and a trailer may stand around a page."""
+"""Minimum share of numbered lines: a page may have a header and a trailer."""
 
 
 _MIN_FOLLOWS = 0.9
 """Share of the numbers that must follow from the one before: a page may be cut once or twice."""
 
 _SAMPLE = 40
-"""Lines looked at before all are."""
+"""Lines that are checked before all are."""
 
 
 class NumberedText(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class NumberedText(msgspec.Struct, frozen=True):
 
     @property
     def is_numbered(self) -> bool:
-        """Tell whether numbers were printed."""
+        """Return whether numbers were printed."""
         return self.found is not None
 
     @property
@@ -68,7 +69,7 @@ def plain(lines: list[str]) -> NumberedText:
 
 
 def _numbered(lines: list[str]) -> NumberedText | None:
-    """Take the numbers off, when there is one before nearly every line and each follows from the one before."""
+    """Remove the numbers if nearly every line has one and each follows from the one before."""
     sample = lines[:_SAMPLE]
     if len(lines) < _MIN_LINES or sum(_NUMBER.match(line) is not None for line in sample) * 3 < len(sample):
         return None
@@ -145,17 +146,17 @@ def written_lines(page: NumberedText, keep: Sequence[int]) -> tuple[str, ...]:
 
 
 _MIN_ANCHOR = 16
-"""Characters of a line that is looked up; shorter ones, such as a closing brace, stand everywhere."""
+"""Minimum characters of a line that is looked up; shorter ones, such as a closing brace, are everywhere."""
 
 _MIN_RUN = 200
-"""Characters of a run that is worth pointing to."""
+"""Minimum characters of a run that is replaced by a pointer."""
 
 _BREAK = "\n"
-"""Stands in a list of lines where something is missing; no line equals it."""
+"""Marks a gap in a list of lines; no line equals it."""
 
 
 class SeenRun(msgspec.Struct, frozen=True):
-    """Lines that were shown before: from ``start`` up to ``end``, and the name of where they stand."""
+    """A run of lines that was shown before, and the reference of the earlier output."""
 
     start: int
     end: int
@@ -176,12 +177,12 @@ class Seen:
         self._folded: set[str] = set()
 
     def add_text(self, reference: str, text: str) -> None:
-        """Note an output that is shown as it came."""
+        """Record an output that is shown unchanged."""
         self.add_whole(reference, text)
         self.add(reference, numbered_text(text).lines)
 
     def add(self, reference: str, lines: Sequence[str]) -> None:
-        """Note lines that are shown from now on."""
+        """Record lines that are shown from now on."""
         number = len(self._texts)
         self._texts.append((reference, lines))
         self._places.update(
@@ -197,11 +198,11 @@ class Seen:
         return self._wholes.get(text)
 
     def add_folded(self, lines: Iterable[str]) -> None:
-        """Note lines that were there and are not shown."""
+        """Record lines that were folded."""
         self._folded.update(line for line in lines if len(line) >= _MIN_ANCHOR)
 
     def was_folded(self, lines: Iterable[str]) -> bool:
-        """Tell whether most of these lines were folded away before, so that somebody asks for them again."""
+        """Return whether most of these lines were folded away before, so that somebody asks for them again."""
         anchors = [line for line in lines if len(line) >= _MIN_ANCHOR]
         return bool(anchors) and sum(line in self._folded for line in anchors) * 2 > len(anchors)
 

@@ -147,11 +147,11 @@ class Archive:
         return group.indices[-1] in (self.newest, len(self.messages) - 1)
 
     def is_unread(self, group: ContextGroup) -> bool:
-        """Tell whether the model has not answered a group: the newest, or calls whose results came after its words."""
+        """Return whether a group is the newest, or a tool group with results after the latest answer."""
         return self.is_newest(group) or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
 
     def must_stay(self, group: ContextGroup) -> bool:
-        """Tell whether a group survives every strategy.
+        """Return whether a group survives every strategy.
 
         System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
         message that a later one repeats may go.

@@ -82,7 +82,7 @@ def build(context: Context) -> list[ProjectedMessage]:
 
 
 def _chosen(context: Context) -> Iterator[ProjectedMessage]:
-    """Go through the shown messages in order, with pinned texts and the pivot in their places."""
+    """Iterate over the shown messages in order, with pinned texts and the pivot in their places."""
     first, _ = context.archive.requests()
     note = _pinned_note(context)
     summary = context.summary_text
@@ -197,26 +197,26 @@ def _instruction(context: Context, held: Sequence[ProjectedMessage], previous: s
 
 
 def _follows(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Tell whether a message came right behind another."""
+    """Return whether a message came right behind another."""
     return one.index == other.index - 1 and one.index >= 0 and other.index not in context.breaks
 
 
 def _neighbours(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Tell whether two messages of the user's side must not stand side by side as they are."""
+    """Return whether two messages of the user's side must not stand side by side as they are."""
     if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
         return False
     return not (_follows(context, one, other) and one.index >= context.visibility.rewritten_to)
 
 
 def _mixes(context: Context, one: ProjectedMessage) -> bool:
-    """Tell whether a message may also carry what the user says next."""
+    """Return whether a message may also carry what the user says next."""
     if context.contract is None or context.contract.merges_results:
         return True
     return not any(type(part) is ToolResult for part in one.message.parts)
 
 
 def _both_speak(one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Tell whether two messages hold words of the user's side that kompakt did not write.
+    """Return whether two messages hold words of the user's side that kompakt did not write.
 
     Joined, they would be one message for whoever reads the payload next: a former request would stay for ever because
     it shares a message with the first.

@@ -100,7 +100,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def speaks(message: Message) -> bool:
-    """Tell whether a message holds a request: the user's own words, not a tool's, a provider's or a summary's."""
+    """Return whether a message holds a request: the user's own words, not a tool's, a provider's or a summary's."""
     if message.role != "user" or message.source_id is not None or message.is_summary:
         return False
     if is_user_message(message):
@@ -113,12 +113,12 @@ def _is_note(part: Part) -> bool:
 
 
 def states_task(message: Message) -> bool:
-    """Tell whether a request holds a person's words, and not only a skill or command file that an agent read in."""
+    """Return whether a request holds a person's words, and not only a skill or command file that an agent read in."""
     return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in message.parts)
 
 
 def is_own_part(part: Part) -> bool:
-    """Tell whether a part is a text that kompakt itself wrote."""
+    """Return whether a part is a text that kompakt itself wrote."""
     return type(part) is Text and is_own(part.text)
 
 

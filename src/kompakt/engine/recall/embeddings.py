@@ -24,7 +24,7 @@ _FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_2
 
 @cache
 def available() -> bool:
-    """Tell whether the word vectors and what reads them are installed."""
+    """Return whether the word vectors and what reads them are installed."""
     return all(find_spec(name) is not None for name in _NEEDED) and all(path.is_file() for path in _paths())
 
 

@@ -216,7 +216,7 @@ class Memory:
         return index
 
     def _blocks(self, wanted: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-        """Go through the blocks of the history: message, part, start, and which substrings occur, as bits.
+        """Iterate over the blocks of the history: message, part, start, and which substrings occur, as bits.
 
         A call is one block, read as its JSON text: decoding every call would take longer than the scan.
         """

@@ -72,7 +72,7 @@ def passages_of(message: Message, index: int) -> Iterator[tuple[Passage, str]]:
 
 
 def is_own(message: Message, part: Part) -> bool:
-    """Tell whether a part is a text that an earlier compaction put there."""
+    """Return whether a part is a text that an earlier compaction put there."""
     if type(part) is Text:
         return phrases.is_own(part.text) or (message.role == "assistant" and phrases.unseal(part.text) is not None)
     return type(part) is ToolResult and _OWN_PLACEHOLDER.fullmatch(part.output) is not None

@@ -1,4 +1,4 @@
-"""Fetching by reference: a message, a part or some of its lines, byte for byte.
+"""Restore by reference: a message, a part or some of its lines, byte for byte.
 
 ``m7f3a`` is a message, ``m7f3a.1`` its part 1 (from 0), ``m7f3a.1:12-30`` lines of that part, ``m7f3a.1:31-`` all from
 line 31. What is larger than the tokens allowed is given as far as it fits, with the reference that goes on; asked for

@@ -1,9 +1,9 @@
-"""Search: how well each passage of an index answers a query.
+"""Search: rank the passages of an index for a query.
 
-BM25, with four additions that conversations and tool runs call for. A word also counts, less, for the passages next to
-the one it stands in, since an answer rarely repeats its question and an output rarely names its command. What the best
-passages speak of is searched for too, with little weight. Who is asked about weighs more when speaking; what is asked
-for a time weighs more when it says one. Cost: the postings of the query's terms.
+BM25 with additions for conversations and tool runs. Exact names of the query count several times. A term also counts,
+with less weight, for adjacent short passages, because an answer rarely repeats its question. Frequent terms of the best
+passages are added to the query (pseudo relevance feedback). Turns of a named speaker and passages with a time rank
+higher when the query asks for them; outputs of older runs of a command rank lower. Cost: the postings of the terms.
 """
 
 from __future__ import annotations

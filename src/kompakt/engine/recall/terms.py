@@ -242,7 +242,7 @@ def asked(query: str) -> frozenset[str]:
 
 
 def asks_when(query: str) -> bool:
-    """Tell whether a query asks for a time."""
+    """Return whether a query asks for a time."""
     return _WHEN.search(query) is not None
 
 

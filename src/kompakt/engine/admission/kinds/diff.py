@@ -29,7 +29,7 @@ _MIN_RUN = 12
 
 
 def is_diff(text: str) -> bool:
-    """Tell whether a text is a diff."""
+    """Return whether a text is a diff."""
     hunk = _HUNK.search(text) if "@@ -" in text else None
     return hunk is not None and _FILE.search(text, 0, hunk.start()) is not None
 

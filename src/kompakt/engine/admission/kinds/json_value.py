@@ -146,7 +146,7 @@ def _told(gone: int, like: Json) -> str:
 
 
 def _reports_failure(item: Json, depth: int) -> bool:
-    """Tell whether a text inside an item reports a failure."""
+    """Return whether a text inside an item reports a failure."""
     if isinstance(item, str):
         return is_failure(item)
     if depth > _MAX_DEPTH:
@@ -158,5 +158,5 @@ def _reports_failure(item: Json, depth: int) -> bool:
 
 
 def _is_failing(key: str, value: Json) -> bool:
-    """Tell whether a key names a failure and its value says that there is one."""
+    """Return whether a key names a failure and its value says that there is one."""
     return bool(value) and key.lower() in ("error", "errors", "exception", "failure", "failures", "stderr", "traceback")

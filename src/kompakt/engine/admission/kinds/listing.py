@@ -27,7 +27,7 @@ _MAX_NAMES = 120
 
 
 def is_listing(text: str) -> bool:
-    """Tell whether a text lists files: judged by its first lines."""
+    """Return whether a text lists files: judged by its first lines."""
     lines = [line for line in text[:8_000].split("\n", 40)[:40] if line]
     if len(lines) < 8:
         return False

@@ -39,7 +39,7 @@ _NEAR = 2
 
 
 def is_prose(text: str) -> bool:
-    """Tell whether a text is written for a reader, sentence by sentence: judged by its first lines and its last."""
+    """Return whether a text is written for a reader, sentence by sentence: judged by its first lines and its last."""
     sample = [*text[:8_000].split("\n", _SAMPLE)[:_SAMPLE], *text[8_000:][-8_000:].rsplit("\n", _SAMPLE)[-_SAMPLE:]]
     lines = [line for line in sample if line.strip()]
     if max(map(len, lines), default=0) > MAX_LINE or len(set(_makes("\n".join(lines)))) < len(lines) * _MIN_DISTINCT:
@@ -53,7 +53,7 @@ def _makes(text: str) -> list[bytes]:
 
 
 def _is_sentence(line: str) -> bool:
-    """Tell whether a line is made of plain words, or marked up as text is."""
+    """Return whether a line is made of plain words, or marked up as text is."""
     if line.startswith(_MARKUP):
         return True
     words = line.split()
@@ -130,7 +130,7 @@ _FRAME = re.compile(
 
 
 def is_trace(text: str) -> bool:
-    """Tell whether a text is mostly frames: judged by its first lines."""
+    """Return whether a text is mostly frames: judged by its first lines."""
     if not any(hint in text for hint in _HINTS):
         return False
     lines = [line for line in text[:8_000].split("\n", 60)[:60] if line.strip()]
@@ -186,12 +186,12 @@ def _is_code(lines: Sequence[str]) -> bool:
 
 
 def _stays(line: str) -> bool:
-    """Tell whether a quoted line says something that the words around it refer to: a definition, an id."""
+    """Return whether a quoted line says something that the words around it refer to: a definition, an id."""
     return is_signature(line) or IDS.search(line) is not None
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Go through the quotations that are closed: their first line, and the one behind their last."""
+    """Iterate over the quotations that are closed: their first line, and the one behind their last."""
     start, fence = -1, ""
     for place, line in enumerate(lines):
         bare = line.strip()

@@ -28,7 +28,7 @@ _MAX_FAILURES = 0.2
 
 
 def is_search(text: str) -> bool:
-    """Tell whether a text is search results: judged by its first lines."""
+    """Return whether a text is search results: judged by its first lines."""
     lines = [line for line in text[:8_000].split("\n", 40)[:40] if line and line != "--"]
     entries = [entry for line in lines if (entry := _entry(line)) is not None]
     if len(lines) < _MIN_LINES or len(entries) < len(lines) * _MIN_SHARE:

@@ -56,7 +56,7 @@ _CODE = re.compile(r"[ \t]+\S|[})\]]|.*[{;(,:]\s*$|\s*$|\s*(?://|#|/\*|\*)")
 
 
 def is_code(text: str) -> bool:
-    """Tell whether a text reads like source: judged by its first lines."""
+    """Return whether a text reads like source: judged by its first lines."""
     lines = text[:8_000].split("\n", 60)[:60]
     if len(lines) < 12 or sum(_CODE.match(line) is not None for line in lines) < len(lines) * _MIN_CODE:
         return False
@@ -164,7 +164,7 @@ def _members(lines: list[str], place: int) -> list[int]:
 
 
 def is_signature(line: str) -> bool:
-    """Tell whether a line begins a definition."""
+    """Return whether a line begins a definition."""
     if line[:1] in " \t":
         return _DECLARES.match(line) is not None or (line[-1:] == "{" and _METHOD.match(line) is not None)
     return bool(line) and _DULL.match(line) is None

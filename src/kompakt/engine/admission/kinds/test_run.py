@@ -32,7 +32,7 @@ _MIN_SHARE = 0.3
 
 
 def is_test_run(text: str) -> bool:
-    """Tell whether a text is the output of a test run: judged by lines that report single results."""
+    """Return whether a text is the output of a test run: judged by lines that report single results."""
     if not any(hint in text for hint in _HINTS):
         return False
     lines = [line for line in text[:16_000].split("\n", 120)[:120] if line.strip()]
