@@ -107,7 +107,7 @@ class TestCompact:
         assert kompakt.compact(chat(*TALK), strategy=SlidingWindow(min_keep_groups=3), format="openai-chat").changed
         with pytest.raises(UsageError, match="no budget"):
             kompakt.compact(chat(*TALK), strategy=Truncation(), format="openai-chat")
-        with pytest.raises(UsageError, match="give one of them"):
+        with pytest.raises(UsageError, match="only one of them"):
             kompakt.compact(chat(*TALK), policy="window", strategy=Truncation(), format="openai-chat")
 
     @pytest.mark.parametrize("wrong", [3, Truncation, None, ["default"]])

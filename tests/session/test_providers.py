@@ -64,7 +64,7 @@ class TestBeforeWrite:
             texts = [message.text for message in stored]
             assert texts[0] == "Read the parts from 0 on." and texts[-1] == "Done with 8 parts."
             summary = next(message for message in stored if message.is_summary)
-            assert "src/part_0.py" in summary.text
+            assert "part_0.py" in summary.text
             assert (WORDS in summary.text) == (summarizer is not None)
             gone = len(one.inputs) + len(one.responses) - sum(not m.is_summary for m in stored) + 1
             assert len(one.unrecoverable) >= gone > 2
@@ -80,7 +80,7 @@ class TestBeforeWrite:
                 await made.after_run(talk(start=start))
             seen = await shown(store)
             for start in (0, 8, 16):
-                assert f"Read the parts from {start} on." in seen and f"src/part_{start}.py" in seen
+                assert f"Read the parts from {start} on." in seen and f"part_{start}.py" in seen
 
         run(work())
 
@@ -95,7 +95,7 @@ class TestBeforeWrite:
             session = await store.session("s")
             payload = (await session.project()).payload
             assert kompakt.check(payload, format, resting=True) == []
-            assert "src/part_0.py" in text(payload) and "src/part_8.py" in text(payload)
+            assert "part_0.py" in text(payload) and "part_8.py" in text(payload)
 
         run(work())
 
@@ -111,7 +111,7 @@ class TestBeforeWrite:
                 assert one.unrecoverable == []
             assert len(await said(store)) == sum(len(one.inputs) + len(one.responses) for one in runs)
             seen = await shown(store)
-            assert "src/part_0.py" in seen and "src/part_9.py" in seen and "line 30 of part 1" not in seen
+            assert "part_0.py" in seen and "part_9.py" in seen and "line 30 of part 1" not in seen
             assert seen.count(WORDS) == (2 if summarizer is not None else 0)
             session = await store.session("s")
             await session.undo()

@@ -316,7 +316,7 @@ class Statements:
             if not self._runs[key][1]:
                 self.items.append(item)
         for folder, names in self._looked.items():
-            listed = list(names)[-12:]
+            listed = list(names)[-24:]
             if folder:
                 text = f"{harmless(folder)}: {harmless(', '.join(listed))}"
             else:
