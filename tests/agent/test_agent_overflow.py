@@ -85,14 +85,14 @@ def test_a_pivot_summarizes_the_dropped_rounds() -> None:
         await Agent(client, tools=[read_file], store=store, **PLAIN).run("And now?", session="s", budget=100_000)
         shown = "\n".join(message.text for message in client.shown())
         assert "Never touch the tests." in shown and "berth C14" in shown
-        told = next(message.text for message in client.shown() if "read src/part_" in message.text)
-        named = set(re.findall(r"src/part_\d+\.py", told))
+        summary = next(message.text for message in client.shown() if message.text.startswith("Notes by code"))
+        named = {f"src/{name}" for name in re.findall(r"part_\d+\.py", summary)}
         called = {
             call.input["path"] if isinstance(call.input, dict) else json.loads(call.input)["path"]
             for message in client.shown()
             for call in message.calls
         }
-        assert named and not named & called  # their calls are gone, the ledger names them
+        assert named and not named & called  # the ledger names the files whose calls are gone
         assert await (await store.session("s")).verify() == []
 
     asyncio.run(main())
