@@ -13,7 +13,6 @@ from kompakt.model.budget import (
     FULL_SHARE,
     LEAST_ROOM,
     LEAST_SHARE,
-    MANY_STEPS,
     MIN_ANSWER,
     OUTPUT_CAP,
     STEADY_STEPS,
@@ -183,7 +182,7 @@ class TestGoal:
         assert fixed + int(room * 0.5) - 1 <= goal <= fixed + max(int(room * FULL_SHARE), int(room * 0.5))
         if step * FEW_STEPS >= room:
             assert goal >= fixed + int(room * FULL_SHARE) - 1
-        if max(1.0, step) * MANY_STEPS < room // 2 - 1:
+        if max(1.0, step) * STEADY_STEPS < room // 2 - 1:
             assert abs(goal - Budget.of(tokens).goal(step, fixed=fixed)) <= 1
 
     def test_a_target_in_tokens_is_taken_literally(self) -> None:

@@ -50,7 +50,7 @@ OUTPUT_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 PREAMBLE = ("response.created", "response.in_progress", "response.queued")
 """Events before the first one with content."""
 
-_SHARE = 0.8
+_SHARE = 0.75
 """Share of a rejected request to keep if the provider does not state its limit."""
 
 _MARGIN = 0.95

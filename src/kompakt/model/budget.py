@@ -41,9 +41,6 @@ LEAST_SHARE = 0.2
 FEW_STEPS = 3
 """A budget for a single call that holds at most this many steps is used nearly completely."""
 
-MANY_STEPS = 12
-"""Where it holds this many steps or more, it is treated like the budget of a running agent."""
-
 FULL_SHARE = 0.9
 """Share of the variable part that is used then, because no further step needs the room."""
 
@@ -233,9 +230,9 @@ class Budget(Struct, frozen=True, kw_only=True):
             return max(self.target, min(fixed + min(least, LEAST_ROOM), self.trigger - 1))
         usual = _share(room, share if share is not None else self.target / max(1, self.trigger))
         if not self.steady and share is None:
-            fitting = min(max((room - usual) / max(1.0, step), FEW_STEPS), MANY_STEPS)
+            fitting = min(max((room - usual) / max(1.0, step), FEW_STEPS), STEADY_STEPS)
             full = max(usual, _share(room, FULL_SHARE))
-            return fixed + usual + int((full - usual) * (MANY_STEPS - fitting) / (MANY_STEPS - FEW_STEPS))
+            return fixed + usual + int((full - usual) * (STEADY_STEPS - fitting) / (STEADY_STEPS - FEW_STEPS))
         return fixed + max(least, min(usual, int(room - STEADY_STEPS * step)))
 
     def steps_between(self, step: float, *, fixed: int) -> float:

@@ -45,7 +45,7 @@ COMMON = 0.03
 TELLING_WORDS = 5
 """Rarest words of a sentence that count. More would favour long sentences over short ones that say as much."""
 
-_CLAUSE_END = re.compile(r"(?<=[,;!])\s+|\s*(?: -|- |[–—])\s*")
+_CLAUSE_END = re.compile(r"(?<=[,;!]) | - |- |[–—]")
 
 MIN_WORDS = 4
 
@@ -124,7 +124,7 @@ def _rarity(word: str, seen: Counter[str], total: int) -> float:
 
 def _trimmed(text: str, seen: Counter[str], total: int) -> str:
     """Drop the clauses at either end of a sentence that have no rare word in them: greetings, fillers, feelings."""
-    clauses = [clause for clause in _CLAUSE_END.split(text) if clause]
+    clauses = [clause.strip() for clause in _CLAUSE_END.split(text) if clause.strip()]
     telling = [any(_rarity(word.lower(), seen, total) for word in _WORD.findall(clause)) for clause in clauses]
     while len(clauses) > 1 and not telling[-1]:
         clauses.pop()

@@ -23,7 +23,7 @@ class Spoken:
         self.at, self.role, self.text = at, role, text
 
 
-class Called:
+class ToolUse:
     """A tool call and its answer."""
 
     def __init__(self, at: int, call: ToolCall) -> None:
@@ -37,4 +37,4 @@ class Called:
         return effect_of(self.call)
 
 
-Event = Spoken | Called
+Event = Spoken | ToolUse

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kompakt.engine.ledger.events import THOUGHT, Called, Event, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.items import parse
 from kompakt.engine.ledger.selection import choose
 from kompakt.engine.ledger.statements import Statements
@@ -47,7 +47,7 @@ class Ledger:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.read_to = 0
-        self._open: dict[str, Called] = {}
+        self._open: dict[str, ToolUse] = {}
         self._weights: dict[int, int] = {}
 
     def read(self, messages: Sequence[Message], upto: int) -> None:
@@ -64,7 +64,7 @@ class Ledger:
             elif type(part) is Reasoning and part.text.strip():
                 self.events.append(Spoken(at, THOUGHT, part.text))
             elif type(part) is ToolCall:
-                called = Called(at, part)
+                called = ToolUse(at, part)
                 self._open[part.id] = called
                 self.events.append(called)
             elif type(part) is ToolResult:
@@ -78,7 +78,7 @@ class Ledger:
         events = [event for event in self.events if event.at < upto]
 
         def hidden(event: Event) -> bool:
-            if type(event) is Called:
+            if type(event) is ToolUse:
                 if event.result is None or event.answered_at >= upto:
                     return is_hidden(event.at) and upto - event.at >= OPEN_CALLS
                 return is_hidden(event.at) or is_hidden(event.answered_at)
@@ -96,13 +96,16 @@ class Ledger:
         return found
 
 
+MAX_TEXT = 2_000
+"""Characters of a text that a ledger is expected to quote at most."""
+
 CALL_TOKENS = 45
 """Tokens of a statement about a call, about."""
 
 
 def _part_weight(part: object) -> int:
     if type(part) is Text:
-        return 8 + len(part.text) // 4
+        return 8 + min(len(part.text), MAX_TEXT) // 4
     return CALL_TOKENS if type(part) is ToolCall else 0
 
 

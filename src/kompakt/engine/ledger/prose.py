@@ -27,7 +27,7 @@ _ANNOUNCES = re.compile(
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )
-_SPECIFIC = re.compile(r"`|\w+[._/]\w+|\w+\(\)")
+_SPECIFIC = re.compile(r"`|\w[._/]\w|\w\(\)")
 _MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kompakt.engine.ledger import conversation
-from kompakt.engine.ledger.events import THOUGHT, Called, Event, Spoken
+from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.extract.changes import change_note
 from kompakt.engine.ledger.extract.key_values import answer_text, flat
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, speaks_of_tests, test_totals
@@ -70,7 +70,7 @@ _SHARED_STATE = re.compile(
     r"(?:apply|create|delete|install|upgrade|push|run|restart|start|stop|rm|deploy|s3 (?:cp|rm|sync))\b"
     r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
 )
-_NOISE_IN_KEY = re.compile(r"^(?:cd \S+ ?(?:&&|;) ?)+|\s*2>&1|\s*\|\s*(?:tail|head|grep|cat|tee)\b.*$")
+_NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
 _BARE_FAILURE = re.compile(
     r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)\.?", re.IGNORECASE
 )
@@ -115,7 +115,7 @@ class Statements:
 
     def read(self, events: Sequence[Event], is_hidden: Callable[[Event], bool]) -> list[Item]:
         """Return the items of all hidden events, in no order."""
-        if not any(type(event) is Called for event in events) and not self._files:
+        if not any(type(event) is ToolUse for event in events) and not self._files:
             spoken = [event for event in events if type(event) is Spoken and event.role != THOUGHT and is_hidden(event)]
             if len(spoken) > 1:
                 self.items += conversation.items_of(spoken)
@@ -126,7 +126,7 @@ class Statements:
         asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
         for number, event in enumerate(events):
-            if type(event) is Called:
+            if type(event) is ToolUse:
                 self._read_call(event, hidden=is_hidden(event), lasting=number < recent)
             elif type(event) is Spoken and is_hidden(event):
                 if event.role == "user":
@@ -172,7 +172,7 @@ class Statements:
 
     # --- what was done --------------------------------------------------------------------------------------------
 
-    def _read_call(self, event: Called, *, hidden: bool, lasting: bool) -> None:
+    def _read_call(self, event: ToolUse, *, hidden: bool, lasting: bool) -> None:
         if lasting and only_looks(event.call) and (event.result is None or not event.result.is_error):
             return
         effect, result = event.effect, event.result
@@ -201,7 +201,7 @@ class Statements:
         else:
             self._read_other(event, effect, lasting=lasting)
 
-    def _read_command(self, event: Called, effect: Effect, command: str, *, lasting: bool) -> None:
+    def _read_command(self, event: ToolUse, effect: Effect, command: str, *, lasting: bool) -> None:
         assert event.result is not None
         output, key = event.result.output, _key(command)
         failed = has_failed(event.result, effect)
@@ -232,7 +232,7 @@ class Statements:
             text = f"Ran {shown} → {answer}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
 
-    def _read_other(self, event: Called, effect: Effect, *, lasting: bool) -> None:
+    def _read_other(self, event: ToolUse, effect: Effect, *, lasting: bool) -> None:
         """Say what a tool that nothing is known of was given and answered."""
         assert event.result is not None
         name, recency = event.call.name, event.at / self._upto
@@ -254,7 +254,7 @@ class Statements:
         else:
             self._add(CHANGES, event.at, text, 8, partial=True)
 
-    def _note_file(self, event: Called, how: str, path: str, note: str) -> None:
+    def _note_file(self, event: ToolUse, how: str, path: str, note: str) -> None:
         file = self._files.get(path)
         words = {"modified": "edited"}.get(how, how)
         if file is None:
@@ -268,7 +268,7 @@ class Statements:
         if note and note not in file.notes:
             file.notes.append(note)
 
-    def _note_looked(self, event: Called, effect: Effect) -> None:
+    def _note_looked(self, event: ToolUse, effect: Effect) -> None:
         for _, path in effect.files:
             folder, _, name = path.rpartition("/")
             names = self._looked.setdefault(folder or ".", {})
@@ -277,7 +277,7 @@ class Statements:
         if not effect.files and (about := effect.url or effect.sought):
             self._looked.setdefault("", {})[f"{event.call.name} {about}"] = None
 
-    def _note_failure(self, event: Called, what: str, key: str) -> None:
+    def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
         assert event.result is not None
         output = event.result.output
         lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]

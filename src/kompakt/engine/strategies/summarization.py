@@ -168,11 +168,15 @@ FRAME = 100
 """Tokens for headings."""
 
 
+MIN_SHORTENED = 3
+"""Shortened messages from which a pivot is worth its room: each still shows its beginning and its end."""
+
+
 def owed(context: Context, goal: int) -> bool:
-    """Tell whether so much was shortened or hidden since the last pivot that the pivot must say so."""
+    """Tell whether so many messages were shortened since the last pivot that a new one has to summarize them."""
     if context.untold:
         return True
     upto = context.summary_text.upto if context.summary_text else 0
     new = [index for index in context.visibility.replacements if index >= upto]
     cut = sum(context.counter.message(context.messages[index]) - context.message_tokens(index) for index in new)
-    return cut > goal and sum(context.ledger.weight(index, context.messages[index]) for index in new) > FRAME
+    return cut > goal and len(new) >= MIN_SHORTENED
