@@ -41,7 +41,7 @@ LEAST_SHARE = 0.2
 FEW_STEPS = 3
 """A budget for a single call that holds at most this many steps is used nearly completely."""
 
-FULL_SHARE = 0.9
+FULL_SHARE = 0.8
 """Share of the variable part that is used then, because no further step needs the room."""
 
 LEAST_ROOM = 1_000

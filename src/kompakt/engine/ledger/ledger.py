@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
+from kompakt.engine.ledger.extract.tool_calls import only_reads_files
 from kompakt.engine.ledger.items import parse
 from kompakt.engine.ledger.selection import choose
 from kompakt.engine.ledger.statements import Statements
@@ -106,7 +107,9 @@ CALL_TOKENS = 45
 def _part_weight(part: object) -> int:
     if type(part) is Text:
         return 8 + min(len(part.text), MAX_TEXT) // 4
-    return CALL_TOKENS if type(part) is ToolCall else 0
+    if type(part) is not ToolCall or only_reads_files(part):  # files that were only read share a line
+        return 0
+    return CALL_TOKENS
 
 
 def _is_own(message: Message, text: str) -> bool:

@@ -164,8 +164,8 @@ def _room(context: Context, load: Load) -> int:
     return told + FRAME + min(context.counter.scaled(load.weight), int(load.hidden * LEDGER_SHARE))
 
 
-FRAME = 100
-"""Tokens for headings."""
+FRAME = 300
+"""Tokens for headings and for the lines that name what was only looked at."""
 
 
 MIN_SHORTENED = 3

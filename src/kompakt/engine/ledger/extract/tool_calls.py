@@ -196,6 +196,12 @@ def only_looks(call: ToolCall) -> bool:
     return told(call.name, tuple(fields))
 
 
+def only_reads_files(call: ToolCall) -> bool:
+    """Tell cheaply whether a call reads or searches files, of which a ledger names no more than the path."""
+    fields = fields_of(call)
+    return only_looks(call) and (any(True for _ in _paths(fields)) or not _SEARCH_KEYS.isdisjoint(fields))
+
+
 @lru_cache(maxsize=_WORDS)
 def _only_looks(name: str, given: tuple[str, ...]) -> bool:
     name = snake_case(name)
