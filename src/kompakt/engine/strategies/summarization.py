@@ -169,7 +169,7 @@ FRAME = 300
 
 
 MIN_SHORTENED = 3
-"""Shortened messages from which a pivot is worth its room: each still shows its beginning and its end."""
+"""Shortened texts and calls from which a pivot is worth its room. Results need none: their calls are shown."""
 
 
 def owed(context: Context, goal: int) -> bool:
@@ -179,4 +179,5 @@ def owed(context: Context, goal: int) -> bool:
     upto = context.summary_text.upto if context.summary_text else 0
     new = [index for index in context.visibility.replacements if index >= upto]
     cut = sum(context.counter.message(context.messages[index]) - context.message_tokens(index) for index in new)
-    return cut > goal and len(new) >= MIN_SHORTENED
+    texts = sum(context.ledger.weight(index, context.messages[index]) > 0 for index in new)
+    return cut > goal and texts >= MIN_SHORTENED
