@@ -23,10 +23,16 @@ _SETTLES = re.compile(
 )
 _ANNOUNCES = re.compile(
     r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
-    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|"
+    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|we (?:can|need to)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,
 )
+_REASONS = re.compile(
+    r"\b(?:because|since|so|instead|but|not|found|fixed|done|is|are|was|were|has|have)\b", re.IGNORECASE
+)
+MAX_ANNOUNCEMENT = 140
+"""Characters of a sentence that may be an announcement."""
+
 _SPECIFIC = re.compile(r"`|\w[._/]\w|\w\(\)")
 _MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
@@ -37,7 +43,7 @@ def passages(text: str, size: int = PASSAGE) -> list[str]:
     found: list[str] = []
     current = ""
     for sentence in _sentences(text):
-        if _ANNOUNCES.fullmatch(sentence) or (sentence.endswith(":") and _ANNOUNCES.match(sentence)):
+        if _announces(sentence):
             continue
         if current and len(current) + len(sentence) > size * 1.4:
             found.append(current)
@@ -49,6 +55,15 @@ def passages(text: str, size: int = PASSAGE) -> list[str]:
     if current:
         found.append(current)
     return found
+
+
+def _announces(sentence: str) -> bool:
+    """Tell whether a sentence only says what comes next."""
+    if _ANNOUNCES.fullmatch(sentence):
+        return True
+    if not _ANNOUNCES.match(sentence):
+        return False
+    return sentence.endswith(":") or (len(sentence) < MAX_ANNOUNCEMENT and not _REASONS.search(sentence))
 
 
 def _sentences(text: str) -> Iterator[str]:

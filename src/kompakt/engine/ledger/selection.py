@@ -20,7 +20,7 @@ OVERHEAD = 6
 CHARS_PER_TOKEN = 3.6
 """Characters of a token, about; corrected by counting the text that was chosen."""
 
-LEAST_VALUE = 0.1
+LEAST_VALUE = 1.0
 """Items below this value are left out even when there is room for them."""
 
 _ATTEMPTS = 5

@@ -21,7 +21,7 @@ from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, sp
 from kompakt.engine.ledger.extract.refusals import refusal
 from kompakt.engine.ledger.extract.shell import quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
-from kompakt.engine.ledger.extract.tool_calls import Effect, only_looks
+from kompakt.engine.ledger.extract.tool_calls import Effect, only_looks, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
 from kompakt.engine.ledger.prose import PASSAGE, passages, substance, words_of
@@ -35,6 +35,9 @@ MAX_ANSWER = 420
 
 MAX_LOOKUP = 400
 """Characters kept of what a lookup answered."""
+
+MAX_QUOTE = 120
+"""The same of a lookup that answered with plain text."""
 
 MAX_FAILURE = 220
 """Characters kept of a line that reports a failure."""
@@ -72,7 +75,7 @@ _SHARED_STATE = re.compile(
 )
 _NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
 _BARE_FAILURE = re.compile(
-    r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)\.?", re.IGNORECASE
+    r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
 _THINKS = frozenset(["thought", "thinking", "reasoning"])
@@ -152,7 +155,7 @@ class Statements:
             if STRICT.search(part):
                 value = 10.0
             elif number == 0:
-                value = 2.5 if len(part) < SHORT_WORDS else 9.0 if is_new else 6.5
+                value = 1.0 if len(part) < SHORT_WORDS else 9.0 if is_new else 6.5
             else:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
@@ -166,7 +169,7 @@ class Statements:
         scale = 0.5 if event.role == THOUGHT else 1.0
         for number, part in enumerate(parts):
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
-            if not is_report and len(part) < 90 and age > 2:
+            if not is_report and len(part) < 90 and age > 2 and event.role != THOUGHT:
                 value *= 0.4
             self._add(FINDINGS, event.at, harmless(part), value * scale, passage=number, passages=len(parts))
 
@@ -243,14 +246,15 @@ class Statements:
                     FINDINGS, event.at, harmless(part), 1.6 * substance(part), passage=number, passages=len(parts)
                 )
             return
-        reads = _READ_VERBS.match(name) is not None
+        reads = _READ_VERBS.match(snake_case(name)) is not None
         if reads and lasting:
             return
         given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
-        answer = answer_text(event.result.output, MAX_LOOKUP if reads else MAX_ANSWER)
+        is_data = event.result.output.lstrip()[:1] in ("{", "[")
+        answer = answer_text(event.result.output, MAX_ANSWER if not reads else MAX_LOOKUP if is_data else MAX_QUOTE)
         text = f"{harmless(name)}({given}) → {answer}"
         if reads:
-            self._add(LOOKED, event.at, text, 5 + 2 * recency, partial=True)
+            self._add(LOOKED, event.at, text, (5 if is_data else 1) + 2 * recency, partial=True)
         else:
             self._add(CHANGES, event.at, text, 8, partial=True)
 
@@ -315,13 +319,16 @@ class Statements:
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self.items.append(item)
+        changed = {path.rpartition("/")[2] for path in self._files}
         for folder, names in self._looked.items():
-            listed = list(names)[-24:]
+            listed = [name for name in names if name not in changed][-24:]
+            if not listed:
+                continue
             if folder:
                 text = f"{harmless(folder)}: {harmless(', '.join(listed))}"
             else:
                 text = "; ".join(as_code(name, 90) for name in listed[-6:])
-            self.items.append(Item(LOOKED, self._upto, text, 0.6))
+            self.items.append(Item(LOOKED, self._upto, text, 1.2))
 
     def _discount_repetition(self) -> None:
         """Lower the value of findings that newer ones repeat: the newest statement of something counts."""
@@ -334,9 +341,10 @@ class Statements:
             said |= words
 
     def _passed_later(self, key: str, at: float) -> bool:
-        """Tell whether a command passed after it had failed, alone or as a part of another one."""
+        """Tell whether a command, or the last one of a chain, passed after it had failed."""
+        last = _chained(key)[-1]
         runs = self._runs.items()
-        return any(ran > at and not failed and (one in key or key in one) for one, (ran, failed) in runs)
+        return any(ran > at and not failed and last in _chained(one) for one, (ran, failed) in runs)
 
     def _read_earlier(self, earlier: Earlier) -> None:
         """Take over what an earlier pass wrote. It was chosen before, so it is worth keeping."""
@@ -378,7 +386,7 @@ class Statements:
         self.items.append(Item(section, at, text, value, reference, passage, passages))
 
 
-_EARLIER_VALUE = {USER: 9.0, STATE: 5.0, TALK: 3.0, CHANGES: 6.0, RUNS: 2.0, LOOKED: 0.8}
+_EARLIER_VALUE = {USER: 9.0, STATE: 5.0, TALK: 3.0, CHANGES: 6.0, RUNS: 2.0, LOOKED: 1.2}
 _EARLIER_FILE = re.compile(
     r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|deleted)
         (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
@@ -409,6 +417,10 @@ def _common_folder(paths: Sequence[str]) -> str:
         return ""
     folder = os.path.commonpath([path.rpartition("/")[0] or "/" for path in paths])
     return f"{folder}/" if folder.count("/") > 1 else ""
+
+
+def _chained(key: str) -> list[str]:
+    return [part.strip() for part in re.split(r"&&|;", key)]
 
 
 def _key(command: str) -> str:
