@@ -47,6 +47,9 @@ TELLING_WORDS = 5
 
 _CLAUSE_END = re.compile(r"(?<=[,;!]) | - |- |[–—]")
 
+SCALE = 3
+"""Puts sentences on the scale of other items, where 1 is not worth a line."""
+
 MIN_WORDS = 4
 
 
@@ -74,7 +77,7 @@ def items_of(events: Sequence[Spoken]) -> list[Item]:
         taken = spoken.get(one.date, 0.0)
         spoken[one.date] = taken + 1
         share = taken / max(8.0, per_date[one.date] * 0.5)
-        value = information / (1 + share)
+        value = SCALE * information / (1 + share)
         text = _trimmed(one.text, seen, total)
         if not text:
             continue

@@ -286,7 +286,10 @@ class Statements:
         output = event.result.output
         lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]
         located = [line.strip() for line in output.split("\n")[:400] if _LOCATED.match(line)][:FAILURE_LINES]
-        lines = list(dict.fromkeys([*located, *lines])) or [line for line in output.split("\n") if line.strip()][-2:]
+        lines = list(dict.fromkeys([*located, *lines]))
+        if not lines:
+            said = [line.strip() for line in output[-2_000:].split("\n") if line.strip()]
+            lines = [line for line in said if not _BARE_FAILURE.fullmatch(line)][-2:] or said[-1:]
         chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
         said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
         item = self._item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
@@ -311,7 +314,8 @@ class Statements:
             for rank, note in enumerate(notes[1:], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
-        for age, (key, item) in enumerate(reversed(self._failures)):
+        newest = {item.text: (key, item) for key, item in self._failures}
+        for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
             resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
             state = "Failed (a later run passed)" if resolved else "Failed"
             value = (3.5 if age < 6 else 1.4) * (0.5 if resolved else 1)
