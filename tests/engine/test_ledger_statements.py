@@ -42,6 +42,22 @@ class TestUsersWords:
         messages = [user("Go."), *NOISE, user(text), *ran("make")]
         assert written(messages, USER) == ["Go."]
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "let's implement a fix for both then",
+            "I need to downgrade all of these reservations. It's been a tough time.",
+            "Let me know the total. We can skip the tests:",
+            "ok",
+            "Now add a button.\n\nGreat work so far!",
+            "Use **exactly** two spaces. > not tabs",
+        ],
+    )
+    def test_no_sentence_of_the_user_is_dropped(self, text: str) -> None:
+        """What would only announce something in the assistant's words is a request in the user's."""
+        [said] = written([user(text), *NOISE], USER)
+        assert said == " ".join(text.split())
+
     def test_words_given_to_a_slash_command_are_the_users(self) -> None:
         command = "<command-name>/review</command-name>\n<command-args>the parser, nothing else</command-args>"
         assert written([user(command), *NOISE], USER) == ["/review the parser, nothing else"]

@@ -114,7 +114,8 @@ def _is_note(part: Part) -> bool:
 
 def states_task(message: Message) -> bool:
     """Return whether a request holds a person's words, and not only a skill or command file that an agent read in."""
-    return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in message.parts)
+    others = (part for part in message.parts if type(part) is not ToolResult)
+    return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in others)
 
 
 def is_own_part(part: Part) -> bool:

@@ -185,6 +185,12 @@ def without_false_quotes(text: str, is_said: Callable[[str, str], bool]) -> str:
     return "\n".join(kept)
 
 
+def quoted_sentences(words: str) -> list[str]:
+    """Return the sentences of a quote. The original may have line breaks or a tag between them."""
+    own = words.partition(" (pasted: ")[0]
+    return [sentence for sentence in re.split(r"(?<=[.!?]) ", " ".join(own.split())) if sentence]
+
+
 def narrated(text: str) -> str:
     """Quote the lines of a narrative that look like the start of a ledger or like one of kompakt's markers."""
     marked = (HEADING, "[kompakt")

@@ -38,12 +38,17 @@ _MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
 
 
-def passages(text: str, size: int = PASSAGE) -> list[str]:
-    """Split a text into passages of whole sentences and lines, without announcements of what comes next."""
+def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[str]:
+    """Split a text into passages of whole sentences and lines, without announcements of what comes next.
+
+    Pass ``keep_all`` for the words of a user: "let's fix it" announces something when the assistant says it, and is a
+    request when the user does.
+    """
     found: list[str] = []
     current = ""
-    for sentence in _sentences(text):
-        if _announces(sentence):
+    sentences = map(_bounded, _SENTENCE_END.split(text)) if keep_all else _sentences(text)
+    for sentence in sentences:
+        if not keep_all and _announces(sentence):
             continue
         if current and len(current) + len(sentence) > size * 1.4:
             found.append(current)

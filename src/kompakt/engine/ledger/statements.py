@@ -148,7 +148,7 @@ class Statements:
                 self._read_assistant(Spoken(event.at, "assistant", event.text), 6, lasting=False)
             return
         text = user_message(event.text)
-        parts = passages(text, 400) or ([text] if text else [])
+        parts = passages(text, 400, keep_all=True)
         last = len(parts) - 1
         is_new = event.at > self._newest_user
         for number, part in enumerate(parts):
@@ -367,7 +367,9 @@ class Statements:
                 file.path = file.path if file.path.startswith(("/", "~", ".")) else root + file.path
                 self._files[file.path] = file
                 continue
-            parts = passages(text) if section in (USER, FINDINGS) and len(text) > 2 * PASSAGE else [text]
+            parts = [text]
+            if section in (USER, FINDINGS) and len(text) > 2 * PASSAGE:
+                parts = passages(text, keep_all=True)
             for place, part in enumerate(parts):
                 value = 2.0 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
                 self.items.append(Item(section, at, part, value, reference, place, len(parts), label))

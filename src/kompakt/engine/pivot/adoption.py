@@ -11,7 +11,7 @@ from itertools import groupby
 
 from kompakt.engine.context.annotations import FOLDED
 from kompakt.engine.context.context import Context
-from kompakt.engine.ledger.items import without_false_quotes
+from kompakt.engine.ledger.items import quoted_sentences, without_false_quotes
 from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message, Part, Text
 from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal
@@ -53,8 +53,9 @@ def _verified(context: Context, text: str, before: int) -> str:
         index = originals.get(reference.partition(".")[0])
         if index is None:
             return True
-        said = [part.text for part in context.messages[index].parts if type(part) is Text]
-        return context.is_request_at(index) and any(words in one for one in said)
+        texts = [part.text for part in context.messages[index].parts if type(part) is Text]
+        said = " ".join(" ".join(texts).split())
+        return context.is_request_at(index) and all(sentence in said for sentence in quoted_sentences(words))
 
     return without_false_quotes(text, is_said)
 
