@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kompakt.engine.admission import FIRM, GENTLE, AdmissionSettings, Admitted, Seen, admit
-from kompakt.engine.admission.failures import cut, failures
+from kompakt.engine.admission.failures import cut, failures, printed_numbers
 from kompakt.engine.admission.kinds.json_value import minify
 from kompakt.engine.admission.lines import numbered_text
-from kompakt.engine.ledger.extract.numbers import printed_numbers
 from kompakt.model.phrases import cut_note, is_admitted
 
 LEVELS = [

@@ -9,8 +9,8 @@ import pytest
 from tests.engine.ledgers import did, ran, write
 from tests.histories.messages import assistant, user
 
+from kompakt.engine.admission.kinds.log import IDS
 from kompakt.engine.ledger import statements
-from kompakt.engine.ledger.extract.numbers import IDS
 from kompakt.engine.ledger.extract.shell import file_operations, quotes
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.ledger.quotes import one_line, quoted

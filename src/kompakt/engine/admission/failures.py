@@ -13,7 +13,6 @@ from itertools import accumulate
 
 import msgspec
 
-from kompakt.engine.ledger.extract.numbers import printed_numbers
 from kompakt.model.phrases import FOLD
 
 _TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
@@ -70,6 +69,13 @@ _OTHER_LANGUAGES = (
     *("Lỗi", "gagal", "Gagal", "त्रुटि", "σφάλμα", "Σφάλμα"),
 )
 """Words for errors and failures in other languages; ASCII words that are part of English ones have their colon."""
+
+PRINTOUT = 4_000
+"""Longest output, in characters, that is searched for keyed numbers."""
+
+_PRINTED = re.compile(r"^[ \t]*([A-Za-z_][\w .-]{2,40}?)\s*[:=]\s*(\d[\d.,]*\d%?)[ \t]*(\w{0,10})$", re.MULTILINE)
+_CLOCK = re.compile(r"\b(?:time|lines?|date)$|\.\w{1,5}$", re.IGNORECASE)
+"""Keys whose numbers are times or line numbers, and names of files."""
 
 _AT_START = ("E   ", "Killed", "✗ ", "✘ ", "✖ ")
 """Words that do so at the beginning of a line."""
@@ -130,6 +136,14 @@ def failures(text: str, lines: Sequence[str]) -> set[int]:
             if place not in found and _holds(pattern, lines[place], column, before):
                 found.add(place)
     return found
+
+
+def printed_numbers(output: str) -> Iterator[tuple[str, str]]:
+    """Find the lines of a short printout that are a key and a number."""
+    if len(output) < PRINTOUT:
+        for found in _PRINTED.finditer(output):
+            if not _CLOCK.search(found[1]):
+                yield found[1].strip(), found[2]
 
 
 def keyed(text: str, lines: Sequence[str]) -> set[int]:

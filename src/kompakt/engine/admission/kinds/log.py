@@ -13,7 +13,6 @@ from kompakt.engine.admission.kinds import json_value
 from kompakt.engine.admission.kinds.source import is_signature
 from kompakt.engine.admission.lines import NumberedText
 from kompakt.engine.admission.settings import AdmissionSettings
-from kompakt.engine.ledger.extract.numbers import IDS
 from kompakt.model.phrases import FOLD
 
 _SHOWN_ALIKE = 2
@@ -33,6 +32,12 @@ _MIN_DISTINCT = 0.7
 
 _SAMPLE = 50
 """Lines looked at, on either end, to tell what a text is."""
+
+IDS = re.compile(
+    r"(?=[0-9a-fA-Z])(?<![\w./-])(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}|[A-Z]{2,8}-\d{1,6})(?![\w-])"
+)
+"""UUIDs, commit hashes and issue keys."""
 
 _NEAR = 2
 """Lines shown around a failure."""

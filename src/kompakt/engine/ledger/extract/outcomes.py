@@ -1,4 +1,4 @@
-"""How a call went: succeeded or failed, with the lines that say why, and what tests it ran.
+"""How a call went: succeeded, failed or refused by the user, with the lines that say why, and what tests it ran.
 
 A result says so by its error flag or by an exit code that stands alone on a line of its text. The lines are taken as
 they stand. Cost: linear; the output is searched for a few literal words, and lines are only looked at where one stands.
@@ -123,6 +123,33 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
         return not (code == 1 and quotes(effect.command) and not failure_lines(output))  # a search that found nothing
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
     return not quotes(effect.command) and _BROKEN.search(zone) is not None
+
+
+REFUSAL_ZONE = 1_500
+"""Characters at the beginning of an answer in which a refusal is searched for."""
+
+_REFUSED = re.compile(
+    r"doesn't want to (?:proceed|take|run)"
+    r"|(?:rejected|denied|declined|refused|cancell?ed|aborted) by (?:the )?user"
+    r"|user (?:has )?(?:rejected|denied|declined|refused)|tool use was rejected|not approved by (?:the )?user",
+    re.IGNORECASE,
+)
+_REASON = re.compile(
+    r"(?:the user said|user feedback|user's reason|reason|feedback|instructions?)\s*:\s*(.*)", re.DOTALL | re.IGNORECASE
+)
+
+
+def refusal(result: ToolResult) -> str | None:
+    """Return the user's reason, empty when none was given; ``None`` when the call was not refused.
+
+    An answer that is not marked as an error must be nothing but the refusal: a file may mention one.
+    """
+    output = result.output
+    found = _REFUSED.search(output, 0, REFUSAL_ZONE if result.is_error else 200)
+    if found is None or (not result.is_error and len(output) > REFUSAL_ZONE):
+        return None
+    reason = _REASON.search(output, found.end())
+    return " ".join(reason[1].split()) if reason else ""
 
 
 def failure_lines(output: str) -> list[str]:
