@@ -51,7 +51,7 @@ def main() -> int:
     if options.sessions is not None:
         return race_on_sessions(options.sessions)
     if options.gateway is not None:
-        return load_gateway(options.gateway)
+        return soak_gateway(options.gateway)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
@@ -107,7 +107,7 @@ def try_mutations(count: int, processes: int) -> int:
 
 def mutation_faults(task: tuple[str, int, int]) -> list[str]:
     """Run a range of mutations of one format; an unexpected error is a fault."""
-    from tests.mutations import faults
+    from tests.properties.invariants import faults
 
     name, start, stop = task
     logging.disable(logging.CRITICAL)
@@ -123,7 +123,7 @@ def mutation_faults(task: tuple[str, int, int]) -> list[str]:
 def race_on_sessions(minutes: float) -> int:
     """Let many writers race on every store and store the result."""
     sys.path.insert(0, str(ROOT))
-    from tests.contract.places import STORES
+    from tests.contract.backends import STORES
     from tests.faults.writers import PROCESSES, SESSIONS, WRITERS, race_on
 
     found: list[dict[str, object]] = []
@@ -145,16 +145,16 @@ def race_on_sessions(minutes: float) -> int:
     return 1 if any(one["failures"] for one in found) else 0
 
 
-def load_gateway(minutes: float) -> int:
+def soak_gateway(minutes: float) -> int:
     """Run many sessions through one gateway and store the result."""
     sys.path.insert(0, str(ROOT))
-    from tests.gateway import loading
+    from tests.gateway.load import SESSIONS, load_gateway
 
     with tempfile.TemporaryDirectory() as folder:
-        load = loading.load_gateway(Path(folder), minutes * 60)
+        load = load_gateway(Path(folder), minutes * 60)
     latencies = sorted(load.latencies)
     result = {
-        "sessions": loading.SESSIONS,
+        "sessions": SESSIONS,
         "seconds": round(load.seconds, 1),
         "requests": load.requests,
         "compactions": load.compactions,

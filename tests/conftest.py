@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TESTS = Path(__file__).parent
+
 SERVED = frozenset(["contract", "faults", "gateway", "hosts", "store"])
 """Folders with slow tests that start servers and processes."""
 
@@ -43,7 +46,7 @@ SERVED = frozenset(["contract", "faults", "gateway", "hosts", "store"])
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that start servers as slow."""
     for item in items:
-        if SERVED.intersection(item.path.parts):
+        if item.path.relative_to(TESTS).parts[0] in SERVED:
             item.add_marker(pytest.mark.slow)
 
 

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from tests.agent.client_servers import client_of
+from tests.agent.clients.client_servers import client_of
 from tests.provider import Provider, Script
 
 import kompakt

@@ -23,7 +23,7 @@ from tests.agent.agent_runs import (
     scripted,
     watched,
 )
-from tests.agent.client_servers import Plan, serving
+from tests.agent.clients.client_servers import Plan, serving
 from tests.provider import Provider, empty, garbage, huge, refusing
 from tests.provider.answer import Answer, Call, Seen
 

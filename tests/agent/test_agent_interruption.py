@@ -183,7 +183,7 @@ CHILD = """
 import asyncio, sys
 from kompakt.agent.agent import Agent
 from kompakt.session import lock
-from tests.agent.client_servers import client_of
+from tests.agent.clients.client_servers import client_of
 lock.hold.__wrapped__.__kwdefaults__["lease"] = 0.5
 _, url, path, log, format, task = sys.argv
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.agent.client_servers import client_of
+from tests.agent.clients.client_servers import client_of
 from tests.agent.local_model import model_served
 
 import kompakt

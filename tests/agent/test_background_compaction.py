@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.agent.agent_runs import SYSTEM, TASK, Watched, watched
-from tests.agent.summarizer_client import Client as Scripted
+from tests.agent.summarizer.summarizer_client import Client as Scripted
 from tests.agent.test_agent_interruption import Trap
 from tests.agent.test_agent_settings import Echo
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.agent_runs import SYSTEM, TASK, WINDOW, Desk, clean, client_for, scripted
-from tests.agent.client_servers import asked_of, whole
+from tests.agent.clients.client_servers import asked_of, whole
 from tests.judges.anthropic_shapes import blocks_of
 from tests.provider import Provider
-from tests.provider.signing import unmarked
+from tests.provider.signatures import unmarked
 
 from kompakt.agent.agent import Agent
 from kompakt.agent.clients.anthropic import CACHE_CONTROL, with_breakpoints

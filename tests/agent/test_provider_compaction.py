@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.agent.agent_runs import RULE, SYSTEM, TASK, WINDOW, Desk, clean, client_for, said_in, scripted, watched
-from tests.agent.client_servers import asked_of, whole
+from tests.agent.clients.client_servers import asked_of, whole
 from tests.agent.test_agent_settings import Echo
 from tests.provider import Provider
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
+from tests.gateway.gateway_server import KEYS, free_port, gateway, hashed
 from tests.gateway.payloads import answering
-from tests.gateway.serving import KEYS, free_port, gateway, hashed
 from tests.gateway.upstreams import Upstream, said
 
 from kompakt.cli.doctor import CLIENTS, probe

@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 from tests.cli.store_helpers import Run, refused
-from tests.wire.recording import CALL, META, OUTPUT, SAMPLES, Writer, encode, item, lines, result, said, text, use
+from tests.wire.transcripts.transcript_files import (
+    CALL,
+    META,
+    OUTPUT,
+    SAMPLES,
+    Writer,
+    encode,
+    item,
+    lines,
+    result,
+    said,
+    text,
+    use,
+)
 
 
 @pytest.fixture(params=SAMPLES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.contract.places import STORES, Place
+from tests.contract.backends import STORES, Place
 
 
 @pytest.fixture(params=STORES)

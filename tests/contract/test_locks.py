@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 import pytest
+from tests.contract.backends import Place, stored
 from tests.contract.builders import batch, begun, event, plain, row, start
-from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
 from kompakt.store.records import Fence, Records, key_of

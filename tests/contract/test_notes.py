@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from tests.contract.backends import STORES, Place, stored
 from tests.contract.builders import begun, everything, noise, start
-from tests.contract.places import STORES, Place, stored
 from tests.contract.test_tenants import STRANGE
 
 from kompakt.errors import UsageError

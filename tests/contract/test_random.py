@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.backends import STORES, Place
 from tests.contract.builders import begun, digest, event, everything, row
-from tests.contract.places import STORES, Place
 
 from kompakt.errors import Conflict
 from kompakt.store.memory import MemoryRecords

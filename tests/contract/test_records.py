@@ -6,8 +6,8 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.contract.backends import Place, stored
 from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
-from tests.contract.places import Place, stored
 
 from kompakt.errors import Conflict
 from kompakt.store.records import Records, key_of

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.contract.backends import INDEXED, Place
 from tests.contract.builders import batch, begun, extend, row, start
-from tests.contract.places import INDEXED, Place
 
 from kompakt.store.records import Head, Records
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.contract.backends import Place, stored
 from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
-from tests.contract.places import Place, stored
 
 from kompakt.store.records import Records, StoredEvent
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.contract.places import STORES, Place
+from tests.contract.backends import STORES, Place
 from tests.faults.crashes import CRASHES, DROPS, Crash, Crashing, Mode, cloned, session_of
 from tests.session.builders import answered, asked, called, said, turns
 

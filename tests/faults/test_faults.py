@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from sqlalchemy import event
 from tests.contract import postgres, redis
-from tests.contract.places import STORES, Place
+from tests.contract.backends import STORES, Place
 from tests.faults.crashes import session_of
 from tests.faults.processes import turn_of
 from tests.session.builders import asked

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.places import Place
+from tests.contract.backends import Place
 from tests.faults.processes import LEASE, shorten_leases, started, turn_of, write_until_killed
 
 from kompakt.session import lock

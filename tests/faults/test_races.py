@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.contract.places import STORES
+from tests.contract.backends import STORES
 from tests.faults.writers import race_on
 
 SECONDS = float(os.environ.get("KOMPAKT_RACE", "15"))

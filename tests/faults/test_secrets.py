@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.contract.places import STORES, Place
+from tests.contract.backends import STORES, Place
 from tests.contract.redis import Server
 from tests.faults.crashes import session_of
 from tests.faults.test_faults import damage

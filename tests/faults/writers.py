@@ -165,7 +165,7 @@ def _compaction_faults(records: list[Any]) -> list[str]:
 
 def race_on(name: str, seconds: float, directory: Path) -> Outcome:
     """Race on one of the stores, which is empty."""
-    from tests.contract.places import Place
+    from tests.contract.backends import Place
 
     directory.mkdir(parents=True, exist_ok=True)
     place = Place(name, directory)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, one_round, request
-from tests.gateway.standing import settings
+from tests.gateway.stub_gateway import settings
 
 import kompakt
 from kompakt.gateway.app import create_app

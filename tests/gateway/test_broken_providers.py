@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.gateway_server import gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, STREAMED, history, request
-from tests.gateway.serving import gateway
-from tests.gateway.standing import Served, served, settings
+from tests.gateway.stub_gateway import Served, served, settings
 from tests.gateway.upstreams import Reply
 from tests.gateway.upstreams import Upstream as Planned
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.standing import served, settings
+from tests.gateway.stub_gateway import served, settings
 
 from kompakt.errors import UsageError
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, Upstream, load

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.gateway.loading import SESSIONS, load_gateway
+from tests.gateway.load import SESSIONS, load_gateway
 
 SECONDS = float(os.environ.get("KOMPAKT_LOAD_SECONDS", "60"))
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.client_sessions import TASK, Talk, scripted
+from tests.gateway.gateway_server import WINDOW, Gate, gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, STREAMED, answering, history, request
-from tests.gateway.serving import WINDOW, Gate, gateway
-from tests.gateway.talking import TASK, Talk, scripted
 from tests.gateway.upstreams import KEYS, Recorded, Reply, Upstream, said
 from tests.judges import judge
-from tests.provider.counting import count_head, count_item
-from tests.provider.driving import each_way
+from tests.provider.sdk_agent import each_way
+from tests.provider.token_count import count_head, count_item
 
 from kompakt.errors import StoreUnavailable
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.gateway_server import KEYS, SECRET, Gate, gateway, hashed
 from tests.gateway.payloads import CREDENTIAL, FORMATS, HEADERS, PATHS, answering, history, request
-from tests.gateway.serving import KEYS, SECRET, Gate, gateway, hashed
 from tests.gateway.upstreams import Reply, Upstream, wait_for
 
 from kompakt.gateway.errors import error_body

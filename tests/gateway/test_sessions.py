@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.serving import KEYS, gateway, hashed
-from tests.gateway.talking import TASK, Talk, all_recalled, breaks, holds, needle, result_of, scripted
+from tests.gateway.client_sessions import TASK, Talk, all_recalled, breaks, holds, needle, result_of, scripted
+from tests.gateway.gateway_server import KEYS, gateway, hashed
 from tests.gateway.upstreams import Recorded
-from tests.provider.driving import FORMATS
+from tests.provider.sdk_agent import FORMATS
 
 STEPS = int(os.environ.get("KOMPAKT_STEPS", "200"))
 CASES = [(format, stream, False) for format in FORMATS for stream in (False, True)] + [("anthropic", True, True)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.gateway_server import gateway
 from tests.gateway.payloads import (
     ANSWERS,
     FORMATS,
@@ -23,7 +24,6 @@ from tests.gateway.payloads import (
     odd,
     request,
 )
-from tests.gateway.serving import gateway
 from tests.gateway.upstreams import KEYS, Raw, Reply, Upstream, said, wait_for
 from tests.judges import judge
 
@@ -141,7 +141,7 @@ def test_errors_of_the_upstream_come_back_as_they_are(
 
 
 def test_an_upstream_that_is_not_there_is_an_error_in_the_providers_shape(tmp_path: Path) -> None:
-    from tests.gateway.serving import free_port
+    from tests.gateway.gateway_server import free_port
 
     dead = f"http://127.0.0.1:{free_port()}"
     with gateway(dead, store=f"sqlite:///{tmp_path / 'k.db'}", connect_timeout=1.0) as gate:

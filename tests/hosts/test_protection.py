@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.serving import gateway
+from tests.gateway.gateway_server import gateway
 from tests.hosts.agents import AGENTS, Agent, Finished, line_of, run, shell_step
 from tests.provider.script import Script
 from tests.provider.server import Provider, Record

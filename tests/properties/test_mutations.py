@@ -1,4 +1,4 @@
-"""However a payload is broken, every door answers or refuses with an error of kompakt's own; see ``tests.mutations``.
+"""Every function accepts a mutated payload or raises a ``KompaktError``; see ``tests.properties.invariants``.
 
 A failure names the format and the number of the mutation, which give the same payload again. The soak tries 100,000.
 """
@@ -10,7 +10,7 @@ import os
 import pytest
 from tests.histories import FORMATS
 from tests.histories.mutations import mutated
-from tests.mutations import faults, same
+from tests.properties.invariants import faults, same
 
 EACH = 4 * int(os.environ.get("KOMPAKT_EXAMPLES", "100"))
 """Mutations of each format."""

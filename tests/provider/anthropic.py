@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.judges.anthropic_shapes import blocks_of
 from tests.provider.answer import Answer, Body, Call, Refusal, Seen, Usage
-from tests.provider.counting import leaves
 from tests.provider.frames import first_text, frame, joined, pieces, tool_faults
+from tests.provider.token_count import leaves
 
 FORMAT = "anthropic"
 STOPS = {"end": "end_turn", "length": "max_tokens", "refusal": "refusal", "window": "model_context_window_exceeded"}

@@ -7,8 +7,8 @@ from typing import Any
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from tests.provider.answer import Answer, Body, Call, Refusal, Seen, Usage
-from tests.provider.counting import leaves
 from tests.provider.frames import first_text, frame, joined, loaded, pieces, tool_faults, unknown_keys
+from tests.provider.token_count import leaves
 
 FORMAT = "openai-chat"
 STOPS = {"end": "stop", "length": "length", "refusal": "stop", "window": "length"}

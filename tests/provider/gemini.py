@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tests.judges.gemini import parts_of
 from tests.provider.answer import Answer, Body, Call, Refusal, Seen, Usage
-from tests.provider.counting import leaves
 from tests.provider.frames import first_text, frame, joined, pieces, tool_faults
+from tests.provider.token_count import leaves
 
 FORMAT = "gemini"
 STOPS = {"end": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY", "window": "MAX_TOKENS"}

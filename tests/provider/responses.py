@@ -8,8 +8,8 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from tests.judges.openai_responses import is_model_item, type_of
 from tests.provider.answer import Answer, Body, Call, Refusal, Seen, Usage
 from tests.provider.chat import CREATED, refuse
-from tests.provider.counting import leaves
 from tests.provider.frames import first_text, frame, joined, loaded, pieces, tool_faults, unknown_keys
+from tests.provider.token_count import leaves
 
 __all__ = ["events", "faults", "overflow", "read", "refuse", "whole"]
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from tests.provider.answer import Answer, Body, Call, Seen
-from tests.provider.signing import unmarked
+from tests.provider.signatures import unmarked
 
 TOKEN = re.compile(r"conversation-([0-9a-f]{8})")
 NO_TOKEN = "00000000"

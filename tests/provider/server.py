@@ -27,13 +27,13 @@ from tests.judges import judge
 from tests.provider import anthropic, chat, compactions, gemini, responses
 from tests.provider.answer import Answer, Refusal, Seen, Usage
 from tests.provider.compactions import Compactor
-from tests.provider.counting import count_head, count_item, count_text
 from tests.provider.faults import ANSWERS, GARBAGE, Cut, Fault, Reachable
 from tests.provider.frames import frame
+from tests.provider.prompt_cache import Break, Tracker
 from tests.provider.script import Script
-from tests.provider.signing import Signer
+from tests.provider.signatures import Signer
 from tests.provider.summaries import asks_for_summary, good
-from tests.provider.tracking import Break, Tracker
+from tests.provider.token_count import count_head, count_item, count_text
 
 DIALECTS: dict[str, ModuleType] = {module.FORMAT: module for module in (chat, responses, anthropic, gemini)}
 KEY_HEADERS = {"anthropic": ("x-api-key", "authorization"), "gemini": ("x-goog-api-key",)}

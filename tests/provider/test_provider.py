@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.provider import Answer, Provider, Script
-from tests.provider.driving import Driver, driving, each_format, each_way, refusal_of, running
+from tests.provider.sdk_agent import Driver, driving, each_format, each_way, refusal_of, running
 
 import kompakt
 

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 from tests.provider import Answer, Provider, Script, empty, garbage, good, huge, refusing
-from tests.provider.driving import driving, each_format, each_way, refusal_of, running
+from tests.provider.sdk_agent import driving, each_format, each_way, refusal_of, running
 
 import kompakt
 

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 import pytest
-from tests.engine.test_ledger_attacks import unique
-from tests.engine.test_ledger_passes import RULES, first_stretch, stretch
+from tests.engine.ledger.test_attacks import unique
+from tests.engine.ledger.test_passes import RULES, first_stretch, stretch
 from tests.session.builders import FORMATS, answered, asked, called, faults, fresh, run, said, text
 
 import kompakt

@@ -13,7 +13,7 @@ import pytest
 from tests.contract import postgres
 from tests.contract.builders import begun, noise, start
 from tests.contract.redis import Server, command, on, server
-from tests.store.test_postgres import opened
+from tests.store.sql.test_postgres import opened
 
 from kompakt.errors import StoreDamaged, StoreUnavailable
 from kompakt.store.redis.records import RedisRecords

@@ -1,0 +1,118 @@
+"""Undo and preview over HTTP: what the gateway sends afterwards, and what a look changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.gateway_server import Gate, gateway
+from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
+from tests.gateway.upstreams import Upstream
+
+each_format = pytest.mark.parametrize("format", FORMATS)
+
+
+class Stage:
+    """Two gateways on one store, with a trigger far below the window."""
+
+    def __init__(self, upstream: Upstream, gates: list[Gate]) -> None:
+        self.upstream, self.gates = upstream, gates
+
+    def send(self, format: str, rounds: int, *, by: int = 0) -> tuple[httpx.Response, bytes]:
+        """Send a history; return the answer, and what went upstream."""
+        body = json.dumps(request(format, history(format, rounds)))
+        url = self.gates[by].url + PATHS[format]
+        answer = httpx.post(url, content=body, headers=HEADERS[format], timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer, self.upstream.raw[-1].body
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return httpx.request(method, self.gates[0].url + path, timeout=20, **options)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    store = f"sqlite:///{tmp_path / 'k.db'}"
+    with Upstream(answering) as upstream, ExitStack() as stack:
+        made = [
+            stack.enter_context(gateway(upstream.url, store=store, context_window=60_000, trigger=0.3))
+            for _ in range(2)
+        ]
+        yield Stage(upstream, made)
+
+
+class TestUndo:
+    @each_format
+    def test_the_whole_history_is_sent_again_while_it_fits(self, format: str, stage: Stage) -> None:
+        """By every gateway on the store."""
+        answer, sent = stage.send(format, 40)
+        id, compaction = answer.headers["x-kompakt-session"], answer.headers["x-kompakt-compaction"]
+        assert len(json.loads(sent)) and answer.headers["x-kompakt-outcome"] == "compacted"
+        undone = stage.ask("POST", f"/kompakt/sessions/{id}/undo")
+        assert undone.status_code == 200 and undone.json()["undone"] == compaction
+        for by in (0, 1):
+            body = json.dumps(request(format, history(format, 41))).encode()
+            answer, sent = stage.send(format, 41, by=by)
+            assert sent == body and answer.headers["x-kompakt-outcome"] == "fits"
+        shown = stage.ask("GET", f"/kompakt/sessions/{id}").json()
+        assert [one["undone"] for one in shown["compactions"]] == [True]
+
+    def test_what_no_longer_fits_is_compacted_again(self, stage: Stage) -> None:
+        """Undo never makes a request overflow."""
+        answer, _ = stage.send("anthropic", 40)
+        stage.ask("POST", f"/kompakt/sessions/{answer.headers['x-kompakt-session']}/undo")
+        answer, sent = stage.send("anthropic", 120)
+        assert int(answer.headers["x-kompakt-tokens-after"]) < 60_000 and len(sent) < 200_000
+
+    def test_the_compaction_before_it_counts_again(self, stage: Stage) -> None:
+        """Each undo takes back one, the newest."""
+        answer, first = stage.send("openai-chat", 40)
+        id = answer.headers["x-kompakt-session"]
+        start = json.loads(first)["messages"][:3]
+        stage.send("openai-chat", 41)
+        answer, second = stage.send("openai-chat", 80)
+        assert answer.headers["x-kompakt-outcome"] == "compacted" and json.loads(second)["messages"][:3] != start
+        newest = answer.headers["x-kompakt-compaction"]
+        assert stage.ask("POST", f"/kompakt/sessions/{id}/undo").json()["undone"] == newest
+        for _ in stage.ask("GET", f"/kompakt/sessions/{id}").json()["compactions"][1:-1]:
+            assert stage.ask("POST", f"/kompakt/sessions/{id}/undo").status_code == 200
+        answer, third = stage.send("openai-chat", 81)
+        assert json.loads(third)["messages"][:3] == start and answer.headers["x-kompakt-outcome"] == "substituted"
+
+    def test_without_a_compaction_there_is_nothing_to_undo(self, stage: Stage) -> None:
+        answer, _ = stage.send("anthropic", 2)
+        found = stage.ask("POST", f"/kompakt/sessions/{answer.headers['x-kompakt-session']}/undo")
+        assert (found.status_code, found.json()["error"]["code"]) == (409, "nothing_to_undo")
+        assert stage.ask("POST", "/kompakt/sessions/never/undo").status_code == 404
+
+
+class TestPreview:
+    @each_format
+    def test_it_says_what_would_be_done_and_does_nothing(self, format: str, stage: Stage) -> None:
+        answer, _ = stage.send(format, 20)
+        id = answer.headers["x-kompakt-session"]
+        found = stage.ask("GET", f"/kompakt/sessions/{id}/preview", params={"budget": 6_000}).json()
+        assert found["due"] and found["budget"] == 6_000 and found["strategies"] and found["text"]
+        assert found["tokens_before"] > 6_000 >= found["tokens_after"]
+        assert found["messages_after"] < found["messages_before"] == 41
+        shown = stage.ask("GET", f"/kompakt/sessions/{id}").json()
+        assert shown["compactions"] == [] and stage.gates[0].metric("kompakt_compactions_total") == 0
+
+    def test_without_a_budget_the_gateway_s_own_counts(self, stage: Stage) -> None:
+        answer, _ = stage.send("anthropic", 4)
+        found = stage.ask("GET", f"/kompakt/sessions/{answer.headers['x-kompakt-session']}/preview").json()
+        assert not found["due"] and found["tokens_after"] == found["tokens_before"] and found["budget"] < 20_000
+
+    @pytest.mark.parametrize(
+        ("params", "status"),
+        [({"budget": "0"}, 400), ({"budget": "x"}, 400), ({"policy": "none such"}, 400), ({"budget": "5"}, 409)],
+    )
+    def test_what_cannot_be_meant(self, params: dict[str, str], status: int, stage: Stage) -> None:
+        answer, _ = stage.send("anthropic", 4)
+        url = f"/kompakt/sessions/{answer.headers['x-kompakt-session']}/preview"
+        assert stage.ask("GET", url, params=params).status_code == status

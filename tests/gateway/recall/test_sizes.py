@@ -1,0 +1,186 @@
+"""Recall with compaction: the size of rounds, pivots over them, and the usage that clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.gateway.client_sessions import TASK, breaks, needle, result_of, scripted
+from tests.gateway.gateway_server import gateway
+from tests.gateway.payloads import HEADERS, PATHS, history, request
+from tests.gateway.scripted_model import (
+    Model,
+    Shared,
+    each_case,
+    held,
+    prompt_of,
+    read,
+    recall,
+    said,
+    sharing,
+    talking,
+    words,
+)
+from tests.gateway.upstreams import Raw, Recorded, Reply, Upstream
+from tests.gateway.upstreams import said as saying
+from tests.judges import judge
+from tests.provider.script import PREFIX
+from tests.provider.sdk_agent import FORMATS, each_way
+
+
+@pytest.fixture(scope="module", name="shared")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    with sharing(tmp_path_factory.mktemp("gateway")) as made:
+        yield made
+
+
+@each_case
+def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared: Shared) -> None:
+    """A hidden result comes back byte for byte; prefixes change only when a pivot is made."""
+    first = f"{PREFIX[format]}abcdef01_00001_0"
+    steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
+    early, late = steps[:6], steps[6:]
+    model = Model(
+        *early,
+        ("Was there not more?", [recall(needle(first))]),
+        *late,
+        ("", [recall(needle(first))]),
+        ("Done.", []),
+        thinking=format == "anthropic",
+    )
+    with held(shared, model, format, stream=stream, lines=75) as (talk, provider, gate):
+        assert talk.run(TASK) == 11
+        assert [record.refusal for record in provider.refusals] == [] and provider.overflows == []
+        assert talk.compacted and len(provider.asked) == 13
+        assert "recall" not in said(talk)
+        last = words(provider.asked[-1], format)
+        assert needle(first) in last.partition("Was there not more?")[2]
+        assert "result" in last and result_of(first, 75).splitlines()[40] in last
+        made = len(breaks(provider.asked, format))
+        assert 1 <= made <= gate.metric("kompakt_compactions_total")
+
+
+@each_case
+def test_a_long_session_with_occasional_recall(format: str, stream: bool, shared: Shared) -> None:
+    """Steps with one call or several, including recall: each call gets its result, whatever is compacted."""
+    script = scripted(16, parallel=0.4)
+    with held(shared, script, format, stream=stream, lines=75) as (talk, provider, _):
+        task = script.task(TASK)
+        talk.run(task)
+        assert script.step_of(task) == 17 == len(provider.asked)
+        assert len(talk.answers) < 17 and talk.compacted
+        assert [record.refusal for record in provider.refusals] == []
+        assert provider.violations == [] and provider.overflows == []
+        assert len(breaks(provider.asked, format)) == len(talk.compacted)
+        assert "recall" not in said(talk)
+
+
+@each_case
+def test_recall_results_are_seen_before_they_are_compacted(format: str, stream: bool, shared: Shared) -> None:
+    """A mixed turn whose client result makes a compaction due: the model gets both results."""
+    steps = [("", [read(f"src/{number}.py")]) for number in range(4)]
+    mixed = ("", [recall("value compute total"), read("src/long.py")])
+    with held(shared, Model(*steps, mixed, ("Done.", [])), format, stream=stream, lines=60) as (talk, provider, _):
+        talk.say(TASK)
+        for _ in steps:
+            assert talk.step()
+        talk.lines = {"anthropic": 300, "gemini": 375}.get(format, 450)  # near the limit in each format's own count
+        assert talk.step() and not talk.step()
+        assert talk.compacted == [5] and provider.overflows == []
+        assert [record.refusal for record in provider.refusals] == []
+        last = words(provider.asked[-1], format)
+        assert "abcdef01_00005_0" in last and "abcdef01_00005_1" in last
+
+
+def test_rounds_count_towards_the_trigger(shared: Shared) -> None:
+    """Hidden rounds are not part of the client's request, but they occupy the window."""
+    model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
+    with held(shared, model, "openai-chat", lines=75) as (talk, provider, _):
+        talk.say(TASK)
+        assert talk.step() and not talk.step()
+        talk.say("Thanks.")
+        talk.step()
+        before, after = (int(talk.answers[-1][f"x-kompakt-tokens-{name}"]) for name in ("before", "after"))
+        assert after > before + 3_000
+        assert abs(after - provider.requests[-1].prompt) < 0.1 * after
+        assert provider.overflows == [] and breaks(provider.asked, "openai-chat") == []
+
+
+@each_way
+def test_usage_reports_the_clients_size_if_configured(stream: bool, tmp_path: Path) -> None:
+    with (
+        Recorded(Model()) as provider,
+        gateway(provider.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=True) as gate,
+    ):
+        for format in FORMATS:
+            script = provider.script = scripted(4)
+            with talking(gate, format, stream=stream, lines=220) as talk:
+                talk.say(script.task(TASK))
+                while talk.step():
+                    told = talk.answers[-1]
+                    saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+                    assert prompt_of(talk.last, format) == provider.requests[-1].usage.prompt + saved
+                assert saved > 0 and talk.compacted
+        assert [record.refusal for record in provider.refusals] == []
+
+
+@pytest.mark.parametrize("report", [False, True])
+def test_count_tokens_reports_it_too(report: bool, tmp_path: Path) -> None:
+    def plan(raw: Raw) -> Reply:
+        if raw.path.endswith("count_tokens"):
+            return saying({"input_tokens": 5_000})
+        return saying({"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {}})
+
+    body = request("anthropic", history("anthropic", 40, size=60))
+    counted = {key: body[key] for key in ("model", "messages", "tools")}
+    with (
+        Upstream(plan) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", report_client_size=report) as gate,
+    ):
+        made = httpx.post(f"{gate.url}/v1/messages", json=body, headers=HEADERS["anthropic"], timeout=20)
+        assert "x-kompakt-compaction" in made.headers
+        answer = httpx.post(
+            f"{gate.url}/v1/messages/count_tokens", json=counted, headers=HEADERS["anthropic"], timeout=20
+        )
+        told = answer.headers
+        saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+        assert saved > 1_000
+        assert answer.json() == {"input_tokens": 5_000 + saved * report}
+
+
+def test_an_overflow_after_a_round_is_recovered(tmp_path: Path) -> None:
+    """The provider accepts the request but not the recall result: the gateway sends less, and the round stays."""
+    rows = history("openai-chat", 12, size=60)
+    error = {
+        "error": {
+            "message": "This model's maximum context length is 9000 tokens. Your messages resulted in 9900 tokens.",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
+    }
+    call = {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": '{"query": "anything"}'}}
+    asks = {"role": "assistant", "content": None, "tool_calls": [call]}
+    replies = [
+        saying({"id": "1", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}}]}),
+        saying({"id": "2", "choices": [{"index": 0, "message": asks, "finish_reason": "tool_calls"}]}),
+        saying(error, 400),
+        saying({"id": "3", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Done."}}]}),
+    ]
+    with (
+        Upstream(lambda raw: replies.pop(0)) as upstream,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+    ):
+        for items in (rows[:1], rows):
+            body = request("openai-chat", items)
+            answer = httpx.post(
+                f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=20
+            )
+            assert answer.status_code == 200
+        assert answer.json()["choices"][0]["message"]["content"] == "Done." and answer.json()["id"] == "2"
+        sent = [raw.json["messages"] for raw in upstream.raw]
+        assert sent[3][-2:] == sent[2][-2:] and sent[3][-2]["tool_calls"] == [call]
+        assert len(upstream.raw[3].body) < len(upstream.raw[2].body)
+        assert judge("openai-chat", upstream.raw[3].json) == []

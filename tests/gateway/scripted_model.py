@@ -1,0 +1,146 @@
+"""A model that says what a test planned, one answer after the other, and what the client and the provider saw of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gateway.client_sessions import Talk, breaks
+from tests.gateway.gateway_server import Gate, gateway
+from tests.gateway.upstreams import KEYS, Raw, Recorded
+from tests.provider import Answer, Call
+from tests.provider.answer import Seen
+from tests.provider.script import PREFIX
+
+each_case = pytest.mark.parametrize(
+    ("format", "stream"),
+    [("openai-chat", False), ("openai-responses", True), ("anthropic", False), ("gemini", True)],
+    ids=["chat-whole", "responses-streamed", "anthropic-whole", "gemini-streamed"],
+)
+"""Every format once, half of them streamed, for what does not depend on how both go together."""
+
+
+class Model:
+    """Answers with texts and calls in the order planned; a call is a pair of name and arguments."""
+
+    def __init__(self, *plan: tuple[str, list[tuple[str, dict[str, Any]]]], thinking: bool = False) -> None:
+        self.plan, self.thinking, self.at = list(plan), thinking, 0
+
+    def __call__(self, seen: Seen) -> Answer:
+        text, wanted = self.plan[min(self.at, len(self.plan) - 1)]
+        self.at += 1
+        stem = f"{PREFIX[seen.format]}abcdef01_{self.at:05d}"
+        calls = tuple(Call(f"{stem}_{place}", *call) for place, call in enumerate(wanted))
+        return Answer(text=text, calls=calls, thinking=f"Thought {self.at}." if self.thinking else "")
+
+
+def recall(query: str, name: str = "recall") -> tuple[str, dict[str, Any]]:
+    return name, {"query": query}
+
+
+def read(path: str = "src/a.py") -> tuple[str, dict[str, Any]]:
+    return "read_file", {"path": path}
+
+
+@contextmanager
+def recalling(model: Any, folder: Path, *, window: int = 16_000, **changes: Any) -> Iterator[tuple[Recorded, Gate]]:
+    """Run a model behind a gateway that offers recall."""
+    settings = {"recall": True, "context_window": window, **changes}
+    with (
+        Recorded(model, window=window) as provider,
+        gateway(provider.url, store=f"sqlite:///{folder / 'k.db'}", **settings) as gate,
+    ):
+        yield provider, gate
+
+
+@contextmanager
+def talking(gate: Gate, format: str, **options: Any) -> Iterator[Talk]:
+    """Talk to a gateway."""
+    talk = Talk(gate.url, format, **options)
+    try:
+        yield talk
+    finally:
+        talk.close()
+
+
+Shared = tuple[Recorded, Gate]
+
+
+@contextmanager
+def sharing(folder: Path) -> Iterator[Shared]:
+    """Run a provider and a gateway for the tests of a file; each of them is a tenant of its own."""
+    with recalling(Model(), folder, tenant_header="x-tenant") as made:
+        yield made
+
+
+@contextmanager
+def held(
+    shared: Shared, model: Any, format: str, *, stream: bool = False, lines: int = 8
+) -> Iterator[tuple[Talk, Recorded, Gate]]:
+    """Talk to a model through a gateway that offers recall; what was before is forgotten."""
+    provider, gate = shared
+    provider.script = model
+    del provider.raw[:], provider.requests[:]
+    provider._faults.clear()
+    tenant = f"tenant-{os.urandom(4).hex()}"
+    with talking(gate, format, stream=stream, lines=lines, headers={"x-tenant": tenant}) as talk:
+        yield talk, provider, gate
+
+
+def sound(provider: Recorded, format: str) -> None:
+    """Assert that the provider took everything, and that each request begins with the one before it."""
+    assert [record.refusal for record in provider.refusals] == []
+    assert breaks(provider.asked, format) == []
+
+
+def text_of(last: Any, format: str) -> str:
+    """Return what the client's last answer says."""
+    if format == "openai-chat":
+        return last.choices[0].message.content or ""
+    if format == "openai-responses":
+        return "|".join(part.text for item in last.output if item.type == "message" for part in item.content)
+    if format == "anthropic":
+        return "|".join(block.text for block in last.content if block.type == "text")
+    return last.text or ""
+
+
+def said(talk: Talk) -> str:
+    """Return all that the client holds of the conversation."""
+    return json.dumps(talk.items)
+
+
+def words(raw: Raw, format: str) -> str:
+    """Return the messages of a request as one text."""
+    return json.dumps(raw.json[KEYS[format]])
+
+
+def prompt_of(last: Any, format: str) -> int:
+    """Return the whole input that the client was told of."""
+    if format == "openai-chat":
+        return last.usage.prompt_tokens
+    if format == "openai-responses":
+        return last.usage.input_tokens
+    if format == "anthropic":
+        usage = last.usage
+        return usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    return last.usage_metadata.prompt_token_count
+
+
+def output_of(last: Any, format: str) -> int:
+    """Return the whole output that the client was told of."""
+    if format == "openai-chat":
+        return last.usage.completion_tokens
+    if format == "gemini":
+        usage = last.usage_metadata
+        return usage.candidates_token_count + (usage.thoughts_token_count or 0)
+    return last.usage.output_tokens
+
+
+def id_of(last: Any, format: str) -> str:
+    """Return the id of the client's last answer."""
+    return str(last.response_id if format == "gemini" else last.id)

@@ -1,0 +1,68 @@
+"""What an operator reads: log lines of compactions and of unknown models."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.gateway_server import Gate, gateway
+from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
+from tests.gateway.upstreams import Upstream
+
+
+def post(gate: Gate, format: str, rounds: int, **more: Any) -> httpx.Response:
+    body = json.dumps(request(format, history(format, rounds, size=60), **more))
+    return httpx.post(gate.url + PATHS[format], content=body, headers=HEADERS[format], timeout=30)
+
+
+class TestCompactionLines:
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_they_name_session_strategies_time_and_tokens(
+        self, format: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "kompakt")
+        with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+            answer = post(gate, format, 40)
+        (line,) = [one for one in caplog.records if one.name == "kompakt.compaction"]
+        facts: dict[str, Any] = vars(line)["kompakt"]
+        assert facts["session"] == answer.headers["x-kompakt-session"]
+        assert facts["strategies"] and facts["seconds"] > 0
+        assert int(answer.headers["x-kompakt-tokens-before"]) >= facts["tokens_before"] > facts["tokens_after"] > 0
+
+
+class TestUnknownModels:
+    def test_the_log_names_the_flag_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING, "kompakt.gateway")
+        store = f"sqlite:///{tmp_path / 'k.db'}"
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            Upstream(answering) as upstream,
+            gateway(upstream.url, store=store, context_window=None) as gate,
+        ):
+            warnings.simplefilter("always")
+            for rounds in (2, 3):
+                assert post(gate, "openai-chat", rounds, model="model-of-nobody").status_code == 200
+            assert post(gate, "openai-chat", 2, model="gpt-5").status_code == 200
+        said = [one.getMessage() for one in caplog.records if "is unknown" in one.getMessage()]
+        assert len(said) == 1
+        assert "'model-of-nobody'" in said[0] and "32000 tokens" in said[0]
+        assert "--context-window N" in said[0] and "--window MODEL=N" in said[0]
+        assert [one for one in caught if "context window" in str(one.message)] == []
+
+    @pytest.mark.parametrize("stated", [{"context_window": 16_000}, {"windows": {"model-of-nobody": 16_000}}])
+    def test_a_window_that_is_stated_needs_no_line(
+        self, stated: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.WARNING, "kompakt.gateway")
+        settings: dict[str, Any] = {"context_window": None, **stated}
+        with (
+            Upstream(answering) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", **settings) as gate,
+        ):
+            assert post(gate, "openai-chat", 2, model="model-of-nobody").status_code == 200
+        assert [one for one in caplog.records if "is unknown" in one.getMessage()] == []

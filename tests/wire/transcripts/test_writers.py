@@ -1,0 +1,258 @@
+"""Transcripts written back: a broken file becomes one that the agent resumes; what was right stays byte for byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.judges import judge
+from tests.wire.transcripts.transcript_files import (
+    CALL,
+    META,
+    OUTPUT,
+    TURN,
+    Record,
+    Writer,
+    item,
+    lines,
+    result,
+    said,
+    text,
+    use,
+)
+
+from kompakt import api, files
+from kompakt.wire.problems import Problem
+
+
+def encoded(*records: Any) -> bytes:
+    return "".join(f"{line}\n" for line in lines(*records)).encode()
+
+
+def repaired(data: bytes) -> bytes:
+    """Repair a transcript as the command does."""
+    loaded = files.decode(data, "session.jsonl")
+    done = api.repair(loaded.payload, resting=True)
+    return files.rewrite(loaded, done.payload)
+
+
+def problems(data: bytes) -> list[Problem]:
+    """List what is wrong with a transcript file."""
+    loaded = files.decode(data, "session.jsonl")
+    assert loaded.transcript is not None
+    return [*loaded.transcript.problems, *api.check(loaded.payload, resting=True)]
+
+
+def records(data: bytes) -> list[Record]:
+    return [json.loads(line) for line in data.splitlines() if line]
+
+
+def ancestors(found: list[Record]) -> list[str]:
+    """Follow the parents from the last record to the first."""
+    by_uuid = {record["uuid"]: record for record in found}
+    chain = [found[-1]["uuid"]]
+    while by_uuid[chain[-1]]["parentUuid"] is not None:
+        chain.append(by_uuid[chain[-1]]["parentUuid"])
+    return chain[::-1]
+
+
+class TestClaudeCode:
+    def test_a_good_file_comes_out_byte_for_byte(self) -> None:
+        """Odd spacing and unknown records included."""
+        written = Writer().user("go").assistant("m1", text("a"), use("c1")).user([result("c1")])
+        data = encoded(*written.records, {"type": "custom", "x": 1}).replace(b'{"type"', b'{ "type"') + b"\r\n\n"
+        assert repaired(data) == data
+
+    def test_an_open_call_gets_a_record_with_its_result(self) -> None:
+        """It is the child of the call, and what followed the call follows it."""
+        written = Writer(cwd="/r", version="2").user("go").assistant("m1", use("c1")).user("stop")
+        fixed = records(repaired(encoded(*written.records)))
+        assert [record["uuid"] for record in fixed if record["uuid"].startswith("u")] == ["u0", "u1", "u2"]
+        added = fixed[2]
+        assert (added["type"], added["parentUuid"], added["sourceToolAssistantUUID"]) == ("user", "u1", "u1")
+        assert (added["cwd"], added["version"], added["sessionId"]) == ("/r", "2", "s")
+        assert added["message"]["content"][0]["tool_use_id"] == "c1"
+        assert fixed[3]["parentUuid"] == added["uuid"]
+        assert problems(encoded(*fixed)) == []
+
+    def test_results_of_one_message_stay_in_one_chain(self) -> None:
+        """Of parallel calls that were written as several records, one lost its result."""
+        written = Writer().user("go").assistant("m1", use("c1")).assistant("m1", use("c2")).user([result("c2")])
+        written.assistant("m2", text("end"))
+        fixed = records(repaired(encoded(*written.records)))
+        assert ancestors(fixed) == [record["uuid"] for record in fixed]
+        assert problems(encoded(*fixed)) == []
+
+    def test_a_torn_line_goes_and_its_children_find_another_parent(self) -> None:
+        """The lines around it stay as they are."""
+        written = Writer().user("go").assistant("m1", text("a")).assistant("m1", text("b")).user("more")
+        broken = encoded(*written.records).splitlines(keepends=True)
+        broken[2] = broken[2][:40] + b"\n"
+        data = b"".join(broken)
+        assert [one.code for one in problems(data)] == ["TF-1", "TF-5"]
+        fixed = repaired(data).splitlines(keepends=True)
+        assert fixed[:2] == broken[:2]
+        assert json.loads(fixed[2])["parentUuid"] == "u1"
+        assert problems(b"".join(fixed)) == []
+
+    def test_a_repeated_record_goes(self) -> None:
+        """Its uuid names the one that stays."""
+        written = Writer().user("go").assistant("m1", text("a"))
+        data = encoded(*written.records, written.records[1])
+        assert [one.code for one in problems(data)] == ["TF-3"]
+        assert repaired(data) == encoded(*written.records)
+
+    def test_bad_ids_change_in_the_call_and_in_the_result(self) -> None:
+        """Nothing else of the two records does."""
+        written = Writer().user("go").assistant("m1", use("c.1")).user([result("c.1")], toolUseResult={"x": 1})
+        fixed = records(repaired(encoded(*written.records)))
+        name = fixed[1]["message"]["content"][0]["id"]
+        assert fixed[2]["message"]["content"] == [result(name)]
+        assert (fixed[2]["toolUseResult"], fixed[2]["parentUuid"]) == ({"x": 1}, "u1")
+        assert judge("anthropic", files.decode(encoded(*fixed), "x").transcript.body) == []  # type: ignore[union-attr]
+
+    def test_a_record_whose_only_block_goes_leaves_no_hole(self) -> None:
+        """Thinking without its signature is dropped; children and leaves name the record before it."""
+        unsigned = {"type": "thinking", "thinking": "t", "signature": ""}
+        written = Writer().user("go").assistant("m1", unsigned).assistant("m1", text("a"))
+        leaf = {"type": "summary", "summary": "s", "leafUuid": "u1"}
+        fixed = records(repaired(encoded(*written.records, leaf)))
+        assert [record.get("uuid") for record in fixed] == ["u0", "u2", None]
+        assert (fixed[1]["parentUuid"], fixed[2]["leafUuid"]) == ("u0", "u0")
+
+    def test_characters_that_no_text_can_hold_are_replaced_in_the_file(self) -> None:
+        """The other lines are copied."""
+        data = encoded(*Writer().user("cut X off").user("more").records).replace(b"X", b"\\ud83d")
+        fixed = repaired(data)
+        assert records(fixed)[0]["message"]["content"] == "cut \ufffd off"
+        assert fixed.splitlines()[1] == data.splitlines()[1]
+
+    def test_a_history_without_a_first_request_gets_a_first_record(self) -> None:
+        """The record that was the first is its child."""
+        written = Writer().assistant("m1", text("a")).user("more")
+        fixed = records(repaired(encoded(*written.records)))
+        assert (fixed[0]["type"], fixed[0]["parentUuid"]) == ("user", None)
+        assert ancestors(fixed) == [record["uuid"] for record in fixed]
+        assert problems(encoded(*fixed)) == []
+
+    def test_sub_agents_and_branches_are_left_alone(self) -> None:
+        """A record of another chain keeps its parent."""
+        side = Writer(prefix="n", isSidechain=True, agentId="x").user("task").assistant("n1", use("c9"))
+        main = Writer().user("go").assistant("m1", use("c1"))
+        other = {**Writer(prefix="b").user("instead").records[0], "parentUuid": "u0"}
+        data = encoded(*main.records, *side.records, other)
+        fixed = {record["uuid"]: record for record in records(repaired(data))}
+        assert fixed["n1"] == side.records[1]
+        assert fixed["b0"]["parentUuid"] == "u0"
+
+    @given(st.data())
+    def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
+        """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
+        broken = damaged(data, encoded(*draw_claude_code(data)))
+        fixed = repaired(broken)
+        assert problems(fixed) == []
+        assert repaired(fixed) == fixed
+        kept = [record for record in records(fixed) if record.get("parentUuid") is not None]
+        uuids = {record["uuid"] for record in records(fixed)}
+        assert all(record["parentUuid"] in uuids for record in kept[1:])
+
+
+class TestCodex:
+    def test_a_good_file_comes_out_byte_for_byte(self) -> None:
+        """Whatever else the file contains."""
+        data = encoded(
+            META, TURN, item(**said("user", "go")), item(**CALL), item(**OUTPUT), {"type": "new", "payload": {}}
+        )
+        assert repaired(data) == data
+
+    def test_an_open_call_gets_its_output_right_after_it(self) -> None:
+        """Codex sends items in the order of the file; records are numbered again."""
+        numbered = [META, item(**said("user", "go")), item(**CALL), item(**said("user", "more"))]
+        given = [{**record, "ordinal": number} for number, record in enumerate(numbered)]
+        fixed = records(repaired(encoded(*given)))
+        assert [record["ordinal"] for record in fixed] == [0, 1, 2, 3, 4]
+        assert (fixed[3]["type"], fixed[3]["payload"]["call_id"]) == ("response_item", "c1")
+        assert fixed[4]["payload"] == said("user", "more")
+        assert problems(encoded(*fixed)) == []
+
+    def test_an_output_written_twice_goes(self) -> None:
+        """A message that the user sent twice stays."""
+        twice = item(**said("user", "go"))
+        data = encoded(META, twice, twice, item(**CALL), item(**OUTPUT), item(**OUTPUT))
+        assert [one.code for one in problems(data)] == ["TF-3"]
+        assert repaired(data) == encoded(META, twice, twice, item(**CALL), item(**OUTPUT))
+
+    def test_copies_in_a_compaction_change_with_their_original(self) -> None:
+        """Codex resumes from the copy, so a bad id has to go there, too."""
+        bad = {**said("assistant", "a"), "id": "wrong_1"}
+        compacted = {
+            "type": "compacted",
+            "payload": {"message": "", "replacement_history": [bad, said("user", "so far")]},
+        }
+        data = encoded(META, item(**said("user", "go")), item(**bad), compacted, item(**said("user", "more")))
+        fixed = records(repaired(data))
+        assert "id" not in fixed[2]["payload"]
+        assert fixed[3]["payload"]["replacement_history"] == [said("assistant", "a"), said("user", "so far")]
+        assert problems(encoded(*fixed)) == []
+
+    def test_a_file_without_its_header_cannot_be_repaired(self) -> None:
+        """Codex does not open it, and the problem states that."""
+        (problem,) = problems(encoded(TURN, item(**said("user", "go"))))
+        assert (problem.code, problem.repairable) == ("TF-6", False)
+
+    @given(st.data())
+    def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
+        """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
+        drawn = encoded(*draw_codex(data)).splitlines(keepends=True)
+        broken = b"".join(drawn[:2]) + damaged(data, b"".join(drawn[2:]))
+        fixed = repaired(broken)
+        assert problems(fixed) == []
+        assert repaired(fixed) == fixed
+
+
+def draw_claude_code(data: st.DataObject) -> list[Record]:
+    """Draw a session of turns with calls, as Claude Code writes it: one record a block."""
+    writer = Writer().user("go")
+    for turn in range(data.draw(st.integers(1, 4))):
+        calls = [f"c{turn}_{number}" for number in range(data.draw(st.integers(0, 3)))]
+        writer.assistant(f"m{turn}", text(f"says {turn}"))
+        for call in calls:
+            writer.assistant(f"m{turn}", use(call))
+        for call in calls:
+            writer.user([result(call, f"answer of {call}")])
+        if not calls:
+            writer.user(f"then {turn}")
+    return writer.records
+
+
+def draw_codex(data: st.DataObject) -> list[Record]:
+    """Draw a rollout of turns with calls."""
+    found = [META, TURN, item(**said("user", "go"))]
+    for turn in range(data.draw(st.integers(1, 4))):
+        calls = [f"c{turn}_{number}" for number in range(data.draw(st.integers(0, 3)))]
+        found.append(item(**said("assistant", f"says {turn}")))
+        found += [item(**{**CALL, "call_id": call}) for call in calls]
+        found += [item(**{**OUTPUT, "call_id": call, "output": f"answer of {call}"}) for call in calls]
+        found.append(item(**said("user", f"then {turn}")))
+    return [{**record, "ordinal": number} for number, record in enumerate(found)]
+
+
+def damaged(data: st.DataObject, whole: bytes) -> bytes:
+    """Lose, tear, double or swap some lines; the first stays."""
+    lines = whole.splitlines(keepends=True)
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(min(1, len(lines) - 1), len(lines) - 1))
+        match data.draw(st.sampled_from(["lose", "tear", "double", "swap"])):
+            case "lose" if len(lines) > 2:
+                del lines[at]
+            case "tear":
+                lines[at] = lines[at][: data.draw(st.integers(0, max(0, len(lines[at]) - 2)))] + b"\n"
+            case "double":
+                lines.insert(at, lines[at])
+            case "swap":
+                lines[at - 1], lines[at] = lines[at], lines[at - 1]
+            case _:
+                pass
+    return b"".join(lines)
