@@ -71,6 +71,8 @@ def busy() -> Script:
     script.call("TodoWrite", {"todos": todos}, "ok")
     script.call("Bash", {"command": "git commit -m 'Fix header'"}, "[main 4fa81c2] Fix header of parser")
     script.call("Bash", {"command": "git show 4fa81c2"}, "commit 4fa81c2")
+    refused = "The user doesn't want to proceed with this tool use. The user said: not yet, please"
+    script.call("Bash", {"command": "git push"}, refused, error=True)
     script.reply("The header is fixed; retry_limit: 250 stays.")
     return script
 

@@ -95,16 +95,67 @@ class TestCommands:
         script = Script().user("go").call("Bash", {"command": "x" * 100 + "\nsecond"}, "")
         assert list(found(script, "command")) == ["x" * 60]
 
+    @pytest.mark.parametrize(
+        "command",
+        ["ls -la src", "git diff --stat", "cd /x && git log --oneline | head -5", "grep -rn main src | wc -l"],
+    )
+    def test_a_command_that_only_prints_is_not_a_fact_unless_it_fails(self, command: str) -> None:
+        script = Script().user("go").call("Bash", {"command": command}, "x")
+        assert found(script, "command") == {}
+        script.call("Bash", {"command": command}, "no such file", error=True)
+        assert list(found(script, "command").values()) == ["failure"]
+
+    @pytest.mark.parametrize(
+        "command", ["git commit -m x", "go build ./...", "cat a.txt > b.txt", "git branch && make"]
+    )
+    def test_a_command_that_does_something_is_a_fact(self, command: str) -> None:
+        assert found(Script().user("go").call("Bash", {"command": command}, ""), "command") == {command: "success"}
+
+    def test_an_arrow_to_the_output_states_success(self) -> None:
+        (fact,) = Script().user("go").call("Bash", {"command": 'make "all"'}, "").case().facts
+        assert fact.stated_in("- Ran `make 'all'` → no output")
+        assert not fact.stated_in("- Failed: `make 'all'`: no rule")
+
+
+class TestRefusals:
+    ANSWER = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+
+    def test_the_reason_must_be_stated_word_for_word(self) -> None:
+        answer = f"{self.ANSWER} To tell you how to proceed, the user said:\nno, I did not say commit"
+        script = Script().user("go").call("Bash", {"command": "git commit"}, answer, error=True)
+        (fact,) = script.case().facts
+        assert (fact.kind, fact.key) == ("refusal", "no, I did not say commit")
+        assert fact.stated_in("The user said: no, I did not say commit")
+        assert not fact.stated_in("The user refused git commit")
+
+    def test_a_refusal_without_a_reason_is_stated_with_its_call(self) -> None:
+        script = (
+            Script().user("go").call("Edit", {"file_path": "/x/a/b.go", "old_string": "1"}, self.ANSWER, error=True)
+        )
+        (fact,) = script.case().facts
+        assert fact.stated_in("The user refused Edit `/x/a/b.go`")
+        assert not fact.stated_in("edited /x/a/b.go")
+
+    def test_a_refused_command_has_no_outcome(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "make"}, self.ANSWER, error=True)
+        assert found(script, "command") == {}
+        assert found(script, "error") == {}
+
 
 class TestErrors:
     @pytest.mark.parametrize(
         "line",
         ["error: no such file", "FAIL\texample.com/x", "--- FAIL: TestA (0.0s)", "panic: nil map", "fatal: bad object",
-         "ValueError: too small", "Exit code 1", "src/a.c:3:1: error: expected ;"],
+         "ValueError: too small", "src/a.c:3:1: error: expected ;"],
     )  # fmt: skip
     def test_error_lines_are_kept_verbatim(self, line: str) -> None:
         script = Script().user("go").call("Bash", {"command": "make test"}, f"start\n{line}\nend")
         assert line in found(script, "error")
+
+    def test_a_bare_exit_code_is_an_outcome_and_not_an_error_line(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "make test"}, "Exit code 1", error=True)
+        assert found(script, "error") == {}
+        assert found(script, "command") == {"make test": "failure"}
 
     def test_errors_in_read_files_are_not_facts(self) -> None:
         script = Script().user("go").call("Read", {"file_path": "a/log.txt"}, "error: old news")
@@ -161,6 +212,12 @@ class TestTasksAndNames:
         script.call("todo", {"items": [{"content": "write tests", "status": "completed"}]}, "ok")
         assert found(script, "task") == {"write tests": "done"}
 
+    def test_a_new_list_of_tasks_replaces_the_previous_one(self) -> None:
+        script = Script().user("go")
+        for title in ("Plan the work", "Write the parser"):
+            script.call("TodoWrite", {"todos": [{"content": title, "status": "pending"}]}, "ok")
+        assert found(script, "task") == {"Write the parser": "open"}
+
     def test_tasks_with_numbers(self) -> None:
         """One call creates a task, another changes its status."""
         script = Script().user("go")
@@ -182,11 +239,23 @@ class TestTasksAndNames:
 
 
 class TestStatedIn:
+    def test_a_passed_run_states_its_tests(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "go test ./..."}, "--- PASS: TestA (0.0s)\nok")
+        (fact,) = [one for one in script.case().facts if one.kind == "test"]
+        assert fact.stated_in('Passed: `go test ./...` → "ok"')
+        assert not fact.stated_in("Failed: `go test ./...`")
+
+    def test_a_failed_test_must_be_named(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "go test ./..."}, "--- FAIL: TestA (0.0s)", error=True)
+        (fact,) = [one for one in script.case().facts if one.kind == "test"]
+        assert not fact.stated_in("Failed: `go test ./...`")
+        assert fact.stated_in("Failed: `go test ./...`: TestA")
+
     def test_the_relation_must_be_within_200_characters(self) -> None:
         fact = OperationalFact("modified", "a/b.go", "modified", "modif|edit")
         assert fact.stated_in("modified a/b.go")
-        assert fact.stated_in("a/b.go" + " " * 150 + "was edited")
-        assert not fact.stated_in("modified" + " " * 250 + "a/b.go")
+        assert fact.stated_in("a/b.go" + " x" * 75 + " was edited")
+        assert not fact.stated_in("modified" + " x" * 125 + " a/b.go")
         assert not fact.stated_in("a/b.go")
 
     def test_a_part_of_a_name_is_not_a_relation(self) -> None:

@@ -16,7 +16,7 @@ from kompakt.evals.measures.baselines import BASELINES, everything, projections
 from kompakt.evals.measures.needs import CALLS, Need, names, needs
 from kompakt.evals.measures.precision import assertions
 from kompakt.evals.measures.retention import measure_retention
-from kompakt.evals.measures.score import ShownText, read, score
+from kompakt.evals.measures.score import ShownText, read, score, spelled_out
 
 Step = tuple[str, dict[str, Any], str]
 STEPS: list[Step] = [
@@ -120,6 +120,18 @@ class TestProjections:
         case = script.case()
         script.messages[-1]["content"][0]["content"] = "[hidden]"
         assert score(case, read(script.session().body, case)).passed["command"] == 0
+
+    def test_folders_and_headings_apply_to_the_lines_below_them(self) -> None:
+        """A file is stated with its folder, whether the folder is given once or in a list."""
+        text = (
+            "## Changes made\n- Paths are relative to /x/src/\n- app/main.py: edited 2 times [m1234]\n"
+            "## What was only looked at\n- /x/doc: guide.md, api.md"
+        )
+        assert list(spelled_out(text)) == [
+            "Changes made: /x/src/app/main.py: edited 2 times [m1234]",
+            "What was only looked at: /x/doc/guide.md",
+            "What was only looked at: /x/doc/api.md",
+        ]
 
     @pytest.mark.parametrize("name", BASELINES)
     def test_baselines_stay_within_their_room(self, name: str) -> None:

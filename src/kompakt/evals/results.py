@@ -43,7 +43,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _goal(kind: str) -> float:
-    return 1.0 if kind in ("modified", "constraint") else 0.95
+    return 1.0 if kind in ("modified", "constraint", "refusal") else 0.95
 
 
 GOALS: tuple[tuple[str, str, str, str, float], ...] = (

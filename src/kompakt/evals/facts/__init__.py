@@ -9,6 +9,7 @@ from kompakt.evals.facts.constraints import constraint_facts
 from kompakt.evals.facts.fact import KINDS, FactKind, OperationalFact, merge_facts
 from kompakt.evals.facts.outcomes import command_facts, error_facts, test_facts
 from kompakt.evals.facts.paths import path_facts
+from kompakt.evals.facts.refusals import refusal_facts
 from kompakt.evals.facts.values import id_facts, number_facts, task_facts
 from kompakt.evals.history_events import HistoryEvent, pair_calls
 
@@ -28,5 +29,6 @@ def facts_of(events: list[HistoryEvent]) -> list[OperationalFact]:
             *id_facts(events),
             *task_facts(pairs),
             *constraint_facts(events),
+            *refusal_facts(pairs),
         ]
     )

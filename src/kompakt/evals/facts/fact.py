@@ -1,23 +1,36 @@
 """A fact: a key, what the history states about it, and the words that state it.
 
-A text states a fact when it has the key verbatim and a word for the relation within 200 characters, or when it has the
-original call and result unchanged.
+A text states a fact when it has the key and a word for the relation within 200 characters, or when it has the original
+call and result unchanged. Quotation marks and blanks may differ, except in the user's own words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
 
 FactKind: TypeAlias = Literal[
-    "read", "modified", "created", "deleted", "command", "error", "test", "number", "id", "task", "constraint"
+    "read",
+    "modified",
+    "created",
+    "deleted",
+    "command",
+    "error",
+    "test",
+    "number",
+    "id",
+    "task",
+    "constraint",
+    "refusal",
 ]
 
 KINDS: tuple[FactKind, ...] = (
-    "modified", "read", "created", "deleted", "command", "error", "test", "number", "id", "task", "constraint"
+    "modified", "read", "created", "deleted", "command", "error", "test", "number", "id", "task", "constraint",
+    "refusal",
 )  # fmt: skip
 
 REACH = 200
@@ -40,6 +53,8 @@ class OperationalFact(msgspec.Struct, frozen=True):
     """A pattern for words that state the relation. Empty when the key alone is the fact."""
     origins: tuple[str, ...] = ()
     """Ids of the calls it was taken from."""
+    implied_by: str = ""
+    """Another key that states the fact as well: the command of a test run that passed, for a test of that run."""
 
     def stated_in(self, text: str, unchanged: frozenset[str] = frozenset()) -> bool:
         """Return whether a text states the fact; ``unchanged`` are calls shown with their original results."""
@@ -48,7 +63,18 @@ class OperationalFact(msgspec.Struct, frozen=True):
         if not self.words:
             return self.key in text
         pattern = re.compile(self.words, re.IGNORECASE)
-        return any(pattern.search(around) for around in surroundings(text, self.key, REACH))
+        keys = [plain(key) for key in (self.key, self.implied_by) if key]
+        return any(pattern.search(around) for key in keys for around in surroundings(plain(text), key, REACH))
+
+
+_MARKS = str.maketrans(dict.fromkeys('`"“”‘’', "'"))
+_BLANKS = re.compile(r"[ \t]{2,}|\t")
+
+
+@lru_cache(maxsize=16)
+def plain(text: str) -> str:
+    """Make quotation marks and blanks equal: a quote may need other marks than its original."""
+    return _BLANKS.sub(" ", text.translate(_MARKS))
 
 
 def surroundings(text: str, key: str, reach: int) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 The outcome comes from the result: its error flag, or an exit code in its text. A pipeline that succeeded although its
 text reports a failure accepts either outcome. Error lines and test results count where something ran or failed, not in
-a file that was read or in the output of a search.
+a file that was read or in the output of a search. A command that only prints what exists, and succeeds, is not a fact.
+A test that passed is also stated by its run, if that passed.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from kompakt.evals.facts.fact import OperationalFact, words
+from kompakt.evals.facts.fact import OperationalFact, plain, words
 from kompakt.evals.facts.paths import named_file
-from kompakt.evals.facts.shell import command_of, first_line, programs
+from kompakt.evals.facts.refusals import is_refused
+from kompakt.evals.facts.shell import command_of, first_line, only_prints, quotes
 from kompakt.evals.history_events import CallPair
 
 _EXIT = r"\bexit(?:ed)?(?: code| status)?[ :=]*"
 
-SUCCESS = rf"{words('ok', 'succe', 'pass', 'done', 'complet', 'worked', 'fine', 'green', 'clean')}|{_EXIT}0\b|✓|✔|✅"
+SUCCESS = (
+    rf"{words('ran', 'ok', 'succe', 'pass', 'done', 'complet', 'worked', 'fine', 'green', 'clean')}|{_EXIT}0\b|✓|✔|✅|→"
+)
 _BAD = ("fail", "error", "timed", "timeout", "interrupt", "reject", "denied", "abort", "panic", "cancel", "killed")
 FAILURE = rf"{words(*_BAD)}|{_EXIT}-?[1-9]\d*|non-?zero|not found|✗|✘|❌"
 
@@ -29,10 +33,10 @@ def command_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
     """Yield each finished command with its outcome."""
     for call in pairs:
         command = command_of(call.event)
-        if command is None or call.result is None:
+        if command is None or call.result is None or is_refused(call.result):
             continue
         outcome = outcome_of(call)
-        if outcome is not None:
+        if outcome is not None and not (outcome == "success" and only_prints(command)):
             pattern = {"success": SUCCESS, "failure": FAILURE, "either": f"{SUCCESS}|{FAILURE}"}[outcome]
             yield OperationalFact("command", first_line(command), outcome, pattern, (call.event.id,))
 
@@ -62,13 +66,10 @@ _ERROR = re.compile(
         (?:[\w./\\-]+:(?:\d+:)*\s*)?(?:fatal\ )?error(?:\[\w+\])?:\s      # error: …, file.c:3:1: error: …
       | (?:---\s)?FAIL(?:ED)?\b
       | panic:\s | fatal:\s
-      | exit\ (?:code|status):?\ [1-9]
       | (?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception):\s                 # the last line of a traceback
     )""",
     re.X | re.I,
 )
-_QUOTING = frozenset(["cat", "head", "less", "more", "grep", "rg", "sed", "awk", "bat", "nl", "find", "ls", "jq"])
-_GIT_QUOTING = re.compile(r"\bgit\b[^|;&]*\b(?:diff|show|log|blame|grep)\b")
 
 _TESTS = (
     (re.compile(r"^[ \t]*--- (PASS|FAIL|SKIP): (\S+)", re.M), 2, 1),
@@ -84,7 +85,7 @@ _PASSED = frozenset(["pass", "ok", "passed", "✓", "✔"])
 def error_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
     """Yield each error line with its source."""
     for call in pairs:
-        if call.result is None or not _reports(call):
+        if call.result is None or is_refused(call.result) or not _reports(call):
             continue
         source = _source(call)
         for line in call.result.text.splitlines():
@@ -106,9 +107,9 @@ def test_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
                 if found[result].lower() == "skip":
                     continue
                 pattern_of_result = SUCCESS if passed else FAILURE
-                fact = OperationalFact(
-                    "test", found[name], "passed" if passed else "failed", pattern_of_result, (call.event.id,)
-                )
+                command = first_line(command_of(call.event) or "") if passed and not call.result.failed else ""
+                state = "passed" if passed else "failed"
+                fact = OperationalFact("test", found[name], state, pattern_of_result, (call.event.id,), command)
                 newest[found[name]] = fact
     yield from newest.values()
 
@@ -121,8 +122,7 @@ def _reports(call: CallPair) -> bool:
         return call.result.failed
     if call.result.failed:
         return True
-    ran = programs(command)
-    return not (ran and ran[0] in _QUOTING) and not _GIT_QUOTING.search(command)
+    return not quotes(command)
 
 
 def _source(call: CallPair) -> list[str]:
@@ -131,7 +131,7 @@ def _source(call: CallPair) -> list[str]:
     path = named_file(call.event)
     found: list[str] = []
     if command is not None:
-        found.append(re.escape(first_line(command, 24)))
+        found.append(re.escape(plain(first_line(command, 24))))
     if path is not None:
         found.append(re.escape(path.rsplit("/", 1)[-1]))
     if call.event.name:

@@ -17,11 +17,11 @@ _CHANGED = ("modif", "edit", "chang", "wrote", "writ")
 
 WORDS: dict[str, str] = {
     "modified": rf"{words(*_CHANGED)}|\bstr_replace\b|\bapply_patch\b",
-    "read": words("read", "view", "examin", "inspect", "open", *_CHANGED),
+    "read": words("read", "view", "examin", "inspect", "open", "look", "creat", *_CHANGED),
     "created": rf"{words('creat', 'new', 'add', 'wrote', 'writ', 'copied', 'cp', 'mv', 'moved', 'touch', 'tee')}|>",
     "deleted": words("delet", "remov", "rm", "unlink", "moved", "mv", "renam"),
 }
-"""Words that state an operation. A modified file also counts as read."""
+"""Words that state an operation. A file that the agent wrote or modified also counts as read."""
 
 _PATH_KEYS = re.compile(
     r"(?:.*_)?(?:path|file|filename|file_name|notebook_path|uri)|filePath|fileName|absolutePath", re.I

@@ -55,6 +55,36 @@ def programs(command: str) -> list[str]:
     return [words[0].rsplit("/", 1)[-1] for words, _ in _simple_commands(command) if words]
 
 
+_QUOTING = frozenset(["cat", "head", "less", "more", "grep", "rg", "sed", "awk", "bat", "nl", "find", "ls", "jq"])
+_GIT_QUOTING = re.compile(r"\bgit\b[^|;&]*\b(?:diff|show|log|blame|grep)\b")
+_PRINTING = _QUOTING | {"cd", "pwd", "echo", "tail", "wc", "sort", "uniq", "cut", "tr", "which", "tree", "stat", "diff"}
+_GIT_PRINTING = frozenset(
+    ["diff", "show", "log", "blame", "grep", "status", "branch", "ls-files", "ls-tree", "rev-parse", "remote", "config"]
+)
+
+
+def quotes(command: str) -> bool:
+    """Return whether the output of a command quotes files or the history of a repository."""
+    ran = programs(command)
+    return bool(ran and ran[0] in _QUOTING) or _GIT_QUOTING.search(command) is not None
+
+
+def only_prints(command: str) -> bool:
+    """Return whether a command does nothing but print what exists."""
+    if any(operation != "read" for operation, _ in operations(command)):
+        return False
+    parts = [words for words, _ in _simple_commands(command) if words]
+    return bool(parts) and all(_prints(words) for words in parts)
+
+
+def _prints(words: list[str]) -> bool:
+    program = words[0].rsplit("/", 1)[-1]
+    if program == "git":
+        orders = [word for word in words[1:] if not word.startswith("-") and "/" not in word]
+        return bool(orders) and orders[0] in _GIT_PRINTING
+    return program in _PRINTING
+
+
 def _touched(program: str, arguments: list[str]) -> Iterator[tuple[str, str]]:
     options = [word for word in arguments if word.startswith("-")]
     files = [word for word in arguments if _is_file(word)]

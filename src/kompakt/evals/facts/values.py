@@ -3,7 +3,8 @@
 A number counts where prose has ``someKey = 12`` or ``some_key: 12``, or where a command prints a line ``some key: 12``.
 A line number after a file name does not count. An id counts once it is used by the user or in a call, after it appeared
 with words for what it names. Tasks are recognised by the shape of the call: either one call with the whole list, or one
-call per task followed by calls that change its status. Only the latest state of a task is a fact.
+call per task followed by calls that change its status. Only the latest state of a task is a fact, and a new list
+replaces the previous one.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def task_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
         if not call.succeeded:
             continue
         fields = call.event.input
-        for item, status in _task_list(fields):
-            states[item] = (status, call.event.id)
+        if listed := list(_task_list(fields)):
+            states = {item: (status, call.event.id) for item, status in listed}
         _apply_update(call, fields, states, numbered)
     for item, (status, origin) in states.items():
         if _GONE.search(status):

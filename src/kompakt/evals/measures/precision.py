@@ -36,6 +36,8 @@ _CITED = re.compile(r"[\"“][^\"“”\n]*[\"”]?")
 _PIECES = re.compile(r"…|⋯|\.\.\.|[;|\"“”]")
 _CONSTRAINTS = re.compile(r"constraint|user (?:said|asked|demand|require)|rules|must be honou?red", re.I)
 _HEADING = re.compile(r"^\s*(?:#+ .*|\*\*.*\*\*:?|[A-Z][^.`/]{2,60}:)\s*$")
+_REFUSAL = re.compile(r"\s*[-*•] The user (?:refused|rejected|declined) ")
+"""A line about a refused call. Its words are those of a tool result and are checked as facts."""
 _REFERENCE = re.compile(r"(?:(?<!\s)\s++)?[\[(]?\bm[0-9a-f]{4,40}(?:\.\d+)?\b[\])]?")
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _SUPPORT = {"modified": {"modified", "created"}, "created": {"created", "modified"}, "deleted": {"deleted"}}
@@ -166,9 +168,11 @@ def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
 
 def _constraints(line: str, history: _History) -> Iterator[Assertion]:
     """Yield the sentences that a line attributes to the user."""
+    if _REFUSAL.match(line):
+        return
     quoted = _QUOTED.findall(line)
     item = _REFERENCE.sub("", _BULLET.sub("", line)).strip()
     for sentence in quoted or ([item] if _BULLET.match(line) and len(item) >= 12 else []):
-        pieces = [piece.strip() for piece in re.split(r"…|⋯", sentence) if piece.strip()]
+        pieces = [piece.strip() for piece in re.split(r"\[…\]|…|⋯", sentence) if piece.strip()]
         true = all(" ".join(piece.split()) in history.user for piece in pieces)
         yield Assertion("constraint", sentence, true)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from kompakt import api
 from kompakt.evals.case import EvalCase
 from kompakt.evals.facts import KINDS
+from kompakt.evals.facts.fact import plain
 from kompakt.evals.history_events import CallPair, events_of, pair_calls, text_of
 from kompakt.evals.measures.needs import filler_words
 from kompakt.model.messages import Json
@@ -94,8 +96,31 @@ def read(payload: Json, case: EvalCase, format: str | None = None) -> ShownText:
     shown = events_of(history)
     known = {event.text for event in case.events}
     fresh = "\n".join(event.text for event in shown if event.text not in known)
-    text = text_of([*events_of(history.system), *shown])
+    text = "\n".join([text_of([*events_of(history.system), *shown]), *spelled_out(fresh)])
     return ShownText(text, unchanged_calls(pair_calls(case.events), pair_calls(shown)), fresh)
+
+
+_HEADING = re.compile(r"#+ (.+)")
+_FOLDER = re.compile(r"\W*\b[Pp]aths\b.* relative to (\S+?)/?\.?")
+_FILE = re.compile(r"[-*] ([^\s:`]+)(: .*)")
+_LISTED = re.compile(r"[-*] (\S*/\S*?)/?: ([^`:]+)")
+
+
+def spelled_out(text: str) -> Iterator[str]:
+    """Yield lines in full as a reader understands them: heading and folder apply to the lines below them.
+
+    A line ``- folder: one.py, two.py`` gives one line per file.
+    """
+    heading = folder = ""
+    for line in text.split("\n"):
+        if found := _HEADING.fullmatch(line):
+            heading, folder = found[1], ""
+        elif found := _FOLDER.fullmatch(line):
+            folder = found[1]
+        elif folder and (found := _FILE.fullmatch(line)) and not found[1].startswith(("/", "~")):
+            yield f"{heading}: {folder}/{found[1]}{found[2]}"
+        elif found := _LISTED.fullmatch(line):
+            yield from (f"{heading}: {found[1]}/{name.strip()}" for name in found[2].split(","))
 
 
 def score(case: EvalCase, shown: ShownText | None) -> Score:
@@ -104,7 +129,7 @@ def score(case: EvalCase, shown: ShownText | None) -> Score:
     text, unchanged = ("", frozenset[str]()) if shown is None else (shown.text, shown.unchanged)
     for fact in case.facts:
         passed = shown is not None and fact.stated_in(text, unchanged)
-        why = "" if passed else f"{fact.relation}; {KEY_ONLY if fact.key in text else 'absent'}"
+        why = "" if passed else f"{fact.relation}; {KEY_ONLY if plain(fact.key) in plain(text) else 'absent'}"
         result.add(fact.kind, passed, fact.key, why)
     filler = frozenset[str]() if shown is None else filler_words(shown.fresh)
     for need in case.needs:
