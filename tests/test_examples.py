@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import coding_agent, custom_strategy, research_agent, storage_maintenance
 from tests.provider import Provider, Script
 
 import kompakt
-from examples import coding_agent, custom_strategy, research_agent, storage_maintenance
 from kompakt.agent.clients import base as calling
 
 ROOT = Path(__file__).parent.parent
