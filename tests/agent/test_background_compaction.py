@@ -18,6 +18,7 @@ from kompakt.agent.background_compaction import is_async
 from kompakt.agent.client import Reply
 from kompakt.agent.config import CompactionConfig, prepares_at
 from kompakt.agent.events import Compacted
+from kompakt.agent.summarizer.llm import LISTED
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.errors import UsageError
 from kompakt.model.budget import Usage
@@ -299,7 +300,7 @@ def test_a_summary_may_reuse_the_prompt_cache_of_the_run() -> None:
             self.last: list[Any] = []
 
         async def send(self, body: Any, **options: Any) -> Reply:
-            if "The record to summarise is these messages" in str(body["messages"][-1]["content"]):
+            if LISTED in str(body["messages"][-1]["content"]):
                 self.behind.append((body["messages"], list(self.last)))
                 return Reply(({"role": "assistant", "content": "- read pages"},), "end", Usage(), Usage(input=7))
             self.last = list(body["messages"])

@@ -10,6 +10,7 @@ import json
 import pickle
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ class TestRequest:
             assert told in text
         assert text.index("- begun [m00aa]") < text.index(given.references[0]) < text.index(SECTIONS[0])
         assert Prompts().merge in text
-        assert PROMPTS_VERSION == "1"
+        assert PROMPTS_VERSION == "2"
 
     def test_what_is_asked_comes_last(self) -> None:
         """No output has the last word; one that imitates the end of its quotation does not know the mark."""
@@ -128,6 +129,53 @@ class TestRequest:
         client = Client()
         summarize(client, material(user("a \ud800 b")))
         assert "a ? b" in client.asked[0].encode().decode()
+
+
+class TestDivisionOfWork:
+    def test_what_code_supplies_is_shown_and_not_asked_for(self) -> None:
+        """The facts are data, marked as already in the context; the instruction comes after them."""
+        facts = f"{HEADING}\n## Changes made\n- src/parser.py: edited"
+        client = Client()
+        summarize(client, msgspec.structs.replace(material(*WORK), facts=facts))
+        (text,) = client.asked
+        assert re.search(rf"already in the context.*:\n<data \w+>\n{re.escape(facts)}\n</data", text)
+        assert text.index(facts) < text.index(Prompts().instruction)
+        assert "at most 2000 tokens" in text
+
+    def test_messages_that_stay_are_shown_apart(self) -> None:
+        """First request and newest messages, cut; what lies between may be missing, and reasoning always is."""
+        kept = [user("The task is to fix the parser."), *(assistant(f"middle {n} " * 300) for n in range(40))]
+        kept += [assistant(Reasoning("SECRET"), "The newest step."), user("Go on.")]
+        names = tuple(f"m{n:04x}" for n in range(len(kept)))
+        client = Client()
+        summarize(client, msgspec.structs.replace(material(*WORK), kept=tuple(kept), kept_references=names))
+        (text,) = client.asked
+        after = text[text.index("=== ", text.index("stay in the context")) :]
+        assert after.index("The task is to fix") < after.index("The newest step.") < after.index("Go on.")
+        assert "middle 39" in after and "middle 0 " not in after and "SECRET" not in text
+        assert count(after[: after.index("end of the messages")]) < 7_000
+
+    def test_rules_of_the_user_that_code_supplies_are_not_repeated(self) -> None:
+        given = msgspec.structs.replace(material(*WORK), facts=f"{HEADING}\n## Requests\n- {RULE}")
+        assert summarize(Client("The parser fails in line 3."), given) == "The parser fails in line 3."
+
+    def test_a_long_history_is_cut_where_it_is_old_and_asked_for_once(self) -> None:
+        """Old outputs are shortened until all fits into one request; the newest are whole, and so is what was said."""
+        steps = [
+            one
+            for n in range(60)
+            for one in (
+                assistant(f"Remark {n}.", ToolCall(f"c{n}", "run", {"command": f"step {n}"})),
+                tool(result(f"c{n}", f"BEGIN{n} " + "x y " * 700 + f" END{n}")),
+            )
+        ]
+        client = Client(window=24_000, output=1_000)
+        given = material(user("Go."), *steps)
+        summarize(client, given)
+        (text,) = client.asked
+        assert all(f"Remark {n}." in text and f"BEGIN{n} " in text and f" END{n}" in text for n in range(60))
+        assert "x y " * 700 in text[text.index("Remark 59.") :], "the newest output is cut"
+        assert "x y " * 700 not in text[: text.index("Remark 50.")]
 
 
 class TestFaults:

@@ -100,13 +100,15 @@ class Sayings:
                 return str(Saying(origin, words))
         return f"- {claim[2]} [{claim[1]}]"
 
-    def completed(self, text: str, most: int, count: Callable[[str], int]) -> str:
-        """Add what the user demanded and a text does not have word for word, within so many tokens.
+    def completed(self, text: str, most: int, count: Callable[[str], int], *, known: str = "") -> str:
+        """Add what the user demanded and neither a text nor what is ``known`` beside it contains, within a limit.
 
-        Where there is no room, other lines give way, from the first on and headings last: what was done the ledger
-        tells as well. Only demands that have no room by themselves are left to it.
+        Where there is no room, other lines give way, from the first on and headings last. Demands that have no room by
+        themselves are left to the ledger.
         """
-        missing = [saying for saying in self.demanded if saying.words not in text]
+        beside = " ".join(known.split())
+        demanded = [saying for saying in self.demanded if " ".join(saying.words.split()) not in beside]
+        missing = [saying for saying in demanded if saying.words not in text]
         lines = text.split("\n")
         others = [line for line in lines if not any(saying.words in line for saying in self.demanded)]
         others.sort(key=lambda line: line.startswith("#"))

@@ -53,18 +53,32 @@ MIN_ROOM = 160
 WORDS_PER_TOKEN = 0.6
 """Models keep to a number of words better than to one of tokens; a little less, since they tend to exceed it."""
 
+MAX_KEPT = 6_000
+"""Tokens shown of the messages that stay in the context: enough to know the task and where the work stands now."""
+
+KEPT_SHARE = 0.15
+"""Largest share of a request for them."""
+
 MIN_ECHO = 20
 """Characters of a line that nobody writes twice by chance."""
 
 _WRAPPED = re.compile(r"```\w*\n(.*)\n```", re.DOTALL)
 
 HEADED = """\
-The record{place}, oldest first. Each message begins with a line "=== {mark}", its name and who speaks; data stands \
+The record{place}, oldest first. Each message begins with a line "=== {mark}", its name and who speaks; data is \
 between <data {mark}> and </data {mark}>.
 {portion}
 === {mark} end of the record"""
 
-LISTED = "The record to summarise is these messages of the conversation above, by name; call no tools:"
+KEPT = """\
+Messages that stay in the context and that the reader will see, so do not repeat them. They come from before or after \
+the record; long ones are shortened here, and some in between are not shown here.
+{kept}
+=== {mark} end of the messages that stay"""
+
+SUPPLIED = "Notes by code that are already in the context, so do not repeat them:"
+
+LISTED = "The record is these messages of the conversation above, by name; call no tools:"
 
 
 class SummaryFault(KompaktError):
@@ -159,7 +173,8 @@ class _Task:
         text = await self._behind(prefix, changes) if prefix is not None else None
         if text is None:
             text = await self._alone()
-        return self.sayings.completed(text, material.max_tokens, material.count)
+        known = "\n".join([material.facts, *(message.text for message in material.kept)])
+        return self.sayings.completed(text, material.max_tokens, material.count, known=known)
 
     async def _alone(self) -> str:
         """Ask with nothing but the record, in smaller portions when the provider says it is too long."""
@@ -178,7 +193,7 @@ class _Task:
         for number, portion in enumerate(portions, 1):
             place = f" (part {number} of {len(portions)})" if len(portions) > 1 else ""
             self.known |= cited(portion)
-            text = self._text(self._cut(summary, room), self._record(portion, place))
+            text = self._text(self._cut(summary, room), self._record(portion, place), self._kept(window))
             self.sent = self._size(text)
             summary = self._checked(await self._sent(self._body(text)))
         return summary
@@ -189,7 +204,7 @@ class _Task:
         Raises:
             SummaryFault: it takes more requests than may be made, or none has room for anything.
         """
-        free = window - self._size(self._text("-", self._record("", " (part 10 of 10)")))
+        free = window - self._size(self._text("-", self._record("", " (part 10 of 10)"), self._kept(window)))
         most = int(window * EARLIER_SHARE)
         earlier = min(self._tokens(self.material.earlier or ""), most)
         if free - earlier >= MIN_ROOM:
@@ -244,20 +259,26 @@ class _Task:
 
     # --- the request ----------------------------------------------------------------------------------------------
 
-    def _text(self, earlier: str, record: str) -> str:
-        """Say what is shown, then what is asked: data first, so that nothing in it has the last word."""
+    def _text(self, earlier: str, record: str, kept: str = "") -> str:
+        """Write a request: first the data, then the instruction, so that nothing in the data has the last word."""
         prompts, lines = self.owner.prompts, self.owner.context_lines
-        wanted = self.material.instructions
+        wanted, facts = self.material.instructions, self.material.facts
         said = [
-            f"Summary of what came before:\n{self.script.fenced(clean(earlier))}" if earlier else "",
+            f"Earlier notes:\n{self.script.fenced(clean(earlier))}" if earlier else "",
             record,
+            kept,
+            f"{SUPPLIED}\n{self.script.fenced(clean(facts))}" if facts else "",
             "\n".join(["To be taken into account:", *(f"- {clean(line)}" for line in lines)]) if lines else "",
             prompts.merge if earlier else "",
             prompts.instruction,
             f"Asked for in particular:\n{clean(wanted)}" if wanted else "",
-            f"Write at most {max(1, int(self.limit * WORDS_PER_TOKEN))} words.",
+            f"Write at most {self.limit} tokens, which is about {max(1, int(self.limit * WORDS_PER_TOKEN))} words.",
         ]
         return "\n\n".join(filter(None, said))
+
+    def _kept(self, window: int) -> str:
+        kept = self.script.kept(min(MAX_KEPT, int(window * KEPT_SHARE)))
+        return KEPT.format(kept=kept, mark=self.script.mark) if kept else ""
 
     def _record(self, portion: str, place: str) -> str:
         return HEADED.format(mark=self.script.mark, place=place, portion=portion)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -27,6 +28,15 @@ MAX_OUTPUT = 2_000
 
 MAX_INPUT = 600
 """Tokens shown of what a call was given."""
+
+LIMITS = (1.0, 0.5, 0.25, 0.1, 0.04)
+"""Shares of these two that are tried until everything fits into one request."""
+
+NEWEST_SHARE = 0.3
+"""Share of a request in which the newest messages are shown whole: they tell where the work stands."""
+
+MAX_KEPT_MESSAGE = 800
+"""Tokens shown of a message that stays in the context."""
 
 MAX_NAME = 80
 """Characters shown of a name that somebody else has given."""
@@ -55,13 +65,18 @@ class Script:
         self.references = material.references
         self._counter = counter
         self._messages = material.messages
-        names = {call.id: call.name for message in material.messages for call in message.calls}
+        names = {call.id: call.name for message in (*material.messages, *material.kept) for call in message.calls}
         self._pieces = [[*_pieces(message, names)] for message in material.messages]
-        self.mark = self._mark(material.earlier or "")
+        self._kept = [
+            (reference, message, [*_pieces(message, names)])
+            for reference, message in zip(material.kept_references, material.kept, strict=True)
+        ]
+        self.mark = self._mark(material.earlier or "", material.facts)
 
-    def _mark(self, earlier: str) -> str:
+    def _mark(self, *others: str) -> str:
         """Find a word that stands in no text; the same for the same material."""
-        bodies = [earlier, *(piece.body for pieces in self._pieces for piece in pieces)]
+        kept = [piece.body for _, _, pieces in self._kept for piece in pieces]
+        bodies = [*others, *(piece.body for pieces in self._pieces for piece in pieces), *kept]
         word = hashlib.blake2b("\0".join([*self.references, *bodies]).encode("utf-8", "replace"), digest_size=4)
         while any(word.hexdigest() in body for body in bodies):
             word.update(b"again")
@@ -74,9 +89,12 @@ class Script:
     def portions(self, room: int, most: int) -> list[str]:
         """Write everything in portions of at most so many tokens: whole groups each, where that takes few enough.
 
-        Where it takes more than ``most`` portions the largest messages are cut until it does not. More come back only
-        when even that is too much.
+        One portion where that is possible: inputs and outputs of older calls are cut for it, the newest messages stay
+        whole. Where it takes more than ``most`` portions the largest messages are cut until it does not. More come back
+        only when even that is too much.
         """
+        if (whole := self._in_one(room)) is not None:
+            return [whole] if whole else []
         told = [self.told(index, room) for index in range(len(self._messages))]
         sizes = [self._tokens(text) for text in told]
         packed = list(_packed(_runs(self._messages, sizes, room), room))
@@ -89,11 +107,53 @@ class Script:
             packed = list(_packed([([i], self._tokens(text)) for i, text in enumerate(told)], room))
         return ["\n".join(told[index] for index in portion) for portion in packed]
 
-    def told(self, index: int, room: int) -> str:
-        """Write one message within so many tokens; where there is no room for any of it, its reference alone."""
-        reference, pieces = self.references[index], self._pieces[index]
-        header = f"=== {self.mark} {reference} {voice(self._messages[index])}"
-        bodies = [self._cut(piece.body, piece.most, reference) if piece.most else piece.body for piece in pieces]
+    def _in_one(self, room: int) -> str | None:
+        """Write everything in one portion, with older calls and results cut as far as necessary, if that is enough."""
+        newest: list[str] = []
+        left = int(room * NEWEST_SHARE)
+        for index in range(len(self._messages) - 1, -1, -1):
+            text = self.told(index, sys.maxsize, share=None)
+            left -= self._tokens(text) + 1
+            if left < 0:
+                break
+            newest.append(text)
+        older = len(self._messages) - len(newest)
+        for share in LIMITS:
+            told = [self.told(index, sys.maxsize, share=share) for index in range(older)] + newest[::-1]
+            if sum(map(self._tokens, told)) + len(told) <= room:
+                return "\n".join(told)
+        return None
+
+    def kept(self, room: int) -> str:
+        """Write the messages that stay in the context: the first request, then the newest that fit, cut."""
+        wanted = [self._written(*one, MAX_KEPT_MESSAGE) for one in self._kept]
+        asked = next((at for at, (_, message, _) in enumerate(self._kept) if speaks(message)), None)
+        chosen = set[int]()
+        for at in ([] if asked is None else [asked]) + list(range(len(wanted) - 1, -1, -1)):
+            if at not in chosen:
+                room -= self._tokens(wanted[at]) + 1
+                if room < 0:
+                    break
+                chosen.add(at)
+        return "\n".join(wanted[at] for at in sorted(chosen))
+
+    def told(self, index: int, room: int, *, share: float | None = 1.0) -> str:
+        """Write one message within a number of tokens; where nothing of it fits, its reference alone.
+
+        ``share`` scales the limits of inputs and outputs; ``None`` shows them whole.
+        """
+        return self._written(self.references[index], self._messages[index], self._pieces[index], room, share=share)
+
+    def _written(
+        self, reference: str, message: Message, pieces: Sequence[Piece], room: int, *, share: float | None = 1.0
+    ) -> str:
+        header = f"=== {self.mark} {reference} {voice(message)}"
+        bodies = [
+            self._cut(piece.body, int(piece.most * share), reference)
+            if piece.most and share is not None
+            else piece.body
+            for piece in pieces
+        ]
         whole = "\n".join([header, *map(self._framed, pieces, bodies)])
         if self._tokens(whole) <= room:
             return whole

@@ -87,7 +87,7 @@ async def compact(history: History, order: CompactionOrder) -> Outcome:
     if order.progress is not None:
         order.progress(len(history), len(history))
     reason = await _relieve(context, order, gate, steps) or reason
-    await _perform(context, steps)
+    await _perform(context, order, steps)
     return _fitted(context, history, order, steps, reason)
 
 
@@ -177,10 +177,15 @@ async def _relieve(
     return due.reason if due is not None and await run_due(context, order, due, steps) else None
 
 
-async def _perform(context: Context, steps: list[Step]) -> None:
-    """Run the deferred summarizer once for the whole replay; if it fails, the ledger stays alone."""
+async def _perform(context: Context, order: CompactionOrder, steps: list[Step]) -> None:
+    """Run the deferred summarizer once for the whole replay; if it fails, the ledger stays alone.
+
+    In a single call, narrative and ledger may use what the replay left of the budget: no later step needs it.
+    """
     deferred_summary, context.deferred_summary = context.deferred_summary, None
     if deferred_summary is not None:
+        if not order.budget.steady:
+            context.unused = max(0, order.budget.limit - order.spare - context.projected_tokens)
         await attempt(context, deferred_summary, "Summarization", steps)
 
 

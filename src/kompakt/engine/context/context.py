@@ -89,6 +89,8 @@ class Context:
         """What the summaries of earlier passes said."""
         self.failures: list[str] = []
         """What went wrong with summarizers; reported with the compaction."""
+        self.unused = 0
+        """Tokens of the budget that a deferred summary may use in addition to its room."""
         self.ledger = Ledger()
         self.told: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""

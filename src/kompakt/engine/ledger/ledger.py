@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.extract.tool_calls import only_reads_files
-from kompakt.engine.ledger.items import parse
+from kompakt.engine.ledger.items import FINDINGS, parse
 from kompakt.engine.ledger.selection import choose
 from kompakt.engine.ledger.statements import Statements
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
@@ -38,6 +38,8 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     """What an earlier pass wrote."""
     strips: bool = False
     """Whether reasoning is removed from every message, also from those that are shown."""
+    prose: bool = True
+    """Whether the assistant's own words are included. A model's narrative replaces them."""
 
 
 class Ledger:
@@ -87,7 +89,10 @@ class Ledger:
             return is_stripped or is_hidden(event.at)
 
         statements = Statements(parse(request.earlier or ""), request.reference, upto)
-        return choose(statements.read(events, hidden), request.room, request.count)
+        items = statements.read(events, hidden)
+        if not request.prose:
+            items = [item for item in items if item.section != FINDINGS]
+        return choose(items, request.room, request.count)
 
     def weight(self, index: int, message: Message) -> int:
         """Estimate the tokens that a ledger would use for a message; worked out once."""

@@ -25,17 +25,23 @@ MAX_FAULT = 1_000
 
 
 class Material(msgspec.Struct, frozen=True):
-    """What is to be left out, for a summariser to put into words."""
+    """What leaves the context, for a summarizer to describe."""
 
     messages: tuple[Message, ...]
     """The messages, oldest first, as they were."""
     references: tuple[str, ...]
     """Their references, in the same order."""
     earlier: str | None
-    """The summary that an earlier pass made, to be folded in."""
+    """The narrative of an earlier pass, to be updated."""
     max_tokens: int
+    """Tokens that the narrative may take."""
     count: Callable[[str], int]
     instructions: str | None = None
+    facts: str = ""
+    """What code writes next to the narrative; the narrative need not repeat it."""
+    kept: tuple[Message, ...] = ()
+    """The messages that stay in the context, oldest first."""
+    kept_references: tuple[str, ...] = ()
 
 
 Summarizer: TypeAlias = Callable[[Material], str | Awaitable[str]]

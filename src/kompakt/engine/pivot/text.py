@@ -6,6 +6,7 @@ is written as of the rewriting that left the groups out, so what came later does
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from kompakt.model.phrases import ASSISTANT_LINE, RUNTIME_LINE
 
 if TYPE_CHECKING:
     from kompakt.engine.context.context import Context
+    from kompakt.engine.context.values import ContextGroup
 
 
 def retell(context: Context) -> str:
@@ -44,16 +46,21 @@ def _written(context: Context, shown: list[int]) -> str:
     summary = context.summary_text
     assert summary is not None
     frame = context.counter.scaled(context.counter.text(summary.text)) if summary.text else 0
-    ledger = _ledger(context, shown, summary.room - frame, summary.upto)
+    ledger = _ledger(context, shown, summary.room - frame, summary.upto, narrates=bool(summary.text))
     return "\n\n".join(filter(None, [summary.text, ledger])) or RUNTIME_LINE
 
 
-def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
-    """Write the ledger of what is hidden of the first messages."""
+def _ledger(
+    context: Context, shown: Collection[int], room: int, upto: int, *, narrates: bool, prose: bool | None = None
+) -> str:
+    """Write the ledger of what is hidden of the first messages.
+
+    With a narrative, the ledger omits the narratives of earlier passes, and the assistant's prose unless ``prose`` is
+    set.
+    """
     counter = context.counter
     as_they_were = frozenset(index for index in shown if index not in context.visibility.replacements)
     context.ledger.read(context.messages, upto)
-    narrates = context.summary_text is not None and bool(context.summary_text.text)
     earlier = context.inherited
     request = LedgerRequest(
         room=room,
@@ -62,14 +69,24 @@ def _ledger(context: Context, shown: list[int], room: int, upto: int) -> str:
         reference=context.archive.reference,
         upto=upto,
         strips=context.contract is not None and context.contract.prefix_rule == "strip-all",
-        earlier=ledgers_of(earlier) if narrates and earlier else earlier,  # the narrative has folded in the others
+        earlier=ledgers_of(earlier) if narrates and earlier else earlier,  # the new narrative includes the earlier ones
+        prose=not narrates if prose is None else prose,
     )
     return context.ledger.write(request)
 
 
 def told_in_full(context: Context, room: int) -> str:
     """Write a ledger of all that is hidden, in far more room than a pivot has."""
-    return _ledger(context, context.shown_indices(), room, len(context.messages))
+    narrates = context.summary_text is not None and bool(context.summary_text.text)
+    shown = context.shown_indices()
+    return _ledger(context, shown, room, len(context.messages), narrates=narrates, prose=True)
+
+
+def facts_beside(context: Context, groups: Iterable[ContextGroup], room: int) -> str:
+    """Write the ledger that stands next to a narrative once these groups are hidden too."""
+    hidden = {index for group in groups for index in group.indices}
+    shown = [index for index in context.shown_indices() if index not in hidden]
+    return _ledger(context, shown, room, len(context.messages), narrates=True)
 
 
 def frame_tokens(context: Context, text: str, room: int) -> int:

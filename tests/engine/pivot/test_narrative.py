@@ -1,0 +1,116 @@
+"""A pivot with a narrative: the ledger next to it has the rest of the room and repeats none of the model's work."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.histories.messages import assistant, result, tool, user
+
+import kompakt
+from kompakt.engine.compaction.policies import Policy
+from kompakt.engine.context.context import Context
+from kompakt.engine.ledger.items import FINDINGS as FINDINGS_SECTION
+from kompakt.engine.ledger.items import HEADING, SECTIONS
+from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.strategies import Summarization
+from kompakt.engine.strategies.summarization import NARRATIVE_SHARE
+from kompakt.model.messages import Message, ToolCall
+
+REPORT = (
+    "The root cause is the cache: it was never invalidated, because the key omits the tenant, so I decided to add it."
+)
+NARRATIVE = "The cache was never invalidated because its key omitted the tenant."
+FINDINGS = SECTIONS[FINDINGS_SECTION]
+
+
+def work(steps: int = 40) -> list[Message]:
+    """Return a history in which the assistant explains itself and changes files."""
+    history = [user("Fix the cache. Never touch the migrations.")]
+    for n in range(steps):
+        given = {"file_path": f"src/module_{n}.py", "old_string": "a", "new_string": f"value_{n} = compute({n})"}
+        history += [
+            assistant(f"{REPORT} Step {n} found {n * 7} stale entries.", ToolCall(f"c{n}", "Edit", given), id=f"a{n}"),
+            tool(result(f"c{n}", "The file was updated. " + "line " * 60)),
+        ]
+    return [*history, user("And now the tests.")]
+
+
+def material_of(context: Context, target: int) -> tuple[Material, str]:
+    """Summarize to a target; return what the summarizer got and the text of the pivot."""
+    seen: list[Material] = []
+    strategy = Summarization(lambda material: seen.append(material) or NARRATIVE, target=target)
+    assert asyncio.run(strategy(context))
+    (found,) = seen
+    told = next(message.text for message in context.project() if HEADING in message.text)
+    return found, told
+
+
+class TestDivision:
+    def test_the_ledger_leaves_the_assistants_prose_to_the_narrative(self) -> None:
+        alone = Context(work())
+        asyncio.run(Summarization(target=3_000)(alone))
+        assert any(FINDINGS in message.text for message in alone.project())
+        _, told = material_of(Context(work()), 3_000)
+        assert NARRATIVE in told and FINDINGS not in told and REPORT not in told
+        assert "src/module_" in told or "module_" in told
+
+    def test_the_summarizer_sees_what_code_supplies(self) -> None:
+        """The facts it gets are those that stand next to its narrative: the same sections, without prose."""
+        material, told = material_of(Context(work()), 3_000)
+        assert material.facts.startswith(HEADING) and FINDINGS not in material.facts
+        lines = [line for line in material.facts.split("\n") if "module_" in line]
+        assert lines and all(line in told for line in lines)
+
+    def test_the_narrative_may_take_a_little_more_than_half_and_leaves_the_rest_to_the_ledger(self) -> None:
+        context = Context(work())
+        material, told = material_of(context, 3_000)
+        room = context.summary_text.room if context.summary_text else 0
+        assert material.max_tokens == int(room * NARRATIVE_SHARE)
+        assert material.count(material.facts) <= room - material.max_tokens
+        ledger = told[told.index(HEADING) :]
+        assert material.count(ledger) > material.count(material.facts) * 1.2, "unused room was not given back"
+        assert material.count(NARRATIVE) + material.count(ledger) <= room + 10
+
+    def test_the_summarizer_knows_what_stays(self) -> None:
+        """The first request states the task, and the newest messages show where the work stands."""
+        material, _ = material_of(Context(work()), 3_000)
+        assert material.kept[0].text.startswith("Fix the cache") and material.kept[-1].text == "And now the tests."
+        assert len(material.kept) == len(material.kept_references)
+        assert not set(material.kept_references) & set(material.references)
+
+    def test_without_a_usable_narrative_code_writes_the_prose(self) -> None:
+        """A model that fails costs the pivot nothing."""
+        told: list[list[Message]] = []
+        for summarizer in (None, lambda _: ""):
+            context = Context(work())
+            asyncio.run(Summarization(summarizer, target=3_000)(context))
+            told.append(list(context.project()))
+        assert told[0] == told[1]
+
+    def test_prose_that_code_wrote_in_an_earlier_pass_is_given_to_the_model(self) -> None:
+        """The originals are gone in a chain of stateless calls, and the next ledger will not repeat it."""
+        seen: list[Material] = []
+        payload = {"model": "gpt-5", "messages": [dict(one) for one in _chat(work())]}
+        first = kompakt.compact(payload, 4_000, format="openai-chat")
+        assert FINDINGS in first.report.told
+        longer = {**first.payload, "messages": [*first.payload["messages"], *_chat(work(60))[1:]]}
+        policy = Policy("told", (Summarization(lambda material: seen.append(material) or NARRATIVE),))
+        kompakt.compact(longer, 4_000, format="openai-chat", policy=policy)
+        assert seen[-1].earlier is not None and "root cause is the cache" in seen[-1].earlier
+        assert HEADING not in seen[-1].earlier
+
+
+@pytest.mark.parametrize("budget", [1_500, 2_500, 4_000, 8_000])
+@pytest.mark.parametrize("words", [1, 200, 900])
+def test_narrative_and_ledger_fit_the_budget(budget: int, words: int) -> None:
+    """Whatever the length of the narrative, the result fits; one that is too long counts as a failure."""
+    policy = Policy("told", (Summarization(lambda _: "word " * words),))
+    payload = {"model": "gpt-5", "messages": _chat(work())}
+    done = kompakt.compact(payload, budget, format="openai-chat", policy=policy)
+    assert done.tokens_after <= budget and kompakt.check(done.payload, "openai-chat") == []
+
+
+def _chat(messages: list[Message]) -> list[dict[str, object]]:
+    rendered = kompakt.render(messages, format="openai-chat")
+    return rendered if isinstance(rendered, list) else rendered["messages"]
