@@ -97,6 +97,7 @@ def play(
     window: int = 40_000,
     accepts: Callable[[dict[str, Any], int], dict[str, Any] | None] | None = None,
     large: dict[int, int] | None = None,
+    key: bytes | None = None,
     **changes: Any,
 ) -> Played:
     """Hold a session of steps through a gateway.
@@ -116,7 +117,7 @@ def play(
         return _answer(200, ANSWERS[format]) if refusal is None else _answer(400, refusal)
 
     async def whole() -> None:
-        app = create_app(made, transport=httpx.MockTransport(provider))
+        app = create_app(made, transport=httpx.MockTransport(provider), key=key)
         async with app.state.gateway.lifespan():
             transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 5))
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8484") as client:

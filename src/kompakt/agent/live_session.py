@@ -77,7 +77,8 @@ class LiveSession:
     def begin(self) -> None:
         """Start with an empty context, for a session that does not exist yet."""
         history = self._wire.parse([], self.envelope)
-        self.context = Context(history, counter=counter_of(self.tokenizer, self.model).own())
+        counter = counter_of(self.tokenizer, self.model).own()
+        self.context = Context(history, counter=counter, seal_key=self.session.seal_key)
 
     def _history(self) -> History:
         history = self._wire.parse([], self.envelope)

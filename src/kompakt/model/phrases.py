@@ -7,6 +7,7 @@ line of kompakt is never a request, a rule or a fact.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 
 # --- on the user's side ------------------------------------------------------------------------------------------
@@ -114,14 +115,14 @@ def is_marked(text: str) -> bool:
     return text.startswith("[kompakt") and is_own(text)
 
 
-def is_transcript(text: str) -> bool:
+def is_transcript(text: str, key: bytes = b"") -> bool:
     """Return whether a text is the sealed transcript of an open round from an earlier pass."""
-    return text.startswith(OPEN_ROUND_NOTE) and unseal(text) is not None
+    return text.startswith(OPEN_ROUND_NOTE) and unseal(text, key) is not None
 
 
-def summary_note(summary: str) -> str:
+def summary_note(summary: str, key: bytes = b"") -> str:
     """Return the summary of a pivot as a note for a user message."""
-    return seal(f"{SUMMARY_NOTE}\n{summary}")
+    return seal(f"{SUMMARY_NOTE}\n{summary}", key)
 
 
 def resume_note(text: str) -> str:
@@ -129,33 +130,40 @@ def resume_note(text: str) -> str:
     return seal(f"{RESUME_NOTE}\n{text}")
 
 
-def noted_summary(text: str) -> str | None:
+def noted_summary(text: str, key: bytes = b"") -> str | None:
     """Return the summary that such a note carries; ``None`` for any other text."""
-    body = unseal(text) if text.startswith(f"{SUMMARY_NOTE}\n") else None
+    body = unseal(text, key) if text.startswith(f"{SUMMARY_NOTE}\n") else None
     return None if body is None else body[len(SUMMARY_NOTE) + 1 :]
 
 
 # --- seals -------------------------------------------------------------------------------------------------------
 
-_SEAL = re.compile(r"\n\[kompakt summary ([0-9a-f]{16})\]\Z")
+_SEAL = re.compile(r"\n\[kompakt summary ([0-9a-f]{16})(?:-([0-9a-f]{24}))?\]\Z")
 
 
-def seal(text: str) -> str:
-    """Mark a text as written by kompakt."""
-    return f"{text}\n[kompakt summary {_checksum(text)}]"
+def seal(text: str, key: bytes = b"") -> str:
+    """Mark a text as written by kompakt: with a checksum, and with a key also with a code that needs the key."""
+    code = f"-{_digest(text, 12, key)}" if key else ""
+    return f"{text}\n[kompakt summary {_digest(text, 8)}{code}]"
 
 
-def unseal(text: str) -> str | None:
-    """Return the text inside a seal; ``None`` when the seal is missing or does not match."""
+def unseal(text: str, key: bytes = b"") -> str | None:
+    """Return the text inside a seal; ``None`` when the seal is missing or does not match.
+
+    Without a key the checksum is enough, whoever sealed the text. With a key the code must match, too.
+    """
     found = _SEAL.search(text) if text.endswith("]") else None
     if found is None:
         return None
     body = text[: found.start()]
-    return body if _checksum(body) == found[1] else None
+    if _digest(body, 8) != found[1]:
+        return None
+    return body if not key or hmac.compare_digest(found[2] or "", _digest(body, 12, key)) else None
 
 
-def _checksum(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=b"kompakt").hexdigest()
+def _digest(text: str, size: int, key: bytes = b"") -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=size, key=key, person=b"kompakt").hexdigest()
 
 
 # --- placeholders for hidden output ------------------------------------------------------------------------------

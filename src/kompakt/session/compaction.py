@@ -241,6 +241,7 @@ def order_of(
         instructions="\n".join(filter(None, [*requested, options.instructions])) or None,
         manual_thinking=WIRES[session.history.format].manual_thinking(session.history.body),
         references=session.names,
+        seal_key=session.context.seal_key,
     )
 
 

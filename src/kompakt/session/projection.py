@@ -63,14 +63,15 @@ async def resume_session(
     rows = await reader.view(frame, after=pivot.tip if pivot is not None else 0)
     envelope = history_of((), reader.head.format, reader.envelope)
     counter = counter_of(tokenizer, model or envelope.model).own()
-    session = _resumed(envelope, frame.state if frame else State(), rows.every, rows.kept, counter)
+    state = frame.state if frame else State()
+    session = _resumed(envelope, state, rows.every, rows.kept, counter, seal_key=reader.seal_key)
     session.markers = rows.markers
     session.altered = frozenset(entry.seq for entry in (frame.view if frame else ()) if entry.item is not None)
     return session
 
 
 def _resumed(
-    envelope: History, state: State, every: Sequence[StoredMessage], kept: int, counter: Counter
+    envelope: History, state: State, every: Sequence[StoredMessage], kept: int, counter: Counter, *, seal_key: bytes
 ) -> ResumedSession:
     names = tuple(one.row.name for one in every)
     annotations = [one.annotation for one in every if one.note.counter == counter.name]
@@ -80,6 +81,7 @@ def _resumed(
         counter=counter,
         references=names,
         annotations=annotations,
+        seal_key=seal_key,
     )
     context.is_resumed = bool(state.ledger)
     context.manual_thinking = WIRES[envelope.format].manual_thinking(envelope.body)

@@ -22,6 +22,7 @@ from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
 from kompakt.engine.ledger.items import narrative_of
+from kompakt.engine.pivot import pivot
 from kompakt.engine.pivot.text import settle
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.summarization import MAX_LEDGER
@@ -151,7 +152,7 @@ class HistoryProvider:
         head = await session.records.head(session.key)
         format = run.format if head is None else head.format
         history = _translated(_history(messages, run.format), format)
-        context = await self._prepared(history) if self._before_write is not None else None
+        context = await self._prepared(history, session) if self._before_write is not None else None
         if context is None or not context.differs:
             await session.append(history)
         elif self._store_excluded:
@@ -164,11 +165,12 @@ class HistoryProvider:
             _log.info("session %r: %d new messages excluded or changed before storing", run.session, len(lost))
             await session.append(history.with_messages(context.project()))
 
-    async def _prepared(self, history: History) -> Context:
+    async def _prepared(self, history: History, session: Session) -> Context:
         """Run ``before_write`` on new messages; if it raises, the error is logged and they stay unchanged."""
         assert self._before_write is not None
         strategy, steps = self._before_write, list[Step]()
-        context = Context(history, counter=counter_of(self._tokenizer, history.model).own())
+        counter = counter_of(self._tokenizer, history.model).own()
+        context = Context(history, counter=counter, seal_key=session.seal_key)
         await attempt(context, strategy, getattr(strategy, "__name__", None) or type(strategy).__name__, steps)
         if context.is_rewritten:
             context.strip_reasoning()
@@ -177,7 +179,11 @@ class HistoryProvider:
     async def _adopt(self, session: Session, run: Run, compacted: Sequence[Message]) -> None:
         """Show what the run ended with, so that the next run does not compact the same history again."""
         sources = {None, *self._stored[2]}
-        shown = [message for message in compacted if message.role != "system" and message.source_id in sources]
+        shown = [
+            pivot.resealed(message, session.seal_key) if message.is_summary else message
+            for message in compacted
+            if message.role != "system" and message.source_id in sources
+        ]
         history = _translated(_history(shown, run.format), (await session.head()).format)
         await session.replace(history, reason="compacted during the run")
 

@@ -51,6 +51,8 @@ class SessionReader:
         self.head = head
         self.codec = codec
         self.timeline = timeline
+        self.seal_key = codec.value_codec.seal_key(head.tenant)
+        """Seals the pivots of the session; empty without a key."""
 
     @property
     def envelope(self) -> JsonObject | None:

@@ -146,7 +146,9 @@ def _report(
     reason: str,
     summary: str = "",
 ) -> Report:
-    context = resume(now.history.with_messages(history), state, counter=now.context.counter)
+    context = resume(
+        now.history.with_messages(history), state, counter=now.context.counter, seal_key=now.context.seal_key
+    )
     return Report(
         policy=policy,
         reason=reason,

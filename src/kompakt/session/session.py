@@ -62,6 +62,7 @@ class Session:
         self.key = key_of(tenant, id)
         self.value_codec = value_codec
         self.redact = redact
+        self.seal_key = value_codec.seal_key(tenant)
         self._head: Head | None = None
 
     def __repr__(self) -> str:

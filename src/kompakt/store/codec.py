@@ -59,6 +59,13 @@ class ValueCodec:
         """Whether there is a key."""
         return self._cipher is not None
 
+    def seal_key(self, tenant: str) -> bytes:
+        """Return the key that seals the pivots of a tenant, derived from the store's key; empty without one."""
+        if not self._key:
+            return b""
+        data = tenant.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(data, digest_size=32, key=self._key[:64], person=b"kompakt seal").digest()
+
     def pack(self, value: Json) -> PackedValue:
         """Pack a value, with long texts as blobs."""
         whole = encode(value)

@@ -49,6 +49,8 @@ class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the request enables thinking explicitly. An open tool round then needs its own signed reasoning."""
     references: tuple[str, ...] = ()
     """Known references of the messages, from a store."""
+    seal_key: bytes = b""
+    """Seals pivots; see ``Context.seal_key``."""
     spare: int = 0
     """Tokens of the budget reserved for what the caller appends."""
 
@@ -190,7 +192,9 @@ async def _perform(context: Context, order: CompactionOrder, steps: list[Step]) 
 
 
 def _context(history: History, order: CompactionOrder) -> Context:
-    context = Context(history.with_messages(()), counter=order.counter, references=order.references)
+    context = Context(
+        history.with_messages(()), counter=order.counter, references=order.references, seal_key=order.seal_key
+    )
     context.instructions = order.instructions
     context.is_replay = True
     context.manual_thinking = order.manual_thinking

@@ -25,6 +25,7 @@ import msgspec
 from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.extract.user_words import binding, is_injected
 from kompakt.engine.pivot.adoption import release_notes
+from kompakt.engine.pivot.pivot import PLAIN
 from kompakt.engine.pivot.text import frame_tokens, resize, retell
 from kompakt.engine.strategies.shortened_results import shorten_calls, shorten_results, shortened
 from kompakt.engine.strategies.strategy import answered_calls, results_of
@@ -79,7 +80,7 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
 def cut_unread(context: Context, ceiling: int) -> bool:
     """Shorten unread results that do not fit even if everything else is removed; return whether anything changed."""
     sizes = _sizes(context, results_of, protected=True)
-    pivot = frame_tokens(context, RUNTIME_LINE, 0) if context.hides or context.droppable() else 0
+    pivot = frame_tokens(context, RUNTIME_LINE, 0, PLAIN) if context.hides or context.droppable() else 0
     free = ceiling - (context.required_tokens - sum(sizes)) - pivot
     missing = sum(sizes) - free
     if not ceiling or missing <= 0:

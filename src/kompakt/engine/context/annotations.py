@@ -68,7 +68,8 @@ def reinstate(context: Context, annotations: Sequence[Annotation]) -> None:
         summarized = annotation.summarized_by is not None
         if annotation.excluded is not None and not summarized and not context.is_protected(group):
             context.exclude(group, reason=annotation.excluded)
-            if annotation.excluded == FOLDED and (text := unseal(context.messages[index].text)) is not None:
+            text = unseal(context.messages[index].text, context.seal_key) if annotation.excluded == FOLDED else None
+            if text is not None:
                 folded.append(text)
         for part in annotation.pruned:
             context.prune(index, part)

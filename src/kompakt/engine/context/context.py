@@ -18,6 +18,7 @@ from kompakt.engine.context.projection import CachedProjection
 from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, words_of
 from kompakt.engine.context.visibility import Visibility
 from kompakt.engine.ledger.ledger import Ledger
+from kompakt.engine.pivot.pivot import PivotFrame
 from kompakt.engine.pivot.text import frame_tokens, framed, retell
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
@@ -72,10 +73,13 @@ class Context:
         contract: Contract | None = None,
         annotations: Sequence[Annotation] = (),
         references: Sequence[str] = (),
+        seal_key: bytes = b"",
     ) -> None:
         history = messages if isinstance(messages, History) else None
         self.counter = counter or counter_for(None if history is None else history.model).own()
         self.contract = contract if contract is not None or history is None else history.contract
+        self.seal_key = seal_key
+        """Seals pivots; empty where there is no secret. With a key only pivots sealed with it are recognized."""
         self.pinned_texts: list[str] = []
         self.missing_pins: list[str] = []
         """Pinned texts that nothing shown contained when something was last rewritten."""
@@ -91,7 +95,7 @@ class Context:
         """What went wrong with summarizers; reported with the compaction."""
         self.unused = 0
         """Tokens of the budget that a deferred summary may use in addition to its room."""
-        self.ledger = Ledger()
+        self.ledger = Ledger(seal_key)
         self.told: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""
         self._projection = CachedProjection(self)
@@ -283,8 +287,8 @@ class Context:
             "tool_call_tokens": tools,
         }
         text = retell(self) if self.summary_text is not None else ""
-        if text:
-            pivot = framed(self, text)
+        if text and self.summary_text is not None:
+            pivot = framed(self, text, self.summary_text.frame)
             included["groups"] += 1
             included["messages"] += len(pivot)
             included["tokens"] += sum(tokens for _, tokens in pivot)
@@ -384,12 +388,13 @@ class Context:
         self.exclude_all(groups, reason=reason)
         for group in groups:
             group.summarized_by = number
-        tokens = frame_tokens(self, text, room)
+        frame = PivotFrame(self.seal_key)
+        tokens = frame_tokens(self, text, room, frame)
         covers_to = max(last, earlier.covers_to if earlier else -1)
         taken = tuple(group.number for group in groups)
         upto = len(self.messages)
         self.summary_text = Summary(
-            number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load()
+            number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load(), frame=frame
         )
         self.untold = False
         self.visibility.touch()
@@ -410,7 +415,7 @@ class Context:
         """Say the present summary in other words, perhaps in another room; what it stands for stays."""
         if self.summary_text is not None:
             given = self.summary_text.room if room is None else room
-            tokens = frame_tokens(self, text, given)
+            tokens = frame_tokens(self, text, given, self.summary_text.frame)
             self.summary_text = msgspec.structs.replace(self.summary_text, text=text, room=given, tokens=tokens)
             self.visibility.touch()
 

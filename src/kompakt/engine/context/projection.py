@@ -111,10 +111,10 @@ def _pivot_place(context: Context, covers_to: int) -> int:
 
 
 def _pivot(context: Context) -> Iterator[ProjectedMessage]:
-    text = retell(context)
-    if not text:
+    text, summary = retell(context), context.summary_text
+    if not text or summary is None:
         return
-    for message, tokens in framed(context, text):
+    for message, tokens in framed(context, text, summary.frame):
         yield ProjectedMessage(message, -1, tokens)
 
 
@@ -249,35 +249,35 @@ def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedM
     parts: list[Part] = []
     transcript: list[str] = []
     for entry in entries:
-        summary = _summary_of(entry.message)
+        summary = _summary_of(entry.message, context.seal_key if entry.index >= 0 else b"")
         if summary is not None and parts and parts[-1] == Text(PIVOT_QUESTION):
-            parts[-1] = Text(summary_note(summary))
+            parts[-1] = Text(summary_note(summary, context.seal_key))
             continue
         own = [part for part in entry.message.parts if type(part) is not ToolResult]
         if entry.message.role in ("assistant", "tool") or len(own) < len(entry.message.parts):
             transcript += _told(entry.message)
             own = own if entry.message.role == "user" else []
         if own and transcript:
-            parts.append(_transcript(transcript))
+            parts.append(_transcript(transcript, context.seal_key))
             transcript = []
         if own and parts and not is_own_part(own[0]) and not is_own_part(parts[-1]):
             parts.append(Text(RUNTIME_LINE))
         parts += own
     if transcript:
-        parts.append(_transcript(transcript))
+        parts.append(_transcript(transcript, context.seal_key))
     message = Message("user", tuple(parts))
     return ProjectedMessage(message, entries[-1].index, context.counter.message(message))
 
 
-def _summary_of(message: Message) -> str | None:
+def _summary_of(message: Message, key: bytes) -> str | None:
     """Return what the answer of a pivot says; ``None`` for any other message."""
     alone = message.parts[0] if message.role == "assistant" and len(message.parts) == 1 else None
-    return unseal(alone.text) if type(alone) is Text else None
+    return unseal(alone.text, key) if type(alone) is Text else None
 
 
-def _transcript(lines: list[str]) -> Text:
-    """Seal a transcript, so that the next pass knows it for what it is and not for the user's words."""
-    return Text(seal("\n".join([OPEN_ROUND_NOTE, *lines])))
+def _transcript(lines: list[str], key: bytes) -> Text:
+    """Seal a transcript, so that the next pass does not take it for the user's words."""
+    return Text(seal("\n".join([OPEN_ROUND_NOTE, *lines]), key))
 
 
 def _told(message: Message) -> Iterator[str]:

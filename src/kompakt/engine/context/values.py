@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
+from kompakt.engine.pivot.pivot import PivotFrame
 from kompakt.model.groups import GroupKind, is_user_message
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own
@@ -72,6 +73,7 @@ class Summary(msgspec.Struct, frozen=True):
     """How many messages there were when it was made; the ledger knows no later ones."""
     load: Load = Load()
     """What it has to tell."""
+    frame: PivotFrame = PivotFrame()
 
     @property
     def covers(self) -> tuple[int, ...]:

@@ -45,9 +45,10 @@ class LedgerRequest(msgspec.Struct, frozen=True):
 class Ledger:
     """Reads a history as it grows and writes down what left the view."""
 
-    __slots__ = ("_open", "_weights", "events", "read_to")
+    __slots__ = ("_open", "_seal_key", "_weights", "events", "read_to")
 
-    def __init__(self) -> None:
+    def __init__(self, seal_key: bytes = b"") -> None:
+        self._seal_key = seal_key
         self.events: list[Event] = []
         self.read_to = 0
         self._open: dict[str, ToolUse] = {}
@@ -62,7 +63,7 @@ class Ledger:
     def _read_one(self, at: int, message: Message) -> None:
         speaks = message.role == "assistant" or (message.role == "user" and message.source_id is None)
         for part in message.parts:
-            if type(part) is Text and speaks and part.text.strip() and not _is_own(message, part.text):
+            if type(part) is Text and speaks and part.text.strip() and not self._is_own(message, part.text):
                 self.events.append(Spoken(at, message.role, part.text))
             elif type(part) is Reasoning and part.text.strip():
                 self.events.append(Spoken(at, THOUGHT, part.text))
@@ -74,6 +75,10 @@ class Ledger:
                 answered = self._open.pop(part.call_id, None)
                 if answered is not None:
                     answered.answered_at, answered.result = at, part
+
+    def _is_own(self, message: Message, text: str) -> bool:
+        """Return whether kompakt itself wrote a text: one of its lines, or the answer of a pivot."""
+        return is_own(text) or (message.role != "user" and unseal(text, self._seal_key) is not None)
 
     def write(self, request: LedgerRequest) -> str:
         """Write down what is hidden; empty when nothing is, or when there is no room."""
@@ -115,8 +120,3 @@ def _part_weight(part: object) -> int:
     if type(part) is not ToolCall or only_reads_files(part):  # files that were only read share a line
         return 0
     return CALL_TOKENS
-
-
-def _is_own(message: Message, text: str) -> bool:
-    """Tell whether kompakt itself wrote a text: one of its lines, or the answer of a pivot."""
-    return is_own(text) or (message.role != "user" and unseal(text) is not None)

@@ -1,8 +1,9 @@
 """What a context takes over from an earlier pass: its pivots, and transcripts it put beside the user's words.
 
 A caller may send a compacted history back with more appended to it. kompakt recognizes its own texts by their seal, in
-their fixed place and role, takes them out, and keeps what they say to be folded into the next summary. Anybody can
-compute the seal, so what such a text quotes is compared with the originals as far as they are at hand.
+their fixed place and role, takes them out, and keeps what they say to be folded into the next summary. In a store with
+a key only seals made with this key count; a text with another seal stays an ordinary message. Without a key anybody can
+compute the seal, so the quotes in such a text are compared with the originals as far as they are at hand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def adopt_pivots(context: Context) -> str | None:
 
 
 def _adopt_one(context: Context) -> bool:
-    found = pivot.earlier(context.visibility.shown_messages())
+    found = pivot.earlier(context.visibility.shown_messages(), context.seal_key)
     if found is None:
         return False
     position, text = found
@@ -66,34 +67,36 @@ def release_notes(context: Context) -> None:
     Transcripts of open rounds are folded into the next summary. Requests that had to share a message with the first one
     are history like any other: only the newest of them stays, and only while the user has not made another.
     """
+    key = context.seal_key
     for index, message in zip(context.shown_indices(), context.visibility.shown_messages(), strict=True):
-        if message.role != "user" or not any(map(_is_boundary, message.parts)):
+        if message.role != "user" or not any(_is_boundary(part, key) for part in message.parts):
             continue
         texts = [part.text for part in message.parts if type(part) is Text]
-        summaries = [_verified(context, told, index) for told in map(noted_summary, texts) if told]
-        transcripts = map(unseal, filter(is_transcript, texts))
+        summaries = [_verified(context, told, index) for text in texts if (told := noted_summary(text, key))]
+        transcripts = [unseal(text) for text in texts if is_transcript(text, key)]
         context.inherited = "\n".join(filter(None, [*summaries, context.inherited, *transcripts])) or None
-        parts = _released(message, keeps_last=index == context.archive.newest_request)
+        parts = _released(message, key, keeps_last=index == context.archive.newest_request)
         if parts != message.parts:
             context.visibility.put(index, message.with_parts(parts))
             context.untold = True
 
 
-def _is_boundary(part: Part) -> bool:
+def _is_boundary(part: Part, key: bytes) -> bool:
     if type(part) is not Text:
         return False
     text = part.text
-    return text in (RUNTIME_LINE, PIVOT_QUESTION) or is_transcript(text) or noted_summary(text) is not None
+    return text in (RUNTIME_LINE, PIVOT_QUESTION) or is_transcript(text, key) or noted_summary(text, key) is not None
 
 
-def _released(message: Message, *, keeps_last: bool) -> tuple[Part, ...]:
+def _released(message: Message, key: bytes, *, keeps_last: bool) -> tuple[Part, ...]:
     """Return the parts of the first request in a joined message, and those of the last one if it is still the newest.
 
     The pivot's question stays where its answer follows in the next message: whoever adopts the pivot takes it out.
     """
     parts = message.parts
     asked = parts[-1:] if type(parts[-1]) is Text and parts[-1].text == PIVOT_QUESTION else ()
-    requests = [list(found) for splits, found in groupby(parts[: len(parts) - len(asked)], _is_boundary) if not splits]
+    spoken = groupby(parts[: len(parts) - len(asked)], lambda part: _is_boundary(part, key))
+    requests = [list(found) for splits, found in spoken if not splits]
     if not requests:
         return asked or (Text(RUNTIME_LINE),)
     if len(requests) == 1:

@@ -1,25 +1,43 @@
 """The pivot: a question and an answer that stand for what was left out.
 
-The summary is the assistant's own text, never "the user said". It is sealed with a checksum, so that a later pass knows
-its own pivot again in its fixed place and role, and nothing that merely looks like one — in a tool output, in the
-user's words — is taken for it.
+The summary is the assistant's own text, never "the user said". It is sealed, so that a later pass recognizes its own
+pivot in its fixed place and role, and nothing that only looks like one, in a tool output or in the user's words. A seal
+without a key is a checksum. The key of an encrypted store makes it a proof: an imported history cannot forge a pivot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import PIVOT_QUESTION, seal, unseal
 
 
-def render(text: str) -> tuple[Message, Message]:
+class PivotFrame(msgspec.Struct, frozen=True):
+    """What surrounds the text of a pivot. A pivot keeps its frame until the next one replaces it."""
+
+    key: bytes = b""
+    """The key of the seal; empty for a checksum only."""
+
+
+PLAIN = PivotFrame()
+
+
+def render(text: str, frame: PivotFrame = PLAIN) -> tuple[Message, Message]:
     """Write a summary as a question of the user's side and an answer of the assistant's."""
     question = Message("user", (Text(PIVOT_QUESTION),))
-    return question, Message("assistant", (Text(seal(text)),), is_summary=True)
+    return question, Message("assistant", (Text(seal(text, frame.key)),), is_summary=True)
 
 
-def earlier(messages: Sequence[Message]) -> tuple[int, str] | None:
+def resealed(answer: Message, key: bytes) -> Message:
+    """Seal the answer of a pivot with another key; any other message stays as it is."""
+    body = unseal(answer.text) if len(answer.parts) == 1 and type(answer.parts[0]) is Text else None
+    return answer if body is None else answer.with_parts((Text(seal(body, key)),))
+
+
+def earlier(messages: Sequence[Message], key: bytes = b"") -> tuple[int, str] | None:
     """Find the newest pivot of an earlier pass: the index of its answer, and its summary."""
     for index in range(len(messages) - 1, 0, -1):
         answer = messages[index]
@@ -28,7 +46,7 @@ def earlier(messages: Sequence[Message]) -> tuple[int, str] | None:
         asked = messages[index - 1].parts[-1:] if messages[index - 1].role == "user" else ()
         if not asked or type(asked[0]) is not Text or asked[0].text != PIVOT_QUESTION:
             continue
-        body = unseal(answer.parts[0].text)
+        body = unseal(answer.parts[0].text, key)
         if body is not None:
             return index, body
     return None

@@ -14,6 +14,7 @@ import msgspec
 from kompakt.engine.context.annotations import Annotation
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import Load, Summary
+from kompakt.engine.pivot.pivot import PivotFrame
 from kompakt.engine.pivot.text import frame_tokens, retell, told_in_full
 from kompakt.model.messages import History, Message, ToolResult
 from kompakt.model.tokens import Counter
@@ -53,6 +54,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     missing_pins: tuple[str, ...] = ()
     rounds: int = 0
     """How often the model had answered when it was taken."""
+    keyed: bool = False
+    """Whether the pivot is sealed with the key of the store. Earlier versions had seals without a key."""
 
 
 def state_of(context: Context) -> tuple[State, list[Kept]]:
@@ -77,6 +80,7 @@ def state_of(context: Context) -> tuple[State, list[Kept]]:
         number=summary.number,
         hidden=summary.load.hidden,
         weight=summary.load.weight,
+        keyed=bool(summary.frame.key),
     ), kept
 
 
@@ -95,9 +99,10 @@ def resume(
     counter: Counter,
     references: Sequence[str] = (),
     annotations: Sequence[Annotation] = (),
+    seal_key: bytes = b"",
 ) -> Context:
     """Make the context again from the kept messages as they are shown; what came later is appended by the caller."""
-    context = Context(history, counter=counter, references=references, annotations=annotations)
+    context = Context(history, counter=counter, references=references, annotations=annotations, seal_key=seal_key)
     context.inherited, context.is_resumed = state.ledger or None, True
     context.breaks = frozenset(state.breaks)
     context.stripped_to = state.stripped
@@ -106,8 +111,11 @@ def resume(
     context.rewritten_at = state.rounds
     if state.summary:
         load = Load(state.hidden, state.weight)
-        tokens = frame_tokens(context, state.summary, 0)
-        context.summary_text = Summary(state.number, state.summary, (), state.covers - 1, tokens, load=load)
+        frame = PivotFrame(seal_key if state.keyed else b"")
+        tokens = frame_tokens(context, state.summary, 0, frame)
+        context.summary_text = Summary(
+            state.number, state.summary, (), state.covers - 1, tokens, load=load, frame=frame
+        )
     context.visibility.touch()
     context.visibility.rewritten_to = max(0, len(history) - 1)  # what comes next stands behind the last as it comes
     return context

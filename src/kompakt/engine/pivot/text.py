@@ -14,6 +14,7 @@ import msgspec
 from kompakt.engine.ledger.items import ledgers_of
 from kompakt.engine.ledger.ledger import LedgerRequest
 from kompakt.engine.pivot import pivot
+from kompakt.engine.pivot.pivot import PivotFrame
 from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RUNTIME_LINE
 
@@ -89,21 +90,21 @@ def facts_beside(context: Context, groups: Iterable[ContextGroup], room: int) ->
     return _ledger(context, shown, room, len(context.messages), narrates=True)
 
 
-def frame_tokens(context: Context, text: str, room: int) -> int:
+def frame_tokens(context: Context, text: str, room: int, frame: PivotFrame) -> int:
     """Count a pivot around a text, or around a text and ledger that take all the room they have."""
-    return sum(tokens for _, tokens in framed(context, "" if room else text)) + room + _line_tokens(context)
+    return sum(tokens for _, tokens in framed(context, "" if room else text, frame)) + room + _line_tokens(context)
 
 
-def framed(context: Context, text: str) -> list[tuple[Message, int]]:
+def framed(context: Context, text: str, frame: PivotFrame) -> list[tuple[Message, int]]:
     """Write a pivot around a text, each message with its tokens; the text was counted when it was written.
 
-    Where nothing is told, one line says that something was left out.
+    If the text is empty, one line says that something was left out.
     """
     counter = context.counter
     if text == RUNTIME_LINE:
         line = Message("user", (Text(text),))
         return [(line, counter.message(line))]
-    messages = pivot.render(text)
+    messages = pivot.render(text, frame)
     counter.longer(text, messages[-1].text[len(text) :])
     return [(message, counter.message(message)) for message in messages]
 
@@ -124,13 +125,14 @@ def resize(context: Context, room: int | None = None) -> None:
     summary = context.summary_text
     if summary is not None and summary.room:
         given = summary.room if room is None else room
-        tokens, upto = frame_tokens(context, summary.text, given), len(context.messages)
+        tokens, upto = frame_tokens(context, summary.text, given, summary.frame), len(context.messages)
         context.summary_text = msgspec.structs.replace(summary, room=given, tokens=tokens, upto=upto)
         context.visibility.touch()
 
 
 def settle(context: Context) -> None:
     """Write the ledger now and count it as it is, instead of the room that was set aside for it."""
-    if context.summary_text is not None and context.summary_text.room:
-        tokens = frame_tokens(context, retell(context), 0)
-        context.summary_text = msgspec.structs.replace(context.summary_text, tokens=tokens)
+    summary = context.summary_text
+    if summary is not None and summary.room:
+        tokens = frame_tokens(context, retell(context), 0, summary.frame)
+        context.summary_text = msgspec.structs.replace(summary, tokens=tokens)

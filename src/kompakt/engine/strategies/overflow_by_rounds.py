@@ -93,7 +93,7 @@ def _shorten_answer(context: Context, index: int, limit: int) -> bool:
         return False
     changed = False
     for place, part in enumerate(context.shown(index).parts):
-        if type(part) is not Text or pivot.unseal(part.text) is not None:
+        if type(part) is not Text or pivot.unseal(part.text, context.seal_key) is not None:
             continue
         tokens = context.counter.part(part)
         if tokens <= limit:

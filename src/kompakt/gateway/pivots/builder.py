@@ -43,6 +43,8 @@ class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     learned: LearnedLimits = LearnedLimits()
     attempt: int = 0
+    seal_key: bytes = b""
+    """Seals the pivot; see ``Context.seal_key``."""
 
 
 def build_pivot(request: PivotRequest) -> Pivot:
@@ -66,7 +68,7 @@ def _built(request: PivotRequest) -> Pivot:
         names += request.names[: len(tail)]
     counter = counter_for(history.model).own()
     state = before.state if before else State()
-    context = resume(history.with_messages(view), state, counter=counter, references=names)
+    context = resume(history.with_messages(view), state, counter=counter, references=names, seal_key=request.seal_key)
     context.is_resumed = bool(state.ledger)
     context.extend(tail)
     # Build for the size at which pivots are prepared: later steps are sent after the pivot.
@@ -77,6 +79,7 @@ def _built(request: PivotRequest) -> Pivot:
         counter=counter,
         manual_thinking=WIRES[history.format].manual_thinking(history.body),
         references=names,
+        seal_key=request.seal_key,
     )
     tokens_before = context.projected_tokens
     outcome = run_sync(

@@ -148,6 +148,7 @@ class PivotMaker:
             reason=terms.reason,
             learned=terms.learned,
             attempt=terms.attempt,
+            seal_key=self._storage.value_codec.seal_key(owner.tenant),
         )
         return await asyncio.get_running_loop().run_in_executor(self._threads, build_pivot, request)
 
