@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
     from kompakt.session.store import Store, open_store
     from kompakt.wire.overflow import Overflow, overflow
-    from kompakt.wire.problems import Change, Problem, Repair
     from kompakt.wire.translate import Drop
+    from kompakt.wire.wire import Change, Problem, Repair
 
 __all__ = [
     "Agent",
@@ -175,7 +175,7 @@ _LATE = {
     "Annotation": "kompakt.engine.context.annotations",
     "AnthropicMessages": "kompakt.agent.clients",
     "Budget": "kompakt.model.budget",
-    "Change": "kompakt.wire.problems",
+    "Change": "kompakt.wire.wire",
     "ChatClient": "kompakt.agent.client",
     "Compaction": "kompakt.api",
     "CompactionConfig": "kompakt.agent.config",
@@ -198,11 +198,11 @@ _LATE = {
     "OpenAIResponses": "kompakt.agent.clients",
     "Overflow": "kompakt.wire.overflow",
     "Policy": "kompakt.engine.compaction.policies",
-    "Problem": "kompakt.wire.problems",
+    "Problem": "kompakt.wire.wire",
     "Prompts": "kompakt.agent.summarizer.prompts",
     "Reasoning": "kompakt.model.messages",
     "Recalled": "kompakt.engine.recall",
-    "Repair": "kompakt.wire.problems",
+    "Repair": "kompakt.wire.wire",
     "Reply": "kompakt.agent.client",
     "Report": "kompakt.engine.compaction.report",
     "Round": "kompakt.model.groups",

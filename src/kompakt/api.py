@@ -20,7 +20,7 @@ from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, announce, balanced
 from kompakt.engine.pivot.text import retell
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
-from kompakt.engine.recall.result import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import AmbiguousFormat, MalformedPayload, UsageError
 from kompakt.model import groups as boundaries
@@ -34,10 +34,9 @@ from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
 from kompakt.wire import surrogates
-from kompakt.wire.problems import Change, Problem, Repair, Shape
 from kompakt.wire.registry import WIRES, detect, wire_for
 from kompakt.wire.translate import Drop, translate
-from kompakt.wire.wire import Wire
+from kompakt.wire.wire import Change, Problem, Repair, Shape, Wire
 
 Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
 """A request body, a list of one provider's messages, or a history that was parsed from either.

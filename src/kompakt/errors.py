@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class KompaktError(Exception):
@@ -167,3 +167,12 @@ def _describe(value: object) -> str:
     name = names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
     shown = repr(value)
     return name if value is None or isinstance(value, dict | list) or len(shown) > 40 else f"{name} {shown}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name closest to ``name``, or list all known names."""
+    from difflib import get_close_matches  # late: needed only for an error message
+
+    names = list(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(names))}"

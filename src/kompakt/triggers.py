@@ -1,6 +1,6 @@
 """Triggers and targets under the name that users import them by: when a strategy is due, and how far it comes down."""
 
-from kompakt.engine.compaction.triggers import (
+from kompakt.engine.strategies.strategy import (
     Target,
     Trigger,
     always,

@@ -9,8 +9,7 @@ from tests.histories import FORMATS, plain
 from tests.histories.messages import assistant, call, result, tool, user
 
 import kompakt
-from kompakt.model.groups import groups, safe_cuts, split_at
-from kompakt.model.pairs import pair
+from kompakt.model.groups import groups, pair, safe_cuts, split_at
 
 Item = dict[str, Any]
 

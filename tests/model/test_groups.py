@@ -16,6 +16,7 @@ from kompakt.model.groups import (
     groups,
     is_request,
     pages,
+    pair,
     round_cuts,
     rounds,
     safe_cuts,
@@ -26,7 +27,6 @@ from kompakt.model.groups import (
     without_last,
 )
 from kompakt.model.messages import Message, Reasoning
-from kompakt.model.pairs import pair
 
 CHAT = [
     user("one"),

@@ -19,7 +19,7 @@ from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, Tool
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, NO_OUTPUT, RESUME_LINE
 from kompakt.wire.bedrock.messages import parse, render
 from kompakt.wire.bedrock.rules import problems, repair, repair_body
-from kompakt.wire.problems import Change
+from kompakt.wire.wire import Change
 
 Body = dict[str, Any]
 

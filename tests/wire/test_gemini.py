@@ -20,7 +20,7 @@ from kompakt.model.messages import Media, Message, Opaque, Reasoning, Text, Tool
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, INTERRUPTED, RESUME_LINE
 from kompakt.wire.gemini.contents import CONTRACT, parse, render
 from kompakt.wire.gemini.rules import SENTINEL, problems, repair
-from kompakt.wire.problems import Change
+from kompakt.wire.wire import Change
 
 Body = dict[str, Any]
 

@@ -14,9 +14,8 @@ import msgspec
 from kompakt import api
 from kompakt.agent.tools import interrupted
 from kompakt.engine.context.context import Context
-from kompakt.model.groups import groups
+from kompakt.model.groups import groups, pair
 from kompakt.model.messages import History, Json, JsonObject, Message, Text, ToolCall, ToolResult
-from kompakt.model.pairs import pair
 from kompakt.model.phrases import CUT_SHORT
 from kompakt.model.tokens import Tokenizer, counter_of
 from kompakt.session.draft import Draft

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kompakt.engine.compaction.policies import BUILT_IN, Policy, load_policies
-from kompakt.errors import UsageError
-from kompakt.model.suggestions import nearest
+from kompakt.errors import UsageError, nearest
 
 NAME = "kompakt.toml"
 

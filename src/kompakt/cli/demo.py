@@ -12,7 +12,7 @@ from kompakt import api
 from kompakt.model.limits import limits
 from kompakt.model.messages import JsonObject
 from kompakt.model.tokens import TokenCount
-from kompakt.wire.problems import Problem, Repair
+from kompakt.wire.wire import Problem, Repair
 
 if TYPE_CHECKING:
     from rich.console import Console

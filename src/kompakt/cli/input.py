@@ -10,7 +10,7 @@ from kompakt.api import check, parse, repair
 from kompakt.errors import InputError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
-from kompakt.wire.problems import Problem
+from kompakt.wire.wire import Problem
 
 File: TypeAlias = Annotated[
     str,

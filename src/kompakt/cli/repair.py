@@ -13,8 +13,8 @@ from kompakt.cli.compact import Out
 from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
 from kompakt.errors import UsageError
 from kompakt.files import Loaded
-from kompakt.wire.problems import Change, Problem, Repair
 from kompakt.wire.transcripts import ACTIONS
+from kompakt.wire.wire import Change, Problem, Repair
 
 Body = Annotated[
     bool,

@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from kompakt.engine.compaction.policies import BUILT_IN, Policy, load_policies
-from kompakt.errors import UsageError
-from kompakt.model.suggestions import nearest
+from kompakt.errors import UsageError, nearest
 
 OFFICIAL = {
     "openai": "https://api.openai.com",

@@ -18,9 +18,8 @@ from kompakt.engine.pivot.saved_state import FULL_LEDGER, State, resume
 from kompakt.engine.pivot.text import told_in_full
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
-from kompakt.model.groups import groups, sides, turn_cuts
+from kompakt.model.groups import groups, pair, sides, turn_cuts
 from kompakt.model.messages import History, Json, Marker, Message, Opaque, Reasoning
-from kompakt.model.pairs import pair
 from kompakt.model.tokens import Counter, Tokenizer, counter_of
 from kompakt.session.reader import SessionReader
 from kompakt.session.row_codec import StoredMessage, history_of

@@ -15,10 +15,10 @@ from typing import TypeAlias
 import msgspec
 
 from kompakt.model.contract import Contract, IdRule
+from kompakt.model.groups import Pairs, PartPlace, pair
 from kompakt.model.messages import Message, Part, Role, ToolCall, ToolResult
-from kompakt.model.pairs import Pairs, PartPlace, pair
 from kompakt.model.phrases import INTERRUPTED
-from kompakt.wire.problems import Action, Change
+from kompakt.wire.wire import Action, Change
 
 PlacePath: TypeAlias = Callable[[PartPlace, Message], str]
 """Returns the path of a place in the payload that was given."""

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.problems import Change, Problem
+from kompakt.wire.wire import Change, Problem
 
 _SIGNATURES = ("signature", "thoughtSignature", "thought_signature")
 """Signatures of the text beside or inside them; a changed text makes them invalid."""

@@ -12,11 +12,11 @@ from typing import NamedTuple, cast
 
 import msgspec
 
+from kompakt.model.groups import PartPlace, pair
 from kompakt.model.messages import Json, Message, Part, Role, Text, ToolCall, ToolResult
-from kompakt.model.pairs import PartPlace, pair
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.pair_repair import PairRules, repair_pairs
-from kompakt.wire.problems import Action, Change
+from kompakt.wire.wire import Action, Change
 
 
 class SideCodes(NamedTuple):

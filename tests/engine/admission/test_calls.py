@@ -10,7 +10,7 @@ from tests.engine.admission.test_gate import let_in
 from tests.engine.sessions import outputs
 from tests.histories.messages import assistant, result, tool, user
 
-from kompakt.engine.admission.calls import heading
+from kompakt.engine.admission.admit import heading
 from kompakt.engine.context.context import Context
 from kompakt.model.messages import ToolCall
 

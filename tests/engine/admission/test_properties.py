@@ -239,6 +239,6 @@ class TestBounds:
             nonlocal looked
             looked += 1
 
-        with patch("kompakt.engine.admission.kinds.search._entry", entry):
+        with patch("kompakt.engine.admission.kinds.paths._entry", entry):
             admit(text, reference="m0000.0", settings=LEVELS[0], count=len)
         assert looked <= 100

@@ -15,10 +15,10 @@ from tests.judges import FORMATS, judge
 from tests.judges.prefix import judge_rewrite
 
 import kompakt
-from kompakt.engine.compaction.triggers import over_bytes
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies import Summarization, Truncation
+from kompakt.engine.strategies.strategy import over_bytes
 from kompakt.model.messages import Media, Message, Reasoning, Text
 from kompakt.model.tokens import Counter, Family
 

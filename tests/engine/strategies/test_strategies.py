@@ -10,7 +10,6 @@ from tests.engine.sessions import LONG, REFERENCE, exact, outputs, resolve, roun
 from tests.histories.messages import assistant, call, result, system, tool, user
 
 import kompakt
-from kompakt.engine.compaction.triggers import always, every, over_bytes, over_groups, over_messages, over_tokens
 from kompakt.engine.context.context import Context
 from kompakt.engine.strategies import (
     OutputCollapsing,
@@ -24,6 +23,7 @@ from kompakt.engine.strategies import (
     ToolCallRemoval,
     Truncation,
 )
+from kompakt.engine.strategies.strategy import always, every, over_bytes, over_groups, over_messages, over_tokens
 from kompakt.errors import UsageError
 from kompakt.model.messages import Message
 

@@ -24,7 +24,7 @@ from tests.wire.transcripts.transcript_files import (
 )
 
 from kompakt import api, files
-from kompakt.wire.problems import Problem
+from kompakt.wire.wire import Problem
 
 
 def encoded(*records: Any) -> bytes:

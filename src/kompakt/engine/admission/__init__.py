@@ -1,7 +1,6 @@
 """Admission: large tool outputs are compressed by kind before they first enter the context."""
 
-from kompakt.engine.admission.admit import Admitted, admit
-from kompakt.engine.admission.gate import admit_message
+from kompakt.engine.admission.admit import Admitted, admit, admit_message
 from kompakt.engine.admission.lines import Seen
 from kompakt.engine.admission.settings import DEFAULT, FIRM, GENTLE, KINDS, AdmissionSettings
 

@@ -1,24 +1,35 @@
-"""Admission of one tool output: detect its kind by its shape and compress it accordingly.
+"""Admission: compress tool outputs, each once, when its message is appended.
 
-A pure function of the text, the settings and what the history showed before. The same history therefore gives the same
-bytes, and later messages change nothing. It never raises and never makes an output larger; an output that would gain
-little is not changed. Cost: the first lines for each kind, then one pass over the text.
+The kind of an output is detected by its shape. The result depends on the text, the settings and the messages before it,
+never on later ones. A request that was sent is therefore repeated byte for byte, and prompt caches stay valid.
+Admission never raises and never makes an output larger; an output that would gain little is not changed.
+
+Calls are read by their shape: no tool name and no argument name is special. Their arguments are remembered, because a
+file that the agent wrote itself need not be shown again. Cost: the first lines for each kind, then one pass over the
+text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 
-from kompakt.engine.admission.calls import arguments, texts_of
 from kompakt.engine.admission.failures import Shrunk, failures
-from kompakt.engine.admission.kinds import blob, diff, html, json_value, listing, log, search, source, table, test_run
+from kompakt.engine.admission.kinds import blob, diff, html, json_value, log, paths, source, table, test_run
 from kompakt.engine.admission.lines import NumberedText, Seen, numbered_text
 from kompakt.engine.admission.settings import DEFAULT, AdmissionSettings
-from kompakt.model.messages import Json
-from kompakt.model.phrases import folded_note, is_admitted, is_cut, repeated_note
+from kompakt.engine.context.context import Context
+from kompakt.engine.ledger.extract.outcomes import failure_lines, outcome
+from kompakt.engine.ledger.extract.shell import quotes
+from kompakt.engine.ledger.extract.tool_calls import effect_of
+from kompakt.engine.strategies.strategy import results_of
+from kompakt.model.json import decode_text
+from kompakt.model.messages import Json, ToolCall, ToolResult
+from kompakt.model.phrases import FOLD, folded_note, is_admitted, is_cut, repeated_note
 from kompakt.model.tokens import counter_for
 
 _REFERENCE = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d{1,6})?\b")
@@ -52,9 +63,9 @@ def admit(
 ) -> Admitted | None:
     """Compress a tool output; ``None`` means that it stays unchanged.
 
-    ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before
-    and learns what is shown now. ``call_input`` is what the call that is answered was given;
-    ``count`` counts tokens; ``above`` says what is to stand above an output that is compressed.
+    ``reference`` is the name under which the original can be recalled. ``seen`` is what the history showed before; what
+    is shown now is added to it. ``call_input`` is the input of the answered call. ``count`` counts tokens. ``above``
+    returns the text to put above a compressed output.
     """
     seen = Seen() if seen is None else seen
     count = counter_for(None).text if count is None else count
@@ -134,8 +145,8 @@ _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, AdmissionSettin
     ("html", html.is_html, html.shrink),
     ("trace", log.is_trace, log.shrink),
     ("test run", test_run.is_test_run, test_run.shrink),
-    ("listing", listing.is_listing, listing.shrink),
-    ("search", search.is_search, search.shrink),
+    ("listing", paths.is_listing, paths.shrink_listing),
+    ("search", paths.is_search, paths.shrink_search),
     ("table", table.is_table, table.shrink),
 )
 """Kinds of command output with a shape of their own: name, detection, compression."""
@@ -144,7 +155,7 @@ _PRINTED: tuple[tuple[str, Callable[[str], bool], Callable[[str, AdmissionSettin
 def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
     """Replace lines of a compressed output that an earlier output contains, as repeated test runs do."""
     lines = shrunk.text.split("\n")
-    page = NumberedText(lines, [0] * len(lines))  # no line stands where it stood
+    page = NumberedText(lines, [0] * len(lines))  # line numbers of the original no longer apply
     again = source.shrink(page, AdmissionSettings(), seen=seen, is_range=True, outline=None)
     if again is None:
         return Shrunk(shrunk.text, shrunk.folded, shrunk.lines, tuple(page.lines))
@@ -152,7 +163,7 @@ def _without_seen(shrunk: Shrunk, seen: Seen) -> Shrunk:
 
 
 def _is_echo(page: NumberedText, call_input: Json) -> bool:
-    """Return whether a page shows what the call itself brought along: a line of a text of several lines."""
+    """Return whether a page shows a text of the call itself: a line of one of its texts of several lines."""
     lines = set(page.lines)
     for text in texts_of(call_input):
         anchor = max(text.split("\n"), key=len)
@@ -162,6 +173,131 @@ def _is_echo(page: NumberedText, call_input: Json) -> bool:
 
 
 def _asks_for_part(call_input: Json) -> bool:
-    """Tell from the shape of a call whether it asks for some lines of a file: it holds numbers."""
+    """Return whether a call asks for a part of a file: one of its arguments is a number or starts with one."""
     values = arguments(call_input)
     return any(type(value) is int or (isinstance(value, list) and value and type(value[0]) is int) for value in values)
+
+
+def arguments(call_input: Json) -> list[Json]:
+    """List the arguments of a call, whether they come as JSON or as JSON text."""
+    if isinstance(call_input, str):
+        try:
+            call_input = decode_text(call_input)
+        except ValueError:
+            return [call_input]
+    return list(cast("dict[str, Any]", call_input).values()) if isinstance(call_input, dict) else [call_input]
+
+
+def texts_of(call_input: Json) -> list[str]:
+    """List the texts of a call: its arguments, and those of the objects in its lists."""
+    found: list[str] = []
+    for value in arguments(call_input):
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, list):
+            objects = [item for item in cast("list[Any]", value) if isinstance(item, dict)]
+            found += [
+                text for item in objects for text in cast("dict[str, Any]", item).values() if isinstance(text, str)
+            ]
+    return found
+
+
+_COMMAND = 60
+"""Characters of a command that are printed."""
+
+_LINE = 80
+"""Characters of a failure line that are repeated."""
+
+_REACH = 160
+"""Characters of all repeated failure lines; the full lines follow below."""
+
+
+def heading(call: ToolCall, result: ToolResult) -> str:
+    """Describe how a command ended; empty for other calls."""
+    command = effect_of(call).command
+    if command is None or not command.strip():
+        return ""
+    name = command.strip().split("\n", 1)[0][:_COMMAND].rstrip()
+    name = name if name == command.strip() else f"{name} {FOLD.strip()}"
+    how = outcome(result)
+    failed = [] if quotes(command) else list(_within_reach(failure_lines(result.output)))
+    if failed:
+        ended = "success, yet its output reports" if how == "success" else how
+        return f"[kompakt] {name}: {ended}: {f' {FOLD}'.join(failed)}\n"
+    return f"[kompakt] {name}: {how}\n"
+
+
+def _within_reach(lines: list[str]) -> Iterator[str]:
+    """Yield the beginnings of failure lines up to the limit."""
+    room = _REACH
+    for line in lines:
+        start = line[:_LINE].rstrip()
+        if len(start) > room:
+            return
+        room -= len(start)
+        yield start
+
+
+_MIN_LINES = 3
+"""Minimum lines of an argument that is remembered."""
+
+
+class Gate:
+    """Admits the messages of one history, each once and in order."""
+
+    __slots__ = ("_passed", "_seen", "settings")
+
+    def __init__(self, settings: AdmissionSettings) -> None:
+        self.settings = settings
+        self._seen = Seen()
+        self._passed = 0
+
+    def admit(self, context: Context) -> bool:
+        """Admit new messages; return whether any output was changed."""
+        changed = False
+        for index in range(self._passed, len(context.messages)):
+            changed |= admit_message(context, index, self._seen, self.settings)
+        self._passed = len(context.messages)
+        return changed
+
+
+def admit_message(context: Context, index: int, seen: Seen, settings: AdmissionSettings = DEFAULT) -> bool:
+    """Admit a message that was just appended; return whether it was changed.
+
+    Call it once for every message, in order, with the same ``seen``. Errors, pinned outputs, outputs with media,
+    results of the provider's own tools and fixed results are not changed.
+    """
+    for place, part in enumerate(context.messages[index].parts):
+        if type(part) is ToolCall and not part.hosted:
+            _remember(context.reference(index, place), part, seen)
+    changed = False
+    for place, result in list(results_of(context, index)):
+        reference = context.reference(index, place)
+        call = seen.calls.pop(result.call_id, None)
+        if result.is_error or result.media or context.group_at(index).pinned:
+            seen.add_text(reference, result.output)
+            continue
+        count = context.counter.text
+        given, above = (None, None) if call is None else (call.input, partial(heading, call, result))
+        admitted = admit(
+            result.output,
+            reference=reference,
+            settings=settings,
+            seen=seen,
+            call_input=given,
+            count=count,
+            above=above,
+        )
+        if admitted is not None:
+            instead = msgspec.structs.replace(result, output=admitted.text, edited=True)
+            context.show(index, place, instead, what="admitted", why=f"as {admitted.kind}")
+            changed = True
+    return changed
+
+
+def _remember(reference: str, call: ToolCall, seen: Seen) -> None:
+    """Remember a call for its result, and its texts for outputs that repeat them."""
+    seen.calls[call.id] = call
+    for text in texts_of(call.input):
+        if text.count("\n") >= _MIN_LINES:
+            seen.add(reference, text.split("\n"))

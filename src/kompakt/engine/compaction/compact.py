@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.engine.admission.gate import Gate
+from kompakt.engine.admission.admit import Gate
 from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, say_least
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step

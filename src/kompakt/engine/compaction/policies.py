@@ -17,11 +17,10 @@ import msgspec
 
 from kompakt.engine import strategies
 from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
-from kompakt.engine.compaction.triggers import MEASURES, Every, Over, Target, Trigger, aim_of, reason_of
 from kompakt.engine.context.context import Context
 from kompakt.engine.strategies import Strategy
-from kompakt.errors import UsageError
-from kompakt.model.suggestions import nearest
+from kompakt.engine.strategies.strategy import MEASURES, Every, Over, Target, Trigger, aim_of, reason_of
+from kompakt.errors import UsageError, nearest
 
 _log = logging.getLogger("kompakt.compaction")
 

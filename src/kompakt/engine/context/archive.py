@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kompakt.engine.context.values import ContextGroup, speaks, states_task
-from kompakt.model.groups import Grouping
+from kompakt.model.groups import Grouping, RunWatch
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
-from kompakt.model.pairs import RunWatch
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 

@@ -28,7 +28,7 @@ from kompakt.model.references import digest
 from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 
 if TYPE_CHECKING:
-    from kompakt.engine.compaction.triggers import Target
+    from kompakt.engine.strategies.strategy import Target
 
 STEP_SAMPLE = 32
 """Latest steps of which the size of an ordinary one is taken."""

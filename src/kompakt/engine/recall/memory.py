@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from kompakt.engine.recall.answer import AnswerPassage, answer
+from kompakt.engine.recall.answer import AnswerPassage, Recalled, answer, label
 from kompakt.engine.recall.index import Index
 from kompakt.engine.recall.passages import Passage, exact, is_own, spoken, subject_of
 from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
-from kompakt.engine.recall.result import Recalled, label
 from kompakt.engine.recall.search import search
 from kompakt.engine.recall.terms import roots
 from kompakt.errors import UsageError

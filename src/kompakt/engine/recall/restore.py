@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kompakt.engine.recall.answer import Recalled, described, name_of
 from kompakt.engine.recall.passages import exact, line_ends
-from kompakt.engine.recall.result import Recalled, described, name_of
 from kompakt.model.messages import Media, Message, Part, ToolCall, ToolResult
 from kompakt.model.tokens import Counter
 

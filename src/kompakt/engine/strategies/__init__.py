@@ -4,9 +4,8 @@ from kompakt.engine.strategies.exclusion import SlidingWindow, SourceAttribution
 from kompakt.engine.strategies.outputs import OutputCollapsing, OutputPruning
 from kompakt.engine.strategies.overflow_by_rounds import OverflowByRounds
 from kompakt.engine.strategies.shortened_results import Shortening
-from kompakt.engine.strategies.strategy import Strategy
+from kompakt.engine.strategies.strategy import Strategy, TokenBudget
 from kompakt.engine.strategies.summarization import Summarization
-from kompakt.engine.strategies.token_budget import TokenBudget
 
 __all__ = [
     "OutputCollapsing",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kompakt.engine.compaction.triggers import Target, Trigger, whole_number
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup
-from kompakt.engine.strategies.strategy import Deterministic, ToolChoice, names_of
+from kompakt.engine.strategies.strategy import Deterministic, Target, ToolChoice, Trigger, names_of, whole_number
 
 
 class Truncation(Deterministic):

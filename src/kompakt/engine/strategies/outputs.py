@@ -6,9 +6,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kompakt.engine.compaction.triggers import Target, Trigger, whole_number
 from kompakt.engine.context.context import Context
-from kompakt.engine.strategies.strategy import Deterministic, ToolChoice, names_of, results_of
+from kompakt.engine.strategies.strategy import (
+    Deterministic,
+    Target,
+    ToolChoice,
+    Trigger,
+    names_of,
+    results_of,
+    whole_number,
+)
 from kompakt.model.phrases import collapsed_placeholder
 
 KEEP_TOKENS = 40_000

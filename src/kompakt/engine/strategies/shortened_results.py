@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kompakt.engine.compaction.triggers import Target, Trigger, whole_number
 from kompakt.engine.context.context import Context
-from kompakt.engine.strategies.strategy import Deterministic, answered_calls, results_of
+from kompakt.engine.strategies.strategy import Deterministic, Target, Trigger, answered_calls, results_of, whole_number
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import cut_note, hidden_media_note

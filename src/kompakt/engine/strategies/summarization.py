@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kompakt.engine.compaction.triggers import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
 from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
 from kompakt.engine.pivot.adoption import adopt_pivots
 from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
 from kompakt.engine.pivot.text import facts_beside, settle
-from kompakt.engine.strategies.strategy import checked_target
+from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
 from kompakt.model.phrases import RUNTIME_LINE
 
 SUMMARY_SHARE = 0.8

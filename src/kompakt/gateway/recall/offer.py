@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from kompakt.engine.recall.result import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.pivots.lookup import covered_items

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from kompakt.model.groups import PartPlace, pair
 from kompakt.model.messages import (
     History,
     JsonObject,
@@ -24,7 +25,6 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import PartPlace, pair
 from kompakt.model.phrases import CONTINUE_LINE, RESUME_LINE
 from kompakt.wire.anthropic.messages import CONTRACT, MAX_BREAKPOINTS, build_block, render
 from kompakt.wire.anthropic.rules import (
@@ -44,8 +44,8 @@ from kompakt.wire.anthropic.rules import (
 )
 from kompakt.wire.fields import as_object
 from kompakt.wire.pair_repair import PairCodes, PairRules, PlacePath, repair_pairs
-from kompakt.wire.problems import Change
 from kompakt.wire.two_sided import SideCodes, split_by_side
+from kompakt.wire.wire import Change
 
 Report: TypeAlias = Callable[[Change], None]
 

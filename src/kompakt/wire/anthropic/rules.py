@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.anthropic.messages import CONTRACT, HOSTED_CALLS, MAX_BREAKPOINTS, ROLES
 from kompakt.wire.fields import enables_thinking
-from kompakt.wire.problems import Problem
+from kompakt.wire.wire import Problem
 
 Report: TypeAlias = Callable[[Problem], None]
 

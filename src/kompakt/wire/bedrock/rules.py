@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kompakt.model.groups import PartPlace
 from kompakt.model.messages import (
     History,
     Json,
@@ -27,13 +28,12 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import PartPlace
 from kompakt.model.phrases import BRIDGE, NO_OUTPUT
 from kompakt.wire.bedrock.messages import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, kind_of, mixes, render
 from kompakt.wire.fields import as_object, enables_thinking, model_of
 from kompakt.wire.pair_repair import PairCodes, PairRules
-from kompakt.wire.problems import Change, Problem
 from kompakt.wire.two_sided import SideCodes, Sides, TwoSidedRepair
+from kompakt.wire.wire import Change, Problem
 
 _ID = re.compile(CONTRACT.ids.pattern)
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")

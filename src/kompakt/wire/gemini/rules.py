@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kompakt.model.groups import PartPlace, pair
 from kompakt.model.messages import (
     History,
     Json,
@@ -25,7 +26,6 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.model.pairs import PartPlace, pair
 from kompakt.wire.fields import as_object
 from kompakt.wire.gemini.contents import (
     CODE,
@@ -40,8 +40,8 @@ from kompakt.wire.gemini.contents import (
     signature_of,
 )
 from kompakt.wire.pair_repair import PairCodes, PairRules
-from kompakt.wire.problems import Change, Problem
 from kompakt.wire.two_sided import SideCodes, Sides, TwoSidedRepair, raw_of
+from kompakt.wire.wire import Change, Problem
 
 SENTINEL = "skip_thought_signature_validator"
 """The documented placeholder for a missing signature (GE-4); the Gemini API and Vertex AI accept it.

@@ -21,7 +21,7 @@ from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
 from kompakt.wire.fields import compact_json, model_of
 from kompakt.wire.openai_chat.messages import is_custom
 from kompakt.wire.pair_repair import PairRules
-from kompakt.wire.problems import Change, Problem
+from kompakt.wire.wire import Change, Problem
 
 MAX_MESSAGES = 2048
 """A limit of the API that was reported but never confirmed (OC-9)."""

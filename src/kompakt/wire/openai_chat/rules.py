@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import msgspec
 
+from kompakt.model.groups import PartPlace
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Part, Text, ToolCall, ToolResult
-from kompakt.model.pairs import PartPlace
 from kompakt.wire.fields import compact_json
 from kompakt.wire.openai_chat import compatible as compatible
 from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, is_custom
 from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
-from kompakt.wire.problems import Change, Problem
+from kompakt.wire.wire import Change, Problem
 
 _NO_SYSTEM = ("o1-mini", "o1-preview")
 """Reasoning models from before the developer role, which reject system messages (OC-9, not verified)."""

@@ -10,9 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from kompakt.model.groups import is_user_message
+from kompakt.model.groups import PartPlace, is_user_message, pair
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Text, ToolCall, ToolResult
-from kompakt.model.pairs import PartPlace, pair
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.wire.openai_responses.items import (
     ANSWERED_BY,
@@ -41,7 +40,7 @@ from kompakt.wire.openai_responses.rules import (
     without_id,
 )
 from kompakt.wire.pair_repair import PairCodes, PairRules, fresh_id, repair_pairs
-from kompakt.wire.problems import Action, Change
+from kompakt.wire.wire import Action, Change
 
 _NEEDS_ID = frozenset(
     {"computer_call", "local_shell_call", "program", "program_output", "mcp_approval_request"}

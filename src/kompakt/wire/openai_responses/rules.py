@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from kompakt.model.groups import is_user_message
+from kompakt.model.groups import Pairs, PartPlace, is_user_message, pair
 from kompakt.model.messages import Json, JsonObject, Message, Opaque, ToolCall, ToolResult
-from kompakt.model.pairs import Pairs, PartPlace, pair
 from kompakt.wire.openai_responses.items import (
     ANSWERED_BY,
     CALLS,
@@ -23,7 +22,7 @@ from kompakt.wire.openai_responses.items import (
     kind_of,
     parse,
 )
-from kompakt.wire.problems import Action, Problem
+from kompakt.wire.wire import Action, Problem
 
 MAX_OUTPUT = 10_485_760
 MAX_COMPACTION = 20_971_520

@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
+from kompakt.model.groups import Pairing
 from kompakt.model.messages import Json, JsonObject
-from kompakt.model.pairs import Pairing
-from kompakt.wire.problems import Problem
 from kompakt.wire.transcripts.transcript import (
     MISSING_PARENT,
     REPEATED_RECORD,
@@ -32,6 +31,7 @@ from kompakt.wire.transcripts.transcript import (
     open_calls,
     seconds,
 )
+from kompakt.wire.wire import Problem
 
 FORMAT = "anthropic"
 

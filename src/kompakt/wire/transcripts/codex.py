@@ -14,7 +14,6 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.messages import JsonObject, text_of
-from kompakt.wire.problems import Problem
 from kompakt.wire.transcripts.transcript import (
     NO_HEADER,
     REPEATED_RECORD,
@@ -29,6 +28,7 @@ from kompakt.wire.transcripts.transcript import (
     objects,
     seconds,
 )
+from kompakt.wire.wire import Problem
 
 FORMAT = "openai-responses"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import msgspec
 
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.problems import Action, Problem
+from kompakt.wire.wire import Action, Problem
 
 Kind: TypeAlias = Literal["claude-code", "codex", "gemini-cli", "opencode", "openhands", "pi", "swe-agent", "tau-bench"]
 
