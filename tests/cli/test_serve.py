@@ -11,7 +11,7 @@ from tests.cli.commands import run
 
 from kompakt.cli import demo_provider as scripted
 from kompakt.gateway.config import load
-from kompakt.gateway.tenancy.tenants import hash_key
+from kompakt.gateway.tenants import hash_key
 
 
 class TestKeys:

@@ -16,13 +16,12 @@ from kompakt.evals import run as running
 from kompakt.evals.case import record
 from kompakt.evals.history_events import events_of, text_of
 from kompakt.evals.measures.attack import ATTACKS, PLANTED, add_to_outputs, plant
-from kompakt.evals.measures.chains import PASSES, measure_chains, walk
 from kompakt.evals.measures.recall import measure_evidence
+from kompakt.evals.measures.retention import PASSES, measure_chains, measure_compression, walk
 from kompakt.evals.measures.score import Miss, ResultRow
-from kompakt.evals.measures.speed import measure_compression, measure_latency
 from kompakt.evals.report import gather, markdown, write
 from kompakt.evals.results import Metric, goals, metrics
-from kompakt.evals.run import ROWS, EvalSettings, run
+from kompakt.evals.run import ROWS, EvalSettings, measure_latency, run
 from kompakt.evals.session_files import Question, RecordedSession
 
 
@@ -186,7 +185,7 @@ class TestMeasures:
 
     def test_latency_and_compression(self) -> None:
         recording = record(long(30).session())
-        assert all(one.seconds > 0 and one.tokens > 5000 for one in measure_latency([recording], "default"))
+        assert all(one.seconds > 0 and one.tokens > 5000 for one in measure_latency(recording, "default"))
         (saved,) = measure_compression(recording, "default")
         assert saved.total["tokens removed"] > 5000
         assert saved.share("facts") == 1.0

@@ -11,7 +11,7 @@ from tests.gateway.stub_gateway import served, settings
 from kompakt.errors import UsageError
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, Upstream, load
 from kompakt.gateway.server import ConfigReloader
-from kompakt.gateway.tenancy.tenants import hash_key
+from kompakt.gateway.tenants import hash_key
 
 HASH = hash_key("a key")
 

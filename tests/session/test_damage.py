@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from kompakt.cli import app
 from kompakt.errors import KompaktError, StoreDamaged, StoreError
-from kompakt.session import compaction, compaction_record, draft, lock, session
+from kompakt.session import compaction, draft, lock, session, timeline
 from kompakt.session.store import Store, open_store
 from kompakt.store.sql import sqlite
 
@@ -58,7 +58,7 @@ def write_store(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in (compaction, draft, session, sqlite):
             patch.setattr(module, "time", stopped)
-        for module in (compaction_record, draft):
+        for module in (draft, timeline):
             patch.setattr(module, "token_hex", token_hex)
         # A renewal of the lock is another transaction, which SQLite counts in the file.
         patch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 600.0)  # type: ignore[attr-defined]

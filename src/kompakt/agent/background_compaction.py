@@ -14,8 +14,8 @@ from collections.abc import Callable
 from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import KompaktError
 from kompakt.session.compaction import CompactionOptions, CompactionPlan, SessionCompaction
-from kompakt.session.compaction_record import PreparedCompaction
 from kompakt.session.session import Session
+from kompakt.session.timeline import PreparedCompaction
 
 _log = logging.getLogger("kompakt.agent")
 

@@ -38,7 +38,7 @@ from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.messages import Message, ToolCall, ToolResult
 from kompakt.model.tokens import json_text
 from kompakt.session.compaction import CompactionOptions, SessionCompaction, resume_text
-from kompakt.session.compaction_record import PreparedCompaction
+from kompakt.session.timeline import PreparedCompaction
 from kompakt.wire.overflow import Overflow, truncated
 
 T = TypeVar("T")

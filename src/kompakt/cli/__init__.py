@@ -14,9 +14,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from kompakt.cli import check, compact, config, count, demo, doctor, recall, repair, serve
+from kompakt.cli import check, compact, config, count, demo, doctor, recall, repair, serve, session
 from kompakt.cli.eval import evaluate
-from kompakt.cli.session import manage
 from kompakt.errors import DoesNotFit, KompaktError
 from kompakt.version import __version__
 
@@ -50,7 +49,7 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("eval")(evaluate)
 app.command("serve")(serve.serve)
-app.add_typer(manage.app)
+app.add_typer(session.app)
 
 
 def _show_version(value: bool) -> None:

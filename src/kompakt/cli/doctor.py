@@ -15,9 +15,9 @@ import typer
 from kompakt import files
 from kompakt.cli import config
 from kompakt.cli.input import AsJson
-from kompakt.cli.session.store_options import read_key
+from kompakt.cli.store_options import read_key
 from kompakt.errors import KompaktError, UsageError
-from kompakt.gateway.http.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
+from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.tokens import Counter
 from kompakt.version import __version__
 

@@ -8,7 +8,7 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli.input import AsJson, Format, report_session
-from kompakt.cli.session.store_options import KeyFile, StoreOptions, Tenant, encode, is_store, read_id
+from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, encode, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError, UsageError
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kompakt.cli import config
-from kompakt.cli.session.store_options import read_key
+from kompakt.cli.store_options import read_key
 from kompakt.errors import UsageError
 
 
@@ -147,7 +147,7 @@ def _run(flags: dict[str, Any]) -> None:
 def _print_key(tenant: str) -> None:
     """Print a new key, which is not stored anywhere, and the configuration line with its hash."""
     from kompakt.gateway.config import check_tenant
-    from kompakt.gateway.tenancy.tenants import hash_key, make_key
+    from kompakt.gateway.tenants import hash_key, make_key
 
     check_tenant(tenant)
     key = make_key()

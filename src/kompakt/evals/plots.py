@@ -10,8 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from kompakt.evals.facts import KINDS
-from kompakt.evals.measures.chains import PASSES
-from kompakt.evals.measures.retention import SUMMARY, TENTH
+from kompakt.evals.measures.retention import PASSES, SUMMARY, TENTH
 from kompakt.evals.measures.score import SCORED_KINDS
 from kompakt.evals.results import Metric, chain_share
 

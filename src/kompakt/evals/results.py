@@ -11,8 +11,7 @@ import msgspec
 from kompakt.evals.facts import KINDS
 from kompakt.evals.measures.attack import ATTACKS
 from kompakt.evals.measures.bills import CLAIRVOYANT, ECONOMIC, READS, SAVED, UNTOUCHED_READS, WORST
-from kompakt.evals.measures.chains import PASSES
-from kompakt.evals.measures.retention import SUMMARY, TENTH, UNFIT
+from kompakt.evals.measures.retention import PASSES, SUMMARY, TENTH, UNFIT
 from kompakt.evals.measures.score import KEY_ONLY, ResultRow
 
 

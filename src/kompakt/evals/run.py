@@ -9,21 +9,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
 
-from kompakt.errors import KompaktError, UsageError
-from kompakt.evals.case import Recording, record
+from kompakt import api
+from kompakt.errors import DoesNotFit, KompaktError, UsageError
+from kompakt.evals.case import BUDGET_SHARE, Recording, cut_at, record
 from kompakt.evals.measures.attack import measure_attacks
 from kompakt.evals.measures.bills import measure_bills
-from kompakt.evals.measures.chains import measure_chains
 from kompakt.evals.measures.recall import measure_evidence
-from kompakt.evals.measures.retention import measure_retention
+from kompakt.evals.measures.retention import measure_chains, measure_compression, measure_retention
 from kompakt.evals.measures.score import ResultRow
-from kompakt.evals.measures.speed import measure_compression, measure_latency
 from kompakt.evals.session_files import RecordedSession, sessions
 from kompakt.version import __version__
 
@@ -35,6 +35,9 @@ ROWS = "rows"
 
 FAULTS = (KompaktError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of a measure on a recording of an unexpected shape."""
+
+LATENCY_TOKENS = 200_000
+LATENCY_RUNS = 5
 
 _log = logging.getLogger("kompakt.evals")
 
@@ -193,6 +196,29 @@ def _latency_rows(chosen: Sequence[RecordedSession], policy: str) -> list[Result
     """Time the longest session while no other job runs."""
     longest = max(chosen, key=lambda session: len(str(session.body)))
     try:
-        return list(measure_latency([record(longest)], policy))
+        return list(measure_latency(record(longest), policy))
     except FAULTS as error:
         return f"{longest.name}: latency failed: {type(error).__name__}: {error}"
+
+
+def measure_latency(recording: Recording, policy: str) -> Iterator[ResultRow]:
+    """Time compactions of a session, cut at 200,000 tokens."""
+    reached, at = 0, 0
+    while at < len(recording.weight) and reached < LATENCY_TOKENS:
+        reached += recording.weight[at]
+        at += 1
+    cut = cut_at(recording.history, recording.weight, at)
+    prefix = recording.history.with_messages(recording.history[:at])
+    session = recording.session
+    for run in range(LATENCY_RUNS):
+        began = time.perf_counter()
+        try:
+            api.compact(prefix, budget=cut.budget(BUDGET_SHARE), policy=policy)
+            note = ""
+        except DoesNotFit as error:
+            note = str(error)
+        seconds = time.perf_counter() - began
+        yield ResultRow(
+            measure="latency", mode=f"run {run + 1}", session=session.name, source=session.source,
+            at=at, tokens=cut.tokens, seconds=seconds, note=note,
+        )  # fmt: skip

@@ -43,7 +43,7 @@ from kompakt.gateway.request.labels import client_of
 from kompakt.gateway.routes import Route, route_of
 from kompakt.gateway.storage.records import PAUSE, LazyRecords
 from kompakt.gateway.storage.storage import GatewayStorage
-from kompakt.gateway.tenancy.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
+from kompakt.gateway.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
 from kompakt.gateway.upstream import closing_responses, has_body
 from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store

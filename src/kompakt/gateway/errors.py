@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from kompakt.gateway.http.outcomes import OUTCOME_HEADER
+from kompakt.gateway.outcomes import OUTCOME_HEADER
 from kompakt.wire.registry import WIRES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")

@@ -23,7 +23,7 @@ from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import request_log
 from kompakt.gateway.http.encodings import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.http.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
+from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import budget as budgets
 from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
 from kompakt.gateway.pivots.lookup import TRIES, covered_items
@@ -37,7 +37,7 @@ from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
 from kompakt.gateway.routes import Route
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
-from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.upstream import UpstreamResponse
 from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru

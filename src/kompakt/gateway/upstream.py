@@ -25,7 +25,7 @@ from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http import encodings
 from kompakt.gateway.http.access_log import request_log
 from kompakt.gateway.routes import Route
-from kompakt.gateway.tenancy.tenants import is_private
+from kompakt.gateway.tenants import is_private
 
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer".split()

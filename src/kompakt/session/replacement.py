@@ -19,12 +19,11 @@ from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
 from kompakt.session.compaction import SessionCompaction, add_compaction, announce, is_auto, is_stale
-from kompakt.session.compaction_record import RECOVERABLE, PreparedCompaction, build_record
 from kompakt.session.draft import Draft
 from kompakt.session.lock import hold
 from kompakt.session.projection import ResumedSession, ledger_without, resume_session
 from kompakt.session.reader import SessionReader
-from kompakt.session.timeline import ViewEntry
+from kompakt.session.timeline import RECOVERABLE, PreparedCompaction, ViewEntry, build_record
 from kompakt.store.records import Head
 
 if TYPE_CHECKING:

@@ -2,11 +2,15 @@
 
 Events are append-only. A revert lists rows that no longer count, an undo names an event that no longer counts. One pass
 over the events gives the state of the session. The ``tag`` of each class is stored and must not change.
+
+A compaction is an event too and changes no row. Its record lists the messages that the model sees from then on, the
+state that the next compaction continues from, and the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from secrets import token_hex
 from typing import TypeAlias
 
 import msgspec
@@ -14,6 +18,7 @@ import msgspec
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import State
 from kompakt.model.messages import Json
+from kompakt.store.codec import encode
 
 Span: TypeAlias = tuple[int, int]
 """First and last row of a range, both included."""
@@ -190,3 +195,57 @@ class Timeline:
     def compaction(self, id: str) -> RecordedEvent | None:
         """Return a compaction by its id."""
         return next((one for one, record in self.compactions if record.id == id), None)
+
+
+# --- the record of a compaction ---
+
+RECOVERABLE = "everything that was left out is in the store"
+"""``Report.recoverable`` of every compaction of a stored session."""
+
+
+class PreparedCompaction(msgspec.Struct):
+    """A compaction that is ready to be committed."""
+
+    record: CompactionRecord
+    summary: str
+    report: Report
+    resume: str | None = None
+    """Text of the message that asks the agent to continue, if any."""
+    changed: bool = True
+    """False if a trigger fired but its strategy changed nothing, so that there is nothing to commit."""
+
+
+def build_record(
+    view: Sequence[ViewEntry],
+    state: State,
+    report: Report,
+    *,
+    covers_to: int,
+    tip: int,
+    markers: Iterable[int] = (),
+    auto: bool = False,
+    id: str | None = None,
+) -> CompactionRecord:
+    """Build the record of a compaction that shows ``view``.
+
+    The stored report has no actions: there is one for each message that ever existed.
+    """
+    frame = Frame(view=tuple(view), state=state, report=msgspec.structs.replace(report, actions=()))
+    return CompactionRecord(
+        id=id if id is not None else f"c{token_hex(6)}",
+        frame=frame_text(frame),
+        covers_to=covers_to,
+        tip=tip,
+        markers=tuple(markers),
+        auto=auto,
+        reason=report.reason,
+        policy=report.policy,
+        tokens_before=report.tokens_before,
+        tokens_after=report.tokens_after,
+        failures=report.failures,
+    )
+
+
+def frame_text(frame: Frame) -> str:
+    """Write a frame as JSON."""
+    return encode(msgspec.to_builtins(frame)).decode()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.errors import UsageError
-from kompakt.session.compaction_record import frame_text
 from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
 from kompakt.session.timeline import (
@@ -27,6 +26,7 @@ from kompakt.session.timeline import (
     Timeline,
     UndoEvent,
     ViewEntry,
+    frame_text,
 )
 from kompakt.store.records import Head
 

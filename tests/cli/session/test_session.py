@@ -19,7 +19,7 @@ from tests.histories import FORMATS, plain
 
 import kompakt
 from kompakt import cli
-from kompakt.cli.session.store_options import is_store
+from kompakt.cli.store_options import is_store
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
 
@@ -295,7 +295,7 @@ class TestRecall:
 class TestHelp:
     def test_every_command_is_explained(self, kom: Run) -> None:
         listed = kom("session", "--help").out
-        for command in cli.manage.app.registered_commands:
+        for command in cli.session.app.registered_commands:
             assert command.name and f"  {command.name} " in listed
             assert kom("session", command.name, "--help").out.startswith("Usage: ")
         assert "session" in kom("--help").out

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.cli.commands import run
 from tests.cli.store_helpers import BODY, Run, account, put, refused
 
-from kompakt.cli.session import remove as removing
-from kompakt.cli.session.store_options import printable, read_id
+from kompakt.cli import session as session_commands
+from kompakt.cli.store_options import printable, read_id
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 
@@ -68,8 +68,8 @@ class TestRemove:
         """The retention comes from the configuration, a variable or an option."""
         (tmp_path / "kompakt.toml").write_text("retention_days = 30")
         assert kom("session", "gc").err == "0 sessions removed\n"
-        now = removing.time.time()
-        monkeypatch.setattr(removing.time, "time", lambda: now + 20 * removing.DAY)
+        now = session_commands.time.time()
+        monkeypatch.setattr(session_commands.time, "time", lambda: now + 20 * session_commands.DAY)
         assert kom("session", "gc").out == ""
         monkeypatch.setenv("KOMPAKT_RETENTION_DAYS", "19.5")
         assert kom("session", "gc", "--older-than", "21").out == ""

@@ -12,7 +12,7 @@ from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenancy.tenants import Tenant, hash_key, tenant_of
+from kompakt.gateway.tenants import Tenant, hash_key, tenant_of
 
 HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 A, B = ({"x-kompakt-key": key} for key in KEYS)

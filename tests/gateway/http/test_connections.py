@@ -21,7 +21,7 @@ from tests.gateway.upstreams import wait_for
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http.connections import DisconnectWatch
 from kompakt.gateway.routes import Route
-from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.gateway.tenants import Tenant
 
 CLIENTS = 100
 

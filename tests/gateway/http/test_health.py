@@ -13,7 +13,7 @@ from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http import health
-from kompakt.gateway.tenancy.tenants import hash_key
+from kompakt.gateway.tenants import hash_key
 
 HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
 OWN = ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x", "/kompakt/sessions/x/recall?q=a")

@@ -22,7 +22,7 @@ from kompakt.gateway import server as serving
 from kompakt.gateway.http.access_log import JsonFormatter, TextFormatter
 from kompakt.gateway.http.connections import with_header_timeout
 from kompakt.gateway.routes import Route
-from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.gateway.tenants import Tenant
 
 SHAPES = {
     "/v1/chat/completions": lambda body: body["error"]["code"],

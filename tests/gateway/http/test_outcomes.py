@@ -15,7 +15,7 @@ from tests.gateway.gateway_server import WINDOW, Gate, gateway
 from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS, answering, history, odd, request
 from tests.gateway.upstreams import Raw, Reply, Upstream, said, wait_for
 
-from kompakt.gateway.http.outcomes import OUTCOMES, UNTOUCHED
+from kompakt.gateway.outcomes import OUTCOMES, UNTOUCHED
 
 CLEAR_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 CLEAR_TOOL_USES = {"type": "clear_tool_uses_20250919"}

@@ -25,7 +25,7 @@ from tests.provider.token_count import count_head, count_item
 
 import kompakt
 from kompakt.gateway.concurrency import KeyedLocks
-from kompakt.gateway.tenancy.tenants import REGISTRY_TENANT
+from kompakt.gateway.tenants import REGISTRY_TENANT
 
 Vanish = Callable[[Gate, str], None]
 ROUNDS = (10, 30, 32, 34, 60, 62, 90, 92)

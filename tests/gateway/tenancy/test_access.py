@@ -19,7 +19,7 @@ from tests.gateway.upstreams import Upstream, wait_for
 
 from kompakt.errors import UsageError
 from kompakt.gateway.config import load
-from kompakt.gateway.tenancy.tenants import hash_key
+from kompakt.gateway.tenants import hash_key
 
 ROUTES = [
     ("GET", "/healthz"),

@@ -15,7 +15,7 @@ from kompakt.errors import StoreUnavailable
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.tenancy.tenants import (
+from kompakt.gateway.tenants import (
     Tenant,
     TenantRegistry,
     hash_key,

@@ -1,8 +1,11 @@
-"""Retention: what a compaction still states at each cut, compared with baselines.
+"""Retention: what a compaction still states, compared with baselines: at each cut, along a chain, and by admission.
 
 One compaction per case serves facts, needs, precision, validity, reachability and restoring. Recorded summaries are
 measured at their own cut and size; kompakt and the baselines get the same room there, plus the first and the newest
 request.
+
+A chain compacts the same prefix to the same budget in 1 to 16 passes. Each pass starts from the result of the previous
+one, so any decay is caused by the chain alone.
 """
 
 from __future__ import annotations
@@ -14,11 +17,22 @@ import msgspec
 
 from kompakt import api
 from kompakt.errors import DoesNotFit
-from kompakt.evals.case import BUDGET_SHARE, EvalCase, Recording, cases, summary_cases
+from kompakt.evals.case import (
+    BUDGET_SHARE,
+    EvalCase,
+    Recording,
+    case_at,
+    cases,
+    compact_at_least,
+    cut_at,
+    cuts,
+    summary_cases,
+)
 from kompakt.evals.measures.baselines import projections
 from kompakt.evals.measures.precision import assertions
 from kompakt.evals.measures.recall import add_reachable, add_restored
 from kompakt.evals.measures.score import Miss, ResultRow, Score, ShownText, read, score, with_score
+from kompakt.model.messages import History, Json
 
 TENTH = "10 %"
 SUMMARY = "summary size"
@@ -79,3 +93,74 @@ def _baselines(blank: ResultRow, case: EvalCase, tokens: int) -> Iterator[Result
         found = score(case, shown)
         none: list[Miss] = []
         yield with_score(row, Score(found.passed, found.total, none))
+
+
+# --- chains ---
+
+PASSES = (1, 2, 4, 8, 16)
+CHAIN_CUT = 0.85
+CHAIN_ROUNDS = 20
+CHAIN_TOKENS = 20_000
+
+
+def measure_chains(recording: Recording, policy: str) -> Iterator[ResultRow]:
+    """Compact a long session 1 to 16 times on the way; skip short sessions."""
+    session = recording.session
+    if sum(recording.weight) < CHAIN_TOKENS or len(api.rounds(recording.history)) < CHAIN_ROUNDS:
+        return
+    for cut in cuts(recording.history, recording.weight, (CHAIN_CUT,)):
+        whole = case_at(recording, cut)
+        for passes in PASSES:
+            row = ResultRow(
+                measure="chains", mode=f"after {passes}", session=session.name, source=session.source, at=cut.at
+            )
+            budget = cut.budget(BUDGET_SHARE)
+            payload = walk(recording, whole, passes, budget, policy)
+            shown = read(payload, whole, recording.history.format)
+            yield msgspec.structs.replace(with_score(row, score(whole, shown)), budget=budget)
+
+
+def walk(recording: Recording, whole: EvalCase, passes: int, budget: int, policy: str) -> Json:
+    """Compact at the end of each stretch and return the last payload."""
+    history = recording.history
+    at = 0
+    payload: Json = None
+    for stop in _stops(recording, whole.cut.at, passes):
+        stretch = history[at:stop]
+        before = () if payload is None else tuple(api.parse(payload, history.format))
+        given: History = history.with_messages((*before, *stretch))
+        payload = compact_at_least(given, budget, policy).payload
+        at = stop
+    return payload
+
+
+def _stops(recording: Recording, end: int, passes: int) -> list[int]:
+    """Return the ends of the stretches: equal shares of the tokens, at round boundaries."""
+    starts = [one.start for one in api.rounds(recording.history) if 0 < one.start < end]
+    total = sum(recording.weight[:end])
+    reached = 0
+    stops: list[int] = []
+    for index, tokens in enumerate(recording.weight[:end]):
+        if index in starts and reached >= total * (len(stops) + 1) / passes and len(stops) < passes - 1:
+            stops.append(index)
+        reached += tokens
+    return [*stops, end]
+
+
+# --- admission ---
+
+
+def measure_compression(recording: Recording, admission: str) -> Iterator[ResultRow]:
+    """Measure what a policy removes from a session that fits, and whether its facts are still stated."""
+    cut = cut_at(recording.history, recording.weight, len(recording.history))
+    whole = case_at(recording, cut)
+    result = api.compact(whole.prefix, budget=cut.tokens, policy=admission)
+    shown = read(result.payload, whole, recording.history.format)
+    found = Score({}, {}, [])
+    for fact in whole.facts:
+        found.add("facts", fact.stated_in(shown.text, shown.unchanged), fact.key, fact.kind)
+    found.passed["tokens removed"] = max(0, result.tokens_before - result.tokens_after)
+    found.total["tokens removed"] = result.tokens_before
+    session = recording.session
+    row = ResultRow(measure="compression", mode=admission, session=session.name, source=session.source, at=cut.at)
+    yield with_score(row, found)

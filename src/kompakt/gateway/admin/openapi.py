@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kompakt.gateway.tenancy.tenants import KEY_HEADER
+from kompakt.gateway.tenants import KEY_HEADER
 from kompakt.version import __version__
 
 MAX_PAGE = 200

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kompakt.gateway.errors import error_response, without_controls
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.http.outcomes import Disposition, Untouched
+from kompakt.gateway.outcomes import Disposition, Untouched
 
 _log = logging.getLogger("kompakt.gateway")
 

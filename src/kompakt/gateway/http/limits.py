@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kompakt.gateway.access import check_site
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.routes import error_format
-from kompakt.gateway.tenancy.access import check_site
 
 _log = logging.getLogger("kompakt.gateway")
 

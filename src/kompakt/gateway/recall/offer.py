@@ -25,8 +25,7 @@ from kompakt.gateway.recall.protocols.openai_responses import ResponsesRecall
 from kompakt.gateway.recall.rounds import RecallRounds
 from kompakt.gateway.recall.turn import RecallProtocol, as_list
 from kompakt.gateway.request.body import RequestBody
-from kompakt.gateway.request.digests import DigestCache
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.hash_chain import DigestCache, HashChain
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.errors import InputError
-from kompakt.gateway.http.outcomes import Untouched
+from kompakt.gateway.outcomes import Untouched
 from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
 from kompakt.model.messages import Json, JsonObject, Media, Message, ToolResult
 from kompakt.store.codec import decode

@@ -3,11 +3,16 @@
 A ``HashChain`` is a parsed request with the token count and key of every prefix. Successive requests of a conversation
 start with the same bytes, so most of a chain is taken from the previous one, at the cost of a byte comparison. The
 cache of recent chains affects only speed.
+
+A message is hashed in a canonical form. Real clients move cache marks, send the same text as a string or as a block,
+and change their reminders from request to request. If any of that changed the hash, the next request would not match
+the stored pivot, and the whole history would be compacted again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterator
@@ -18,10 +23,59 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.gateway.concurrency import off_loop
-from kompakt.gateway.request.body import RequestBody, read, read_continuation
-from kompakt.gateway.request.digests import DigestCache
+from kompakt.gateway.request.body import RequestBody, decode_item, parse_items, read, read_continuation
 from kompakt.model.lru import Lru
+from kompakt.model.messages import Json, Reasoning, Text
+from kompakt.model.references import digest
 from kompakt.model.tokens import Counter, counter_for
+
+MAX_DIGESTS = 20_000
+"""Items in the cache: about 7 MB."""
+
+_REMINDER = re.compile(r"\s*<(system[-_]reminder)>.*</\1>\s*", re.DOTALL)
+"""A text that the client's runtime added and may change in the next request."""
+
+
+class MessageDigest(msgspec.Struct, frozen=True, gc=False):
+    """What the gateway needs to know of an item without decoding it again."""
+
+    digest: bytes
+    """Hash of the message without reminders. An item that holds only reminders still counts as an item."""
+    tokens: int
+    is_system: bool
+    is_answer: bool
+    """Whether it is from the model."""
+    has_reasoning: bool
+
+
+class DigestCache:
+    """Digests by the raw bytes of items. Threads may share it."""
+
+    def __init__(self, limit: int = MAX_DIGESTS) -> None:
+        self._digests = Lru[bytes, MessageDigest](limit)
+
+    def of(self, raw: bytes, format: str, counter: Counter) -> MessageDigest:
+        """Return the digest of an item.
+
+        Raises:
+            InputError: the item is not a message of this format.
+        """
+        key = hashlib.sha256(raw).digest() + f"{format} {counter.name}".encode()
+        found = self._digests.get(key)
+        if found is None:
+            found = _digest(decode_item(raw), format, counter)
+            self._digests.put(key, found)
+        return found
+
+
+def _digest(item: Json, format: str, counter: Counter) -> MessageDigest:
+    (message,) = parse_items([item], format)
+    kept = [part for part in message.parts if type(part) is not Text or not _REMINDER.fullmatch(part.text)]
+    hashed = digest(message if len(kept) == len(message.parts) else msgspec.structs.replace(message, parts=tuple(kept)))
+    has_reasoning = any(type(part) is Reasoning for part in message.parts)
+    role = message.role
+    return MessageDigest(hashed, counter.message(message), role == "system", role == "assistant", has_reasoning)
+
 
 MAX_BYTES = 128 * 1024 * 1024
 """Bytes of recent requests in the cache."""

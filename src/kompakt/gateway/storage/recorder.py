@@ -23,13 +23,12 @@ from kompakt.gateway.request.body import decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
-from kompakt.session.compaction_record import RECOVERABLE, build_record
 from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
 from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.session.timeline import CompactionRecord, ViewEntry
+from kompakt.session.timeline import RECOVERABLE, CompactionRecord, ViewEntry, build_record
 from kompakt.store.records import Head, StoredRow
 from kompakt.wire.registry import WIRES
 

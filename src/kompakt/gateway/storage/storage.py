@@ -36,7 +36,7 @@ from kompakt.gateway.storage import recorder
 from kompakt.gateway.storage.recorder import RecordedBranch, mark_name
 from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.write_behind import WriteBehind, WrittenPrefixes
-from kompakt.gateway.tenancy.tenants import Tenant
+from kompakt.gateway.tenants import Tenant
 from kompakt.model.lru import Lru
 from kompakt.session.store import Store
 from kompakt.store.records import key_of

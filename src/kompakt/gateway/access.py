@@ -21,7 +21,7 @@ from starlette.types import Scope
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenancy.tenants import (
+from kompakt.gateway.tenants import (
     ANONYMOUS,
     KEY_HEADER,
     Tenant,

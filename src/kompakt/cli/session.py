@@ -1,4 +1,4 @@
-"""``kompakt session …``: import, list, show, compact and verify the sessions in a store.
+"""``kompakt session …``: manage the sessions in a store.
 
 Each command opens the store, calls one method of a session, and closes the store.
 """
@@ -6,6 +6,9 @@ Each command opens the store, calls one method of a session, and closes the stor
 from __future__ import annotations
 
 import re
+import sys
+import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +16,15 @@ import typer
 
 from kompakt import api
 from kompakt.cli import config
-from kompakt.cli.compact import NOTHING_LEAVES, Budget, DryRun, ModelName, PolicyName, cost_of, progress
+from kompakt.cli.compact import NOTHING_LEAVES, Budget, DryRun, ModelName, Out, PolicyName, cost_of, progress
 from kompakt.cli.compact import show as show_report
 from kompakt.cli.input import AsJson, File, Format, problems_of, read_history
-from kompakt.cli.session import remove, undo_fork_export
-from kompakt.cli.session.store_options import (
+from kompakt.cli.store_options import (
+    DEFAULT_URL,
     Id,
+    KeyFile,
     StoreOptions,
+    Url,
     plural,
     print_json,
     printable,
@@ -29,8 +34,8 @@ from kompakt.cli.session.store_options import (
     timestamp,
 )
 from kompakt.engine.compaction.policies import Policy
-from kompakt.errors import StoreDamaged
-from kompakt.model.messages import History, Marker
+from kompakt.errors import StoreDamaged, UsageError
+from kompakt.model.messages import History, Json, Marker
 from kompakt.model.references import References
 
 if TYPE_CHECKING:
@@ -377,21 +382,296 @@ async def _verify(store: Store, heads: list[Head], problems: list[tuple[str, str
                 bar(seen, total)
 
 
+# --- undo, revert, fork, export, edit, pin -------------------------------------------------------------------------
+
+
+class ExportView(StrEnum):
+    """Which messages of a session are exported."""
+
+    FULL = "full"
+    MODEL = "model"
+
+
+CompactionId = Annotated[
+    str | None, typer.Option("--compaction", metavar="C", help="Compaction id. Default: the newest compaction.")
+]
+Turn = Annotated[int, typer.Option("--turn", metavar="N", help="Number of a turn, starting at 1.")]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Output format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: as imported.",
+    ),
+]
+
+
+@store_command
+def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: AsJson = False) -> None:
+    """Undo the latest compaction, revert or edit.
+
+    With --compaction, undo that compaction. Prints what was undone.
+    """
+
+    async def work(session: Session) -> str:
+        return await session.undo(compaction)
+
+    undone = store.run_session(id, work)
+    if as_json:
+        print_json({"session": read_id(id), "undone": undone})
+    else:
+        typer.echo(undone)
+
+
+@store_command
+def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> None:
+    """Return a session to its state after turn N.
+
+    No message is deleted; `undo` reverses it.
+    """
+
+    async def work(session: Session) -> int:
+        return await session.revert(turn)
+
+    hidden = store.run_session(id, work)
+    if as_json:
+        print_json({"session": read_id(id), "turn": turn, "messages_taken_back": hidden})
+    typer.echo(f"{hidden} messages reverted; the session is at turn {turn}", err=True)
+
+
+@store_command
+def replay(id: Id, turn: Turn, store: StoreOptions, to: To = None, out: Out = None) -> None:
+    """Write a session from turn N on as a request body."""
+
+    async def work(session: Session) -> Json:
+        return await session.replay(turn, format=to)
+
+    print_json(store.run_session(id, work), out)
+
+
+@store_command
+def fork(
+    id: Id,
+    store: StoreOptions,
+    turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Copy the first N turns only.")] = None,
+    new: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id of the fork. Default: generated.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a session, or its first turns; print the new id."""
+
+    async def work(session: Session) -> str:
+        return (await session.fork(None if new is None else read_id(new), turn=turn)).id
+
+    made = store.run_session(id, work)
+    if as_json:
+        print_json({"session": read_id(id), "fork": made})
+    else:
+        typer.echo(printable(made))
+
+
+@store_command
+def export(
+    id: Id,
+    store: StoreOptions,
+    view: Annotated[
+        ExportView, typer.Option("--view", help="full: every message. model: what the model sees.")
+    ] = ExportView.FULL,
+    to: To = None,
+    turns: Annotated[int | None, typer.Option("--turns", metavar="K", min=1, help="The last K turns only.")] = None,
+    out: Out = None,
+) -> None:
+    """Write a session as a request body.
+
+    The model's view is repaired if the format requires it.
+    """
+
+    async def work(session: Session) -> Json:
+        return await session.export(view=view.value, format=to, turns=turns)
+
+    print_json(store.run_session(id, work), out)
+
+
+@store_command
+def edit(
+    id: Id,
+    store: StoreOptions,
+    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="The new summary.")] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="F", help="File with the new summary.")] = None,
+    compaction: CompactionId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the summary of a compaction. `undo` reverses it."""
+    if (summary is None) == (file is None):
+        raise UsageError("pass the new summary with either --summary TEXT or --file F")
+    text = summary if file is None else _read_text(file)
+
+    async def work(session: Session) -> None:
+        await session.edit_summary(text or "", compaction)
+
+    store.run_session(id, work)
+    if as_json:
+        print_json({"session": read_id(id), "summary": text or ""})
+    typer.echo("summary replaced", err=True)
+
+
+def _read_text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: cannot read the file: {getattr(error, 'strerror', None) or error}") from None
+
+
+@store_command
+def pin(
+    id: Id,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text that every compaction keeps verbatim.")],
+    store: StoreOptions,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Pin a text, or remove a pin. Print all pinned texts."""
+
+    async def work(session: Session) -> tuple[str, ...]:
+        if remove and text not in (await session.reader()).timeline.pins:
+            raise UsageError(f"{printable(text)} is not pinned; `kompakt session show` lists the pins")
+        await session.pin(text, pinned=not remove)
+        return (await session.reader()).timeline.pins
+
+    pins = store.run_session(id, work)
+    if as_json:
+        print_json({"session": read_id(id), "pins": pins})
+        return
+    for one in pins:
+        typer.echo(printable(one))
+
+
+# --- delete --------------------------------------------------------------------------------------------------------
+
+DAY = 86_400.0
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+@store_command
+def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete a session permanently.
+
+    Deletes its messages, summaries and search index. This cannot be undone.
+    """
+    chosen = read_id(id)
+
+    async def exists(store: Store) -> None:
+        await (await store.session(chosen)).head()
+
+    async def work(store: Store) -> bool:
+        removed = await store.delete(chosen)
+        await store.scrub()
+        return removed
+
+    store.run(exists)
+    _confirm(f"delete session {printable(chosen)} permanently", yes=yes)
+    with resumable():
+        removed = store.run(work)
+    if as_json:
+        print_json({"removed": [chosen] if removed else []})
+    typer.echo("1 session removed" if removed else "the session was already removed by another process", err=True)
+
+
+def purge(
+    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Tenant to purge; '' for sessions without one.")],
+    yes: Yes = False,
+    store: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all sessions of a tenant permanently.
+
+    This cannot be undone.
+    """
+    _confirm(f"delete all sessions of tenant {tenant!r} permanently", yes=yes)
+
+    async def work(store: Store) -> int:
+        return await store.purge()
+
+    with resumable():
+        removed = StoreOptions(store, tenant, key_file).run(work)
+    if as_json:
+        print_json({"sessions": removed})
+    typer.echo(f"{plural(removed, 'session')} removed", err=True)
+
+
+def _confirm(what: str, *, yes: bool) -> None:
+    """Ask for confirmation; without a terminal, require --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"pass --yes to {what}")
+    if not typer.confirm(f"Do you want to {what}?", err=True):
+        typer.echo("nothing was removed", err=True)
+        raise typer.Exit(1)
+
+
+Days = Annotated[
+    float | None,
+    typer.Option(
+        "--older-than",
+        metavar="DAYS",
+        envvar="KOMPAKT_RETENTION_DAYS",
+        help="Delete sessions older than this. Default: retention_days in kompakt.toml.",
+    ),
+]
+DeletionDryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")]
+
+
+@store_command
+def gc(
+    store: StoreOptions, retention_days: Days = None, dry_run: DeletionDryRun = False, as_json: AsJson = False
+) -> None:
+    """Delete sessions older than the retention period.
+
+    Prints the deleted ids and compacts the files of the store. The age of a session counts from its creation or from
+    its newest compaction, revert, edit or pin. Compacting the files also erases sessions that were deleted earlier, for
+    example over HTTP; writers wait meanwhile.
+    """
+    if retention_days is not None and not retention_days > 0:
+        raise UsageError(f"retention_days={retention_days:g} is not above 0; omit it to keep every session")
+    oldest = -1.0 if retention_days is None else time.time() - retention_days * DAY
+
+    async def work(store: Store) -> list[str]:
+        old = [head async for head in store.heads() if max(head.created, head.touched) < oldest]
+        if not dry_run:
+            if old:
+                await store.records.delete([head.key for head in old])
+            await store.scrub()
+        return [head.id.decode("utf-8", "surrogatepass") for head in old]
+
+    with resumable():
+        gone = store.run(work)
+    if as_json:
+        print_json({"sessions": gone, "dry_run": dry_run})
+    else:
+        for id in gone:
+            typer.echo(printable(id))
+    if retention_days is None:
+        typer.echo("no retention configured; nothing was removed (set retention_days or --older-than DAYS)", err=True)
+        return
+    typer.echo(f"{plural(len(gone), 'session')} {'would be removed' if dry_run else 'removed'}", err=True)
+
+
 for _name, _command in {
     "import": import_file,
     "list": list_all,
     "show": show,
     "compact": compact,
-    "undo": undo_fork_export.undo,
-    "revert": undo_fork_export.revert,
-    "replay": undo_fork_export.replay,
-    "fork": undo_fork_export.fork,
-    "export": undo_fork_export.export,
-    "edit": undo_fork_export.edit,
-    "pin": undo_fork_export.pin,
+    "undo": undo,
+    "revert": revert,
+    "replay": replay,
+    "fork": fork,
+    "export": export,
+    "edit": edit,
+    "pin": pin,
     "verify": verify,
-    "delete": remove.delete,
-    "purge": remove.purge,
-    "gc": remove.gc,
+    "delete": delete,
+    "purge": purge,
+    "gc": gc,
 }.items():
     app.command(_name)(_command)
