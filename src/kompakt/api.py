@@ -198,7 +198,10 @@ def _repaired(history: History, *, strict: bool = False, resting: bool = False) 
     if resting and _ends_with_answer(history):
         messages = boundaries.without_last(messages, whole[-1])
         if not messages or messages[-1].role != "assistant":
-            next_request = messages  # the repair moved or dropped the answer, so no user message comes next
+            # The repair moved, dropped or completed the answer, so no user message comes next.
+            whole = parse(render(whole.with_messages(messages)), history.format)
+            messages, without_next = wire.repair(whole, strict=strict)
+            more, next_request = [*more, *without_next], messages
     body, beside = wire.repair_body(whole, next_request)
     payload = render(whole.with_messages(messages, body=body))
     repaired = parse(payload, history.format)

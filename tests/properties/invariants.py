@@ -42,7 +42,8 @@ def _faults(payload: Any, format: str, number: int) -> Iterator[str]:
     kompakt.count(payload, format=named)
     kompakt.recall(payload, "read_file ok", format=named)
     for strict in (False, True):
-        yield from _repairs(payload, named, strict)
+        for resting in (False, True):
+            yield from _repairs(payload, named, strict, resting)
     yield from _compactions(payload, named, BUDGETS[number % len(BUDGETS)])
 
 
@@ -62,15 +63,18 @@ def _refused(payload: Any, named: str | None) -> Iterator[str]:
         yield f"{name}: takes what parse refuses"
 
 
-def _repairs(payload: Any, named: str, strict: bool) -> Iterator[str]:
+def _repairs(payload: Any, named: str, strict: bool, resting: bool) -> Iterator[str]:
     """One pass is enough and leaves nothing repairable."""
-    once = kompakt.repair(payload, named, strict=strict)
-    left = [problem for problem in kompakt.check(once.payload, named, strict=strict) if problem.repairable]
+    name = f"repair, {strict=}, {resting=}"
+    once = kompakt.repair(payload, named, strict=strict, resting=resting)
+    left = [problem for problem in once.remaining if problem.repairable]
     if left:
-        yield f"repair{' strictly' if strict else ''}: leaves {left[0]}"
-    twice = kompakt.repair(once.payload, named, strict=strict)
+        yield f"{name}: leaves {left[0]}"
+    if kompakt.check(once.payload, named, strict=strict, resting=resting) != list(once.remaining):
+        yield f"{name}: what remains is not what check finds"
+    twice = kompakt.repair(once.payload, named, strict=strict, resting=resting)
     if twice.changes or not same(twice.payload, once.payload):
-        yield f"repair{' strictly' if strict else ''}: a second pass does {list(map(str, twice.changes))[:2]}"
+        yield f"{name}: a second pass does {list(map(str, twice.changes))[:2]}"
 
 
 def _compactions(payload: Any, named: str, budget: int) -> Iterator[str]:

@@ -298,6 +298,12 @@ class TestProblems:
         assert check(said(), strict=True) == ["VL-2 input"]
         assert judge(mend(body, strict=True)[0]) == []
 
+    def test_strict_wants_a_user_after_a_resting_call_is_closed(self) -> None:
+        """The output that closes the call is the last item then, so no user message comes next."""
+        once = kompakt.repair({"input": [call()]}, "openai-responses", strict=True, resting=True)
+        assert [change.code for change in once.changes] == ["OR-1", "VL-2"] and once.remaining == ()
+        assert kompakt.repair(once.payload, "openai-responses", strict=True, resting=True).changes == ()
+
 
 class TestRepair:
     @pytest.mark.parametrize(
