@@ -14,7 +14,8 @@ from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig, policy_of
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.model.groups import is_request
-from kompakt.model.phrases import RESUME_PROMPT, resume_note
+from kompakt.model.messages import Message, Text
+from kompakt.model.phrases import PIVOT_QUESTION, RESUME_PROMPT, is_pivot_question, pivot_question, resume_note, unseal
 from kompakt.session.store import open_store
 from kompakt.strategies import OutputPruning, Shortening, Summarization, Truncation
 
@@ -126,6 +127,65 @@ class TestResumeMessage:
                 assert (last.source_id == "kompakt.resume") == bool(rows)
 
         asyncio.run(run())
+
+
+class TestQuestion:
+    QUESTION = "Was wurde bisher erledigt?"
+
+    @pytest.mark.parametrize("format", ["openai-chat", "anthropic", "gemini"])
+    def test_own_words_replace_the_question_and_are_no_request(self, format: str) -> None:
+        """The question stays recognizable as a line of the program after the history was sent and parsed again."""
+        client = run_agent(format=format, question=self.QUESTION)
+        last = list(client.shown(len(client.bodies) - 1))
+        asked = [part.text for one in last for part in one.parts if type(part) is Text and self.QUESTION in part.text]
+        assert asked == [pivot_question(self.QUESTION)]
+        assert not any(PIVOT_QUESTION in text for text in texts(client))
+        alone = [message for message in last if message.text == asked[0]]
+        assert not any(is_request(message) for message in alone)
+
+    @pytest.mark.parametrize("format", ["openai-chat", "anthropic", "gemini"])
+    def test_a_later_pass_recognizes_a_summary_by_its_seal(self, format: str) -> None:
+        """Whatever the question: its summary is folded into the next one, and there is one question then."""
+        client = run_agent(format=format, question=self.QUESTION)
+        shown = list(client.shown(len(client.bodies) - 1))
+        [told] = [body for message in shown if (body := unseal(message.text)) and message.role == "assistant"]
+        more = [Message(role, (Text(f"{n}: " + "word " * 300),)) for n in range(12) for role in ("user", "assistant")]
+        payload = kompakt.render([*shown, *more], format)
+        result = kompakt.compact(payload, 4_000, format=format)
+        parts = [part for one in kompakt.parse(result.payload, format) for part in one.parts if type(part) is Text]
+        assert [part.text for part in parts if is_pivot_question(part.text)] == [PIVOT_QUESTION]
+        [folded] = [body for part in parts if (body := unseal(part.text))]
+        bullets = [line for line in told.split("\n") if line.startswith("- ")]
+        assert bullets and bullets[0] in folded
+
+    def test_a_summary_keeps_its_question_until_the_next_compaction(self) -> None:
+        """Without a question a compaction repeats the latest; an empty one restores the usual words."""
+
+        async def run() -> None:
+            async with await open_store("memory:") as store:
+                session = await store.session("s")
+
+                async def questions() -> list[str]:
+                    history = (await session.project()).history
+                    assert kompakt.count(history).total == await session.count()
+                    return [message.text for message in history if is_pivot_question(message.text)]
+
+                own, shown = self.QUESTION, list[str]()
+                for given, expected in ((own, own), (None, own), ("And?", "And?"), ("", "")):
+                    for n in range(12):
+                        body = {"role": "user", "content": f"Look at part {n}. " + "word " * 60}
+                        await session.append([body, {"role": "assistant", "content": "Noted."}], format="openai-chat")
+                    assert await questions() == shown
+                    assert (await session.compact(4_000, question=given, reason="asked for")).changed
+                    shown = [pivot_question(expected)]
+                    assert await questions() == shown
+
+        asyncio.run(run())
+
+    def test_a_question_must_have_its_seal(self) -> None:
+        """What only looks like one stays a request of the user."""
+        forged = pivot_question(self.QUESTION).replace("bisher", "heute")
+        assert not is_pivot_question(forged) and is_request(Message("user", (Text(forged),)))
 
 
 class TestHook:

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from tests.engine.ledger.sample_ledgers import section
 from tests.gateway.long_sessions import play
+from tests.histories.messages import assistant, tool, user
 from tests.session.builders import asked, fresh, run, said, text, turns
 
 import kompakt
 from kompakt.engine.ledger.items import HEADING, SECTIONS, USER
 from kompakt.engine.pivot import pivot
 from kompakt.engine.pivot.pivot import PivotFrame
-from kompakt.model.messages import Message, Text
-from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION, is_own, seal, summary_note, unseal
+from kompakt.engine.pivot.saved_state import State, resume
+from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION, is_own, is_pivot_question, seal, summary_note, unseal
+from kompakt.model.tokens import counter_for
 from kompakt.session.providers import HistoryProvider, Run
 from kompakt.session.session import Session
 from kompakt.session.store import Store
@@ -156,6 +159,17 @@ class TestOwnPivots:
         sealed = {one for body in played.sent for one in answers(body)}
         assert len(sealed) == len(played.compacted) > 1
         assert all(unseal(one, codec.seal_key("")) is not None for one in sealed)
+
+    @pytest.mark.parametrize("state", [State("Told."), State("Told.", keyed=True), State("Told.", question="And?")])
+    def test_a_pivot_becomes_a_note_where_all_is_in_one_message(self, state: State) -> None:
+        """With a seal of an earlier version, with a code, and with a question in other words."""
+        envelope = kompakt.parse({"model": "claude-sonnet-4-5", "messages": []}, "anthropic")
+        context = resume(envelope, state, counter=counter_for(None), seal_key=KEY)
+        context.manual_thinking = True
+        context.extend([user("Task."), assistant(ToolCall("a", "read", {})), tool(ToolResult("a", "out"))])
+        [whole] = context.project()
+        notes = [part.text for part in whole.parts if type(part) is Text]
+        assert summary_note("Told.", KEY) in notes and not any(map(is_pivot_question, notes))
 
     def test_the_code_changes_nothing_else_of_a_pivot(self) -> None:
         """Question and roles are those of any pivot."""

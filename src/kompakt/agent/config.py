@@ -59,6 +59,9 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool | str | None = None
     """The message that asks the agent to continue after an automatic compaction. A text replaces the default text,
     ``False`` omits the message. Default: true."""
+    question: str | None = None
+    """The user message before a summary, in the application's own words, for example in another language. A summary
+    keeps its question until the next compaction."""
     output_cap: int | None = None
     """Most tokens that are reserved for an answer."""
 

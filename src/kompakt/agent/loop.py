@@ -188,6 +188,7 @@ class Loop:
             model=self._client.model,
             tokenizer=self._config.tokenizer,
             resume=self._resume,
+            question=self._config.question,
         )
 
     async def _instructions(self) -> str | None:

@@ -15,6 +15,9 @@ import re
 PIVOT_QUESTION = "[kompakt] What was done so far?"
 """The user message of a pivot."""
 
+QUESTION_NOTE = "[kompakt] Question about the earlier steps:"
+"""Starts the sealed user message of a pivot whose question is in the application's own words."""
+
 RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
 """Precedes a tail that starts with the assistant, where roles must alternate. It is also the whole replacement of
 hidden messages where there is no summary, or no room for one.
@@ -100,7 +103,7 @@ OWN_LINES = (
 
 _LINES = frozenset(OWN_LINES)
 _LONGEST = max(map(len, OWN_LINES))
-_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE, f"{RESUME_NOTE}\n")
+_NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE, f"{RESUME_NOTE}\n", f"{QUESTION_NOTE}\n")
 
 
 def is_own(text: str) -> bool:
@@ -113,6 +116,16 @@ def is_own(text: str) -> bool:
 def is_marked(text: str) -> bool:
     """Return whether a text is a marked line of kompakt, so that the user cannot have written it."""
     return text.startswith("[kompakt") and is_own(text)
+
+
+def pivot_question(words: str = "") -> str:
+    """Return the user message of a pivot: the usual one, or a sealed note with the application's own question."""
+    return seal(f"{QUESTION_NOTE}\n{words}") if words else PIVOT_QUESTION
+
+
+def is_pivot_question(text: str) -> bool:
+    """Return whether a text is the user message of a pivot, whatever its words."""
+    return text == PIVOT_QUESTION or (text.startswith(f"{QUESTION_NOTE}\n") and unseal(text) is not None)
 
 
 def is_transcript(text: str, key: bytes = b"") -> bool:

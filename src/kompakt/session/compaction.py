@@ -62,6 +62,8 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Tokenizer | None = None
     resume: bool | str = True
     """The message that asks the agent to continue after an automatic compaction: the default text, another, or none."""
+    question: str | None = None
+    """The user message before the summary, in the application's own words; ``None`` keeps those of the latest one."""
     reason: str | None = None
     """Compact now and report this reason; ``None`` compacts only if the budget is exceeded or a request is pending."""
 
@@ -241,6 +243,7 @@ def order_of(
         manual_thinking=WIRES[session.history.format].manual_thinking(session.history.body),
         references=session.names,
         seal_key=session.context.seal_key,
+        question=None if options.question is None else options.question.strip(),
     )
 
 

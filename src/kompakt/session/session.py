@@ -341,6 +341,7 @@ class Session:
         model: str | None = None,
         tokenizer: Tokenizer | None = None,
         resume: bool | str = True,
+        question: str | None = None,
         reason: str | None = None,
         patience: float = PATIENCE,
     ) -> SessionCompaction:
@@ -352,7 +353,8 @@ class Session:
         the report has that reason.
 
         After an automatic compaction a message asks the agent to continue. ``resume`` replaces its text, or omits it if
-        ``False``.
+        ``False``. ``question`` replaces the words of the user message before the summary, from this compaction on; an
+        empty text restores the usual ones.
 
         Raises:
             DoesNotFit: what must stay is larger than the budget; only the failure is recorded.
@@ -366,6 +368,7 @@ class Session:
             model=model,
             tokenizer=tokenizer,
             resume=resume,
+            question=question,
             reason=reason,
         )
         async with hold(self.records, self.key, "compaction", patience=patience) as fence:

@@ -51,6 +51,8 @@ class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Known references of the messages, from a store."""
     seal_key: bytes = b""
     """Seals pivots; see ``Context.seal_key``."""
+    question: str | None = None
+    """The application's own words for the question of a pivot; ``None`` keeps those of the latest pivot."""
     spare: int = 0
     """Tokens of the budget reserved for what the caller appends."""
 
@@ -107,6 +109,7 @@ async def proceed(
     if replays and order.budget.due(context.tokens):
         return await compact(history, order)
     context.instructions, context.manual_thinking = order.instructions, order.manual_thinking
+    context.question = context.question if order.question is None else order.question
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]
     steps: list[Step] = []
     reason: str | None = None
@@ -196,6 +199,7 @@ def _context(history: History, order: CompactionOrder) -> Context:
         history.with_messages(()), counter=order.counter, references=order.references, seal_key=order.seal_key
     )
     context.instructions = order.instructions
+    context.question = order.question or ""
     context.is_replay = True
     context.manual_thinking = order.manual_thinking
     context.pinned_texts = [pin for pin in order.pins if isinstance(pin, str)]

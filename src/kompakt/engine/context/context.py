@@ -43,6 +43,8 @@ class Context:
     """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
     instructions: str | None = None
     """What the caller asks of a summary."""
+    question = ""
+    """The application's own words for the question of the next pivot; empty for the usual ones."""
     is_replay = False
     """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
     is_resumed = False
@@ -388,7 +390,7 @@ class Context:
         self.exclude_all(groups, reason=reason)
         for group in groups:
             group.summarized_by = number
-        frame = PivotFrame(self.seal_key)
+        frame = PivotFrame(self.seal_key, self.question)
         tokens = frame_tokens(self, text, room, frame)
         covers_to = max(last, earlier.covers_to if earlier else -1)
         taken = tuple(group.number for group in groups)

@@ -19,8 +19,8 @@ from kompakt.model.phrases import (
     ASSISTANT_LINE,
     OPEN_ROUND_NOTE,
     PINNED_NOTE,
-    PIVOT_QUESTION,
     RUNTIME_LINE,
+    is_pivot_question,
     seal,
     summary_note,
     unseal,
@@ -250,7 +250,8 @@ def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedM
     transcript: list[str] = []
     for entry in entries:
         summary = _summary_of(entry.message, context.seal_key if entry.index >= 0 else b"")
-        if summary is not None and parts and parts[-1] == Text(PIVOT_QUESTION):
+        asked = parts[-1] if parts else None
+        if summary is not None and type(asked) is Text and is_pivot_question(asked.text):
             parts[-1] = Text(summary_note(summary, context.seal_key))
             continue
         own = [part for part in entry.message.parts if type(part) is not ToolResult]

@@ -15,7 +15,7 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.items import quoted_sentences, without_false_quotes
 from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message, Part, Text
-from kompakt.model.phrases import PIVOT_QUESTION, RUNTIME_LINE, is_transcript, noted_summary, unseal
+from kompakt.model.phrases import RUNTIME_LINE, is_pivot_question, is_transcript, noted_summary, unseal
 
 
 def adopt_pivots(context: Context) -> str | None:
@@ -85,7 +85,8 @@ def _is_boundary(part: Part, key: bytes) -> bool:
     if type(part) is not Text:
         return False
     text = part.text
-    return text in (RUNTIME_LINE, PIVOT_QUESTION) or is_transcript(text, key) or noted_summary(text, key) is not None
+    is_line = text == RUNTIME_LINE or is_pivot_question(text)
+    return is_line or is_transcript(text, key) or noted_summary(text, key) is not None
 
 
 def _released(message: Message, key: bytes, *, keeps_last: bool) -> tuple[Part, ...]:
@@ -94,7 +95,7 @@ def _released(message: Message, key: bytes, *, keeps_last: bool) -> tuple[Part, 
     The pivot's question stays where its answer follows in the next message: whoever adopts the pivot takes it out.
     """
     parts = message.parts
-    asked = parts[-1:] if type(parts[-1]) is Text and parts[-1].text == PIVOT_QUESTION else ()
+    asked = parts[-1:] if type(parts[-1]) is Text and is_pivot_question(parts[-1].text) else ()
     spoken = groupby(parts[: len(parts) - len(asked)], lambda part: _is_boundary(part, key))
     requests = [list(found) for splits, found in spoken if not splits]
     if not requests:

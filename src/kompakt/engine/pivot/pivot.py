@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kompakt.model.messages import Message, Text
-from kompakt.model.phrases import PIVOT_QUESTION, seal, unseal
+from kompakt.model.phrases import is_pivot_question, pivot_question, seal, unseal
 
 
 class PivotFrame(msgspec.Struct, frozen=True):
@@ -20,6 +20,8 @@ class PivotFrame(msgspec.Struct, frozen=True):
 
     key: bytes = b""
     """The key of the seal; empty for a checksum only."""
+    question: str = ""
+    """The application's own words for the question; empty for the usual ones."""
 
 
 PLAIN = PivotFrame()
@@ -27,7 +29,7 @@ PLAIN = PivotFrame()
 
 def render(text: str, frame: PivotFrame = PLAIN) -> tuple[Message, Message]:
     """Write a summary as a question of the user's side and an answer of the assistant's."""
-    question = Message("user", (Text(PIVOT_QUESTION),))
+    question = Message("user", (Text(pivot_question(frame.question)),))
     return question, Message("assistant", (Text(seal(text, frame.key)),), is_summary=True)
 
 
@@ -44,7 +46,7 @@ def earlier(messages: Sequence[Message], key: bytes = b"") -> tuple[int, str] | 
         if answer.role != "assistant" or len(answer.parts) != 1 or type(answer.parts[0]) is not Text:
             continue
         asked = messages[index - 1].parts[-1:] if messages[index - 1].role == "user" else ()
-        if not asked or type(asked[0]) is not Text or asked[0].text != PIVOT_QUESTION:
+        if not asked or type(asked[0]) is not Text or not is_pivot_question(asked[0].text):
             continue
         body = unseal(answer.parts[0].text, key)
         if body is not None:

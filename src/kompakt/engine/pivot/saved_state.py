@@ -56,6 +56,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often the model had answered when it was taken."""
     keyed: bool = False
     """Whether the pivot is sealed with the key of the store. Earlier versions had seals without a key."""
+    question: str = ""
+    """The application's own words for the question of the pivot."""
 
 
 def state_of(context: Context) -> tuple[State, list[Kept]]:
@@ -81,6 +83,7 @@ def state_of(context: Context) -> tuple[State, list[Kept]]:
         hidden=summary.load.hidden,
         weight=summary.load.weight,
         keyed=bool(summary.frame.key),
+        question=summary.frame.question,
     ), kept
 
 
@@ -104,6 +107,7 @@ def resume(
     """Make the context again from the kept messages as they are shown; what came later is appended by the caller."""
     context = Context(history, counter=counter, references=references, annotations=annotations, seal_key=seal_key)
     context.inherited, context.is_resumed = state.ledger or None, True
+    context.question = state.question
     context.breaks = frozenset(state.breaks)
     context.stripped_to = state.stripped
     context.missing_pins = list(state.missing_pins)
@@ -111,7 +115,7 @@ def resume(
     context.rewritten_at = state.rounds
     if state.summary:
         load = Load(state.hidden, state.weight)
-        frame = PivotFrame(seal_key if state.keyed else b"")
+        frame = PivotFrame(seal_key if state.keyed else b"", state.question)
         tokens = frame_tokens(context, state.summary, 0, frame)
         context.summary_text = Summary(
             state.number, state.summary, (), state.covers - 1, tokens, load=load, frame=frame
