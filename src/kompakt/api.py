@@ -18,6 +18,7 @@ from kompakt.engine.compaction.compact import CompactionOrder, Outcome, run_sync
 from kompakt.engine.compaction.compact import compact as compact_history
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, announce, balanced
+from kompakt.engine.pivot.summarizer import combined
 from kompakt.engine.pivot.text import retell
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
@@ -507,6 +508,7 @@ def _account(
         problems=tuple(map(str, repaired.remaining)),
         failures=(*context.failures, *(f"{step.strategy}: {step.failed}" for step in outcome.steps if step.failed)),
         told=retell(context) if context.summary_text else "",
+        narrative=combined(context.narratives),
         seconds=time.perf_counter() - began,
     )
     if context.differs:

@@ -205,7 +205,7 @@ class Loop:
         return found.with_prefix(body, paid=self._pay)
 
     def _pay(self, usage: Usage) -> None:
-        self._paid = _sum(self._paid, usage)
+        self._paid += usage
 
     async def compact(self, goal: int | None = None) -> None:
         """Compact the session and reload it."""
@@ -421,7 +421,3 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("write failed while the run was cancelled: %s", error)
         raise
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(*(getattr(one, name) + getattr(other, name) for name in Usage.__struct_fields__))

@@ -66,6 +66,15 @@ class Usage(Struct, frozen=True):
     reasoning: int = 0
     """Part of `output`."""
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+        )
+
     @property
     def prompt(self) -> int:
         """Return the tokens that were sent."""

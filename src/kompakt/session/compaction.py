@@ -23,7 +23,7 @@ from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, balanced
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.saved_state import Kept, state_of
-from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, Summarizer
+from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
@@ -312,6 +312,7 @@ def _prepared(
         actions=tuple(context.actions()),
         told=state.summary,
         failures=failures,
+        narrative=_cleaned(combined(context.narratives), reader.codec),
         recoverable=RECOVERABLE,
         seconds=run.seconds,
     )
@@ -325,6 +326,14 @@ def _prepared(
         auto=auto,
     )
     return PreparedCompaction(record, state.summary, report)
+
+
+def _cleaned(account: NarrativeAccount | None, codec: RowCodec) -> NarrativeAccount | None:
+    """Redact the sentences of an account like everything that is stored."""
+    if account is None:
+        return None
+    marked, dropped = (tuple(map(codec.cleaned, sentences)) for sentences in (account.marked, account.dropped))
+    return msgspec.structs.replace(account, marked=marked, dropped=dropped)
 
 
 def _entry(session: ResumedSession, kept: Kept, codec: RowCodec) -> ViewEntry:

@@ -257,7 +257,7 @@ class TestReferences:
     def test_words_and_names_are_no_references(self) -> None:
         """What merely looks like one is let be."""
         said = "- maced mcafe m1 src/m1234.py m12345-x m123456z [done]"
-        assert summarize(Client(said), material(user("go"))) == said
+        assert summarize(Client(said), material(user(f"go on with {said}"))) == said
 
 
 class TestConstraints:

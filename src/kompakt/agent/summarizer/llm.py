@@ -1,15 +1,17 @@
-"""A model as a summariser: asked without tools, never believed unseen.
+"""A summarizer that asks a model, without tools, and verifies the answer.
 
-What is to be left out is shown as text (``showing``), in as few requests as the window allows, each with the summary so
-far. An answer that is empty, cut, too long or no summary at all is a fault with a name; whoever asked decides whether
-to ask again. What an answer claims is held against the material (``vouching``).
+The messages that leave the context are shown as text (``transcript``), in one request where the window allows it. An
+answer that is empty, truncated, much too long or not a summary raises a ``SummaryFault`` that names the reason, and the
+caller decides whether to ask again. What an answer states is compared with the history (``verification``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from kompakt import api
@@ -18,6 +20,7 @@ from kompakt.agent.config import limits_of
 from kompakt.agent.summarizer.fact_check import Sayings, cited, without
 from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
+from kompakt.agent.summarizer.verification import Evidence, shorten, verify
 from kompakt.engine.ledger.items import narrated
 from kompakt.engine.pivot.summarizer import Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
@@ -28,9 +31,22 @@ from kompakt.model.tokens import counter_for
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
-Fault: TypeAlias = Literal["empty", "truncated", "refused", "inflated", "invented", "called", "too much"]
-"""What is wrong with a summary: nothing said, cut off, declined, longer than allowed, references made up, tools called;
-or that there is more to summarise than a model is asked for."""
+Fault: TypeAlias = Literal[
+    "empty", "truncated", "refused", "inflated", "invented", "unsupported", "called", "too much", "slow"
+]
+"""Why a summary cannot be used: nothing written, cut off, declined, much longer than allowed, references invented, most
+sentences without support in the history, tools called; there is more to summarize than a model is asked for; or the
+answer did not arrive in time."""
+
+MAX_SECONDS = 180.0
+"""Time for one summary, all requests included: several times what a long one takes. Then code writes the summary
+alone."""
+
+MAX_EXCESS = 1.4
+"""How far an answer may exceed its limit: whole sentences are dropped until it fits. A longer one is no summary."""
+
+MAX_DROPPED = 0.5
+"""Share of the sentences that may lack support; a narrative with more of them is not used at all."""
 
 MAX_CALLS = 16
 """Requests for one summary at most."""
@@ -86,6 +102,8 @@ class SummaryFault(KompaktError):
 
     def __init__(self, fault: Fault, message: str) -> None:
         self.fault: Fault = fault
+        self.is_final = fault in ("slow", "too much")
+        """Whether asking again is pointless."""
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -93,11 +111,12 @@ class SummaryFault(KompaktError):
 
 
 class LLMSummarizer:
-    """Ask a model for the narrative of what is left out.
+    """Ask a model for the narrative of what leaves the context.
 
-    ``model`` is another model of the same provider; its window is taken to be the client's. ``context_lines`` are told
-    with every request. With ``reuse_prefix`` the summary is asked for behind the agent's own request, which the
-    provider has cached, where ``with_prefix`` hands one over and it has room.
+    ``model`` is another model of the same provider, with the same window as the client's. ``context_lines`` are added
+    to every request. With ``reuse_prefix`` the summary is requested after the agent's own messages, which the provider
+    has cached, where ``with_prefix`` passes them and they leave enough room. A summary that takes longer than
+    ``max_seconds`` is not waited for.
     """
 
     def __init__(
@@ -108,18 +127,20 @@ class LLMSummarizer:
         prompts: Prompts | None = None,
         context_lines: Sequence[str] = (),
         reuse_prefix: bool = False,
+        max_seconds: float = MAX_SECONDS,
     ) -> None:
         self.client = client
         self.model = model
         self.prompts = prompts or Prompts()
         self.context_lines = tuple(context_lines)
         self.reuse_prefix = reuse_prefix
+        self.max_seconds = max_seconds
 
     async def __call__(self, material: Material) -> str:
-        """Summarise.
+        """Write a narrative.
 
         Raises:
-            SummaryFault: the answer cannot be used.
+            SummaryFault: the answer cannot be used, or did not arrive in time.
             ProviderError: there is no answer.
         """
         return await _Task(self, material).run()
@@ -157,6 +178,8 @@ class _Task:
         self.counter = counter_for(owner.model or owner.client.model)
         self.script = Script(material, self.counter)
         self.sayings = Sayings(material)
+        self.account = material.account
+        self.account.model = owner.model or owner.client.model
         self.window = usable(limits_of(self.client), output_cap=self.client.output_limit) or sys.maxsize
         self.limit = min(material.max_tokens, self.client.output_limit or material.max_tokens)
         self.sent = 0
@@ -170,9 +193,13 @@ class _Task:
             earlier = material.earlier or ""
             if not earlier or material.count(earlier) <= material.max_tokens:
                 return earlier
-        text = await self._behind(prefix, changes) if prefix is not None else None
-        if text is None:
-            text = await self._alone()
+        try:
+            async with asyncio.timeout(self.owner.max_seconds):
+                text = await self._behind(prefix, changes) if prefix is not None else None
+                if text is None:
+                    text = await self._alone()
+        except TimeoutError:
+            raise SummaryFault("slow", f"no summary after {self.owner.max_seconds:g} seconds") from None
         known = "\n".join([material.facts, *(message.text for message in material.kept)])
         return self.sayings.completed(text, material.max_tokens, material.count, known=known)
 
@@ -301,8 +328,10 @@ class _Task:
         return cut(summary, room, self.counter, "the earlier summary") if summary else ""
 
     async def _sent(self, body: JsonObject, changes: JsonObject | None = None) -> Reply:
+        self.account.requests += 1
         reply = await self.client.send(body, changes=changes)
-        if self.paid is not None:  # whatever the answer is worth
+        self.account.usage += reply.billed  # also if the answer cannot be used
+        if self.paid is not None:
             self.paid(reply.billed)
         return reply
 
@@ -325,12 +354,36 @@ class _Task:
             raise Overflowed("the window was full before the summary was written")
         if reply.stop == "length":
             raise SummaryFault("truncated", f"the summary breaks off after {self.material.count(text)} tokens")
-        text = self._borne_out(narrated(self._own(text)))
+        text = self._own(text)
+        tokens, limit = self.material.count(text), self.material.max_tokens
+        if tokens > limit * MAX_EXCESS:
+            raise SummaryFault("inflated", f"the summary has {tokens} tokens and may have {limit}")
+        text = narrated(self._verified(self._borne_out(text)))
+        if self.material.count(text) > limit:
+            text = shorten(text, limit, self.material.count)
         if not text:
             raise SummaryFault("empty", "the summary is empty")
-        if (tokens := self.material.count(text)) > self.material.max_tokens:
-            raise SummaryFault("inflated", f"the summary has {tokens} tokens and may have {self.material.max_tokens}")
         return text
+
+    def _verified(self, text: str) -> str:
+        """Drop or mark the sentences that the history does not support.
+
+        Raises:
+            SummaryFault: most sentences are unsupported, so the rest is not trusted either.
+        """
+        found = verify(text, self.evidence)
+        account = self.account
+        account.sentences, account.marked, account.dropped = found.kept + len(found.marked), found.marked, found.dropped
+        total = account.sentences + len(found.dropped)
+        if len(found.dropped) > total * MAX_DROPPED:
+            some = " ".join(found.dropped)[:200]
+            raise SummaryFault("unsupported", f"{len(found.dropped)} of {total} sentences are unsupported: {some!r}")
+        return found.text
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The history as something to look statements up in; built when there is an answer."""
+        return Evidence(self.material, self.owner.context_lines)
 
     def _own(self, text: str) -> str:
         """Leave out lines that only repeat what the model was told."""

@@ -136,7 +136,7 @@ def _fitted(
             context.note_pins()
     if limit and context.projected_tokens > limit and not fit(context, limit, ceiling=ceiling):
         least = _least(history, order, ceiling)
-        least.failures = context.failures
+        least.failures, least.narratives = context.failures, context.narratives
         return Outcome(least, (_last_step(context, history),), _over(order.budget))
     return Outcome(context, tuple(steps), reason)
 

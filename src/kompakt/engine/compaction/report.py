@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kompakt.engine.context.annotations import Action
+from kompakt.engine.pivot.summarizer import NarrativeAccount
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the pivot says of what was left out: the ledger, behind a summariser's words if there were any."""
     failures: tuple[str, ...] = ()
     """What went wrong on the way: summaries that could not be used, strategies that raised."""
+    narrative: NarrativeAccount | None = None
+    """What the model's narrative cost and what of it the history did not support; ``None`` if no model was asked."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
     session: str | None = None
@@ -94,6 +97,14 @@ def announce(report: Report) -> None:
         "strategies": ",".join(dict.fromkeys(step.strategy for step in report.steps)),
         "seconds": round(report.seconds, 6),
     }
+    if (narrative := report.narrative) is not None:
+        facts |= {
+            "narrative_model": narrative.model,
+            "narrative_input_tokens": narrative.usage.prompt,
+            "narrative_output_tokens": narrative.usage.output,
+            "narrative_sentences": narrative.sentences,
+            "narrative_dropped": len(narrative.dropped),
+        }
     _log.info("compacted %(tokens_before)d to %(tokens_after)d tokens", facts, extra={"kompakt": facts})
     _trace(facts)
     for listener in tuple(_listeners):

@@ -19,6 +19,7 @@ from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary,
 from kompakt.engine.context.visibility import Visibility
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.pivot.pivot import PivotFrame
+from kompakt.engine.pivot.summarizer import NarrativeAccount
 from kompakt.engine.pivot.text import frame_tokens, framed, retell
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
@@ -95,6 +96,8 @@ class Context:
         """What the summaries of earlier passes said."""
         self.failures: list[str] = []
         """What went wrong with summarizers; reported with the compaction."""
+        self.narratives: list[NarrativeAccount] = []
+        """The accounts of the narratives that were asked for; reported with the compaction."""
         self.unused = 0
         """Tokens of the budget that a deferred summary may use in addition to its room."""
         self.ledger = Ledger(seal_key)

@@ -7,12 +7,13 @@ tries gives a usable text, the ledger speaks alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from kompakt.engine.ledger.items import narrated
+from kompakt.model.budget import Usage
 from kompakt.model.messages import Message
 
 _log = logging.getLogger("kompakt.compaction")
@@ -22,6 +23,36 @@ TRIES = 3
 
 MAX_FAULT = 1_000
 """Characters of an error that are kept."""
+
+
+class NarrativeAccount(msgspec.Struct):
+    """What a narrative cost, and what the comparison with the history found. A summarizer that knows fills it in."""
+
+    model: str = ""
+    requests: int = 0
+    usage: Usage = Usage()
+    """Billed tokens of all requests, those with an unusable answer included."""
+    sentences: int = 0
+    """Sentences that were used."""
+    marked: tuple[str, ...] = ()
+    """Sentences used with a note, because a part of them was not found in the history."""
+    dropped: tuple[str, ...] = ()
+    """Sentences left out, because the history does not support them."""
+
+
+def combined(accounts: Sequence[NarrativeAccount]) -> NarrativeAccount | None:
+    """Add up accounts; ``None`` if no model was asked."""
+    asked = [account for account in accounts if account.requests]
+    if not asked:
+        return None
+    return NarrativeAccount(
+        model=asked[-1].model,
+        requests=sum(account.requests for account in asked),
+        usage=sum((account.usage for account in asked), Usage()),
+        sentences=asked[-1].sentences,
+        marked=tuple(sentence for account in asked for sentence in account.marked),
+        dropped=tuple(sentence for account in asked for sentence in account.dropped),
+    )
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -42,6 +73,8 @@ class Material(msgspec.Struct, frozen=True):
     kept: tuple[Message, ...] = ()
     """The messages that stay in the context, oldest first."""
     kept_references: tuple[str, ...] = ()
+    account: NarrativeAccount = msgspec.field(default_factory=NarrativeAccount)
+    """Where a summarizer reports its cost and what it left out."""
 
 
 Summarizer: TypeAlias = Callable[[Material], str | Awaitable[str]]
@@ -56,6 +89,10 @@ async def ask(summarizer: Summarizer, material: Material, failures: list[str]) -
             text = narrated((made if isinstance(made, str) else await made).strip())
         except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the run must outlive it
             fault, told = repr(error)[:MAX_FAULT], type(error).__name__
+            if getattr(error, "is_final", False):
+                failures.append(fault)
+                _log.warning("the summarizer failed and is not asked again: %s", told)
+                return ""
         else:
             fault = told = _fault(text, material)
             if not fault:

@@ -149,6 +149,7 @@ class Summarization:
         )
         if not material.messages and material.earlier is None and material.instructions is None:
             return ""  # there is nothing to put into words
+        context.narratives.append(material.account)
         return await ask(self.summarizer, material, context.failures)
 
 
