@@ -82,7 +82,7 @@ def check_site(scope: Scope, settings: GatewayConfig) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reachable from this machine only."""
+    """Return whether an address is reachable from this machine only."""
     return _LOCAL.fullmatch(host) is not None
 
 
@@ -92,7 +92,7 @@ def _is_own(host: str, settings: GatewayConfig) -> bool:
 
 
 def _has_key(headers: Headers, settings: GatewayConfig) -> bool:
-    """Tell whether a request has a valid gateway key."""
+    """Return whether a request has a valid gateway key."""
     if not settings.keys and not settings.admin_keys:
         return False
     key = headers.get(KEY_HEADER) or _bearer(headers)
@@ -140,7 +140,7 @@ def _local(request: Request, settings: GatewayConfig) -> Access:
 
 
 def is_local(request: Request) -> bool:
-    """Tell whether a request comes from this machine, directly and not on behalf of a web page."""
+    """Return whether a request comes from this machine, directly and not on behalf of a web page."""
     headers = request.headers
     if request.client is None or not _LOOPBACK.fullmatch(request.client.host):
         return False

@@ -185,7 +185,7 @@ class Proxy:
             )
 
     def _provider_compacts(self, chain: HashChain) -> bool:
-        """Tell whether the client asked the provider to compact, at a size within the model's window."""
+        """Return whether the client asked the provider to compact, at a size within the model's window."""
         at = chain.request.provider_compacts_at
         if at is None:
             return False
@@ -238,7 +238,7 @@ class Proxy:
         return plan
 
     def _provider_clears(self, job: Job, plan: RequestPlan) -> bool:
-        """Tell whether the client asked the provider to clear tool results, and the rest is not due."""
+        """Return whether the client asked the provider to clear tool results, and the rest is not due."""
         clearing = tool_clearing(job.chain.request)
         if clearing is None:
             return False

@@ -118,7 +118,7 @@ def _only(settings: GatewayConfig) -> Upstream | None:
 
 
 def _leaves(path: str) -> bool:
-    """Tell whether a path contains ``.`` or ``..`` segments, also when escaped several times."""
+    """Return whether a path contains ``.`` or ``..`` segments, also when escaped several times."""
     if not _SUSPECT.search(path):
         return False
     for _ in range(3):

@@ -102,7 +102,7 @@ def tenant_of_key(presented: str, settings: GatewayConfig) -> str | None:
 
 
 def is_admin(presented: str, settings: GatewayConfig) -> bool:
-    """Tell whether a key is an admin key, in constant time."""
+    """Return whether a key is an admin key, in constant time."""
     digest, found = hash_key(presented), False
     for known in settings.admin_keys:
         found |= hmac.compare_digest(known, digest)
@@ -137,12 +137,12 @@ def hash_credential(credential: str, secret: str) -> str:
 
 
 def is_named(id: str) -> bool:
-    """Tell whether the operator configured this tenant, as opposed to one derived from a credential."""
+    """Return whether the operator configured this tenant, as opposed to one derived from a credential."""
     return id != ANONYMOUS and not id.startswith("credential-")
 
 
 def is_private(name: str, settings: GatewayConfig) -> bool:
-    """Tell whether a request header, in lower case, is meant for the gateway and must not go upstream."""
+    """Return whether a request header, in lower case, is meant for the gateway and must not go upstream."""
     return name.startswith("x-kompakt-") or name == settings.tenant_header
 
 
@@ -177,7 +177,7 @@ class TenantRegistry:
         self._paused_until = 0.0
 
     async def is_new(self, tenant: str) -> bool:
-        """Register a tenant; tell whether it was unknown. ``False`` while the store is unavailable."""
+        """Register a tenant; return whether it was unknown. ``False`` while the store is unavailable."""
         if (tenant in self._seen and tenant not in self._unsure) or time.monotonic() < self._paused_until:
             return False
         try:

@@ -173,7 +173,7 @@ async def peek(upstream: UpstreamResponse, *, announced: bool = False) -> Upstre
 
 
 def _only_announces(read: bytes) -> bool:
-    """Tell whether the stream holds only announcements so far."""
+    """Return whether the stream holds only announcements so far."""
     named = [line.partition(b":")[2].strip() for line in read.splitlines() if line.startswith(b"event:")]
     return bool(named) and all(name in _ANNOUNCEMENTS for name in named)
 

@@ -79,7 +79,7 @@ def tool_names(body: RequestBody) -> frozenset[str] | None:
 
 
 def can_offer(body: RequestBody) -> bool:
-    """Tell whether the request asks for one answer with whole calls that the provider does not store."""
+    """Return whether the request asks for one answer with whole calls that the provider does not store."""
     config = as_object(body.field("generationConfig"))
     is_stored = body.format == "openai-responses" and body.field("store") is not False
     # Gemini names a streamed call only in its first part.
@@ -88,7 +88,7 @@ def can_offer(body: RequestBody) -> bool:
 
 
 def forbids_calls(body: RequestBody) -> bool:
-    """Tell whether the client forbids tool calls."""
+    """Return whether the client forbids tool calls."""
     choice = body.field("tool_choice")
     return choice == "none" or as_object(choice).get("type") == "none" or _calling_config(body).get("mode") == "NONE"
 

@@ -145,7 +145,7 @@ class RecallRounds:
                 yield chunk
 
     async def _answer_calls(self, exchange: Exchange, turn: ModelTurn) -> bool:
-        """Answer the recall calls of a turn; tell whether to send the request again.
+        """Answer the recall calls of a turn; return whether to send the request again.
 
         A turn that also calls the client's tools goes to the client. Its recall results are stored, and added to the
         results that the client sends next.

@@ -105,7 +105,7 @@ def _visible(content: list[Json], name: str) -> list[Json]:
 
 
 def _can_send(block: JsonObject) -> bool:
-    """Tell whether the provider accepts a block in a request: it rejects empty texts."""
+    """Return whether the provider accepts a block in a request: it rejects empty texts."""
     return block.get("type") != "text" or bool(block.get("text"))
 
 
@@ -128,7 +128,7 @@ def _comparable(block: JsonObject) -> JsonObject:
 
 
 def _starts_with(block: Json, seen: Json) -> bool:
-    """Tell whether a client joined the text of an earlier round with the text that follows."""
+    """Return whether a client joined the text of an earlier round with the text that follows."""
     one, two = as_object(block), as_object(seen)
     is_text = one.get("type") == two.get("type") == "text"
     return is_text and str(one.get("text", "")).startswith(str(two.get("text", "")))

@@ -74,7 +74,7 @@ def _turn(output: list[Json], status: Json, name: str, body: JsonObject) -> Mode
 
 
 def _is_lost(item: JsonObject, body: JsonObject) -> bool:
-    """Tell whether an item cannot be sent back: reasoning that is neither stored nor included in encrypted form."""
+    """Return whether an item cannot be sent back: reasoning that is neither stored nor included in encrypted form."""
     return item.get("type") == "reasoning" and body.get("store") is False and not item.get("encrypted_content")
 
 
@@ -95,7 +95,7 @@ def _without_tool(response: JsonObject, name: str) -> JsonObject:
 
 
 def _is_same(item: JsonObject, seen: JsonObject) -> bool:
-    """Tell whether a client's item is one that it was shown, by id or by content."""
+    """Return whether a client's item is one that it was shown, by id or by content."""
     if item.get("type", "message") != seen.get("type", "message"):
         return False
     if item.get("id") and seen.get("id"):
