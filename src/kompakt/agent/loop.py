@@ -173,7 +173,6 @@ class Loop:
         return self._budget.mark(self._share, fixed=int(self._live.context.fixed_tokens * self._ratio)) < tokens
 
     async def _prepare(self, goal: int | None = None) -> None:
-        """Start a compaction in the background."""
         if self._background.may_start:
             await self._background.start(await self._options(goal))
 

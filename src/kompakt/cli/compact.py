@@ -157,7 +157,6 @@ def cost_of(report: Report, model: str | None) -> PromptCost | None:
 
 
 def show(report: Report, *, actions: bool = False, cost: PromptCost | None = None) -> None:
-    """Print a report on standard error."""
     from rich.console import Console  # late: `--help` does not need it
     from rich.table import Table
 

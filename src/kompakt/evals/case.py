@@ -77,7 +77,6 @@ class SummaryCase(msgspec.Struct, frozen=True):
 
 
 def record(session: RecordedSession) -> Recording:
-    """Parse and count a session."""
     history = api.parse(session.body, session.format)
     weight = [tokens_of(history, (message,)) for message in history]
     return Recording(session, history, weight, events_of(history, session.summaries))

@@ -183,7 +183,6 @@ class Gateway:
         return changed
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a provider request."""
         settings, watch = self.settings, DisconnectWatch(receive)
         request = Request(scope, watch)
         log = request_log(request)

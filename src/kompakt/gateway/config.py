@@ -51,7 +51,6 @@ class Upstream(msgspec.Struct, frozen=True):
     """Origin and optional base path, without a slash and without ``/v1`` at the end."""
 
     def __post_init__(self) -> None:
-        """Validate the name and normalize the URL."""
         if not _NAME.fullmatch(self.name) or self.name in _RESERVED:
             raise UsageError(
                 f"upstream {self.name!r} is not a valid name; use lower-case letters, digits, - and _, "
@@ -141,7 +140,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_json: bool = False
 
     def __post_init__(self) -> None:
-        """Validate and normalize the settings."""
         names = tuple(dict.fromkeys((self.policy, *self.policies)))
         msgspec.structs.force_setattr(self, "policies", names)
         known = {**BUILT_IN, **self.own_policies}

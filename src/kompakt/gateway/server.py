@@ -130,7 +130,6 @@ class ConfigReloader:
         self._seen = self._state()
 
     async def watch(self) -> None:
-        """Reload whenever the file changes."""
         while True:
             await asyncio.sleep(RELOAD_PERIOD)
             if self._state() != self._seen:

@@ -120,7 +120,6 @@ def credential_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str:
 
 
 def make_key() -> str:
-    """Generate a gateway key."""
     return f"kk-{secrets.token_urlsafe(32)}"
 
 
@@ -130,7 +129,6 @@ def hash_key(key: str) -> str:
 
 
 def hash_credential(credential: str, secret: str) -> str:
-    """Hash a credential with the gateway's secret."""
     key = hashlib.blake2b(secret.encode(), digest_size=32).digest()
     data = credential.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, key=key, digest_size=16, person=b"kompakt tenant").hexdigest()

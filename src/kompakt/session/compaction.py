@@ -224,7 +224,6 @@ async def prepare_from(
 
 
 def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:
-    """Return the budget of a compaction."""
     model, policy = options.model or session.history.model, policy_named(options.policy)
     return api.budget_for(options.budget, model, policy, request=session.history)
 
@@ -232,7 +231,6 @@ def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:
 def order_of(
     session: ResumedSession, options: CompactionOptions, markers: Mapping[int, Marker], pins: tuple[str, ...]
 ) -> CompactionOrder:
-    """Return what the engine has to do."""
     requested = [marker.instructions for marker in markers.values() if marker.instructions]
     return CompactionOrder(
         budget=budget_of(session, options),

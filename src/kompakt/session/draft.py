@@ -84,7 +84,6 @@ class Draft:
         self._blobs |= blobs
 
     def change(self, **changes: object) -> None:
-        """Change fields of the new head."""
         self.head = msgspec.structs.replace(self.head, **changes)
 
     async def batch(self, records: Records, id: str | None = None) -> Batch:

@@ -96,7 +96,7 @@ def project_session(session: ResumedSession) -> SessionProjection:
     """Return what the model sees, repaired if necessary."""
     context = session.context
     history = session.history.with_messages(list(context.project()))
-    repaired = api.repair(history, resting=_rests(history))
+    repaired = api.repair(history, resting=_ends_with_answer(history))
     return SessionProjection(repaired.payload, history, context.projected_tokens, tuple(map(str, repaired.changes)))
 
 
@@ -112,7 +112,7 @@ def ledger_without(session: ResumedSession, seqs: Collection[int]) -> str:
     return ledger
 
 
-def _rests(history: History) -> bool:
+def _ends_with_answer(history: History) -> bool:
     """Return whether the assistant wrote the last message, so that nothing is about to be sent."""
     return bool(history.messages) and history.messages[-1].role == "assistant" and not mid_step(history.messages)
 

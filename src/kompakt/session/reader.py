@@ -56,7 +56,6 @@ class SessionReader:
 
     @property
     def envelope(self) -> JsonObject | None:
-        """The request body without its messages."""
         value = self.codec.value_codec.unpack(self.head.envelope, where="the envelope of the session")
         if value is not None and not isinstance(value, dict):
             raise StoreDamaged("the envelope of the session is not an object; restore the store from a backup")
@@ -112,7 +111,6 @@ class SessionReader:
                 held = held[len(page) :]
 
     async def all(self, *, after: int = 0, upto: int | None = None) -> list[StoredMessage]:
-        """Read all live rows."""
         held: list[StoredRow] = []
         async for rows in self.rows(after=after, upto=upto):
             held += rows
@@ -259,7 +257,6 @@ _LARGE = ("compaction", "edit")
 
 
 async def read_timeline(records: Records, head: Head, value_codec: ValueCodec) -> Timeline:
-    """Read the events of a session."""
     events = [event for event in await records.events(head.key) if event.number <= head.events]
     wanted = {hash for event in events if event.kind not in _LARGE for hash in event.blobs}
     blobs = await records.blobs(head.tenant, wanted) if wanted else {}

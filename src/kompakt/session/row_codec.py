@@ -168,12 +168,10 @@ class RowCodec:
         ]
 
     def item(self, row: StoredRow, blobs: dict[str, bytes]) -> Json:
-        """Return the item of a row."""
         own = {hash: blobs[hash] for hash in row.blobs if hash in blobs} if row.blobs else None
         return self.value_codec.unpack(row.item, own, where=f"message {row.seq} ({row.name})")
 
     def note(self, row: StoredRow) -> Note:
-        """Return the note of a row."""
         where = f"the note of message {row.seq}"
         try:
             return msgspec.convert(self.value_codec.unpack(row.note, where=where), Note)

@@ -178,7 +178,6 @@ class Timeline:
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """The pinned texts."""
         pins: dict[str, None] = {}
         for one in self._active():
             if type(one.event) is PinEvent:
@@ -193,7 +192,6 @@ class Timeline:
         return next((one for one in reversed(list(self._active())) if type(one.event) in kinds), None)
 
     def compaction(self, id: str) -> RecordedEvent | None:
-        """Return a compaction by its id."""
         return next((one for one, record in self.compactions if record.id == id), None)
 
 
@@ -247,5 +245,4 @@ def build_record(
 
 
 def frame_text(frame: Frame) -> str:
-    """Write a frame as JSON."""
     return encode(msgspec.to_builtins(frame)).decode()

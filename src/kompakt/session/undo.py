@@ -156,7 +156,6 @@ async def revert(session: Session, turn: int) -> int:
 
 
 async def edit_summary(session: Session, text: str, id: str | None) -> None:
-    """Replace the text of a summary."""
     if not text.strip():
         raise UsageError("a summary cannot be empty; undo the compaction instead")
 

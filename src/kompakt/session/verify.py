@@ -21,7 +21,7 @@ from kompakt.wire.openai_responses.rules import is_managed
 _NUMBER = re.compile("[0-9a-f]+")
 
 
-class _Walk:
+class _VerifyState:
     """Values derived from the rows so far."""
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ class _Walk:
 
 async def verify(reader: SessionReader) -> list[str]:
     found: list[str] = []
-    walk = _Walk()
+    state = _VerifyState()
     try:
         async for page in reader.pages():
             found += await _content_faults(page, reader)
             found += [] if is_managed(reader.envelope) else _pair_faults(page)
             for one in page:
-                found += _row_faults(one, walk)
-        found += _head_faults(walk, reader)
+                found += _row_faults(one, state)
+        found += _head_faults(state, reader)
         found += await _dead_faults(reader)
         found += await _view_faults(reader)
     except StoreDamaged as error:
@@ -68,26 +68,26 @@ def _pair_faults(page: Sequence[StoredMessage]) -> list[str]:
     return found
 
 
-def _row_faults(one: StoredMessage, walk: _Walk) -> Iterator[str]:
+def _row_faults(one: StoredMessage, state: _VerifyState) -> Iterator[str]:
     row, message = one.row, one.message
     where = f"message {row.seq} ({row.name})"
-    if row.seq <= walk.seq:
-        yield f"{where}: out of order, after message {walk.seq}"
-    walk.seq = row.seq
-    if row.name in walk.names:
+    if row.seq <= state.seq:
+        yield f"{where}: out of order, after message {state.seq}"
+    state.seq = row.seq
+    if row.name in state.names:
         yield f"{where}: the reference exists twice"
-    walk.names.add(row.name)
+    state.names.add(row.name)
     if row.kind == "message":
-        walk.chain = linked(walk.chain, message)
-        walk.messages += 1
+        state.chain = linked(state.chain, message)
+        state.messages += 1
         if not _is_name(row):
             yield f"{where}: the reference does not match the hash chain"
-    walk.turn += begins_turn(message, row.kind)
-    if row.chain != walk.chain:
+    state.turn += begins_turn(message, row.kind)
+    if row.chain != state.chain:
         yield f"{where}: the hash chain breaks here"
-        walk.chain = row.chain
-    if row.turn != max(1, walk.turn):
-        yield f"{where}: stored as turn {row.turn}, but belongs to turn {max(1, walk.turn)}"
+        state.chain = row.chain
+    if row.turn != max(1, state.turn):
+        yield f"{where}: stored as turn {row.turn}, but belongs to turn {max(1, state.turn)}"
 
 
 def _is_name(row: StoredRow) -> bool:
@@ -98,13 +98,13 @@ def _is_name(row: StoredRow) -> bool:
     return row.name.startswith(whole) and _NUMBER.fullmatch(row.name[len(whole) :]) is not None
 
 
-def _head_faults(walk: _Walk, reader: SessionReader) -> Iterator[str]:
+def _head_faults(state: _VerifyState, reader: SessionReader) -> Iterator[str]:
     head = reader.head
     for what, stored, derived in (
-        ("messages", head.messages, walk.messages),
-        ("turns", head.turn, walk.turn),
-        ("the newest message", head.tip, walk.seq),
-        ("the chain", head.chain.hex(), walk.chain.hex()),
+        ("messages", head.messages, state.messages),
+        ("turns", head.turn, state.turn),
+        ("the newest message", head.tip, state.seq),
+        ("the chain", head.chain.hex(), state.chain.hex()),
     ):
         if stored != derived:
             yield f"{what}: the head says {stored}, the rows say {derived}"

@@ -30,7 +30,6 @@ def is_refused(result: HistoryEvent) -> bool:
 
 
 def refusal_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
-    """Yield each refused call."""
     for call in pairs:
         if call.result is None or not is_refused(call.result):
             continue

@@ -51,7 +51,6 @@ class Score(msgspec.Struct):
     missed: list[Miss] = []
 
     def add(self, kind: str, passed: bool, key: str = "", why: str = "") -> None:
-        """Count one item."""
         self.total[kind] = self.total.get(kind, 0) + 1
         self.passed[kind] = self.passed.get(kind, 0) + passed
         if not passed:

@@ -68,7 +68,6 @@ class RequestLog(msgspec.Struct):
     """The gateway's own time until the first byte of the response; computed when not set."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the log record."""
         fields = {
             "request": self.id,
             "route": self.route,
@@ -93,7 +92,6 @@ class RequestLog(msgspec.Struct):
 
 
 def request_log(request: Request) -> RequestLog:
-    """Return the log entry of a request."""
     return request.scope["kompakt"]
 
 

@@ -42,7 +42,6 @@ class Health:
         self._checked_at = float("-inf")
 
     async def healthz(self, request: Request) -> Response:
-        """Report that the process runs."""
         del request
         return _json({"status": "ok", "version": __version__})
 
@@ -64,7 +63,6 @@ class Health:
         return Response(status_code=204, headers={"cache-control": "max-age=86400"})
 
     async def metrics(self, request: Request) -> Response:
-        """Return all metrics."""
         access_of(request, self.gateway.settings)
         return Response(self.gateway.metrics.text(), headers={"content-type": CONTENT_TYPE})
 

@@ -50,7 +50,6 @@ class RequestSizes:
         self._known = Lru[bytes, int](limit)
 
     def of(self, chain: HashChain, found: PivotMatch | None) -> RequestSize:
-        """Count a request."""
         envelope = self.envelope(chain)
         given, fixed = envelope + chain.cost(0), envelope + chain.cost(0, chain.lead)
         if found is None:

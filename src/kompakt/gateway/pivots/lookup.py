@@ -90,7 +90,6 @@ class RenderedPivot(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
-        """Encode a pivot's items."""
         sent = tuple(map(encode, pivot.items))
         return cls(pivot, sent, _BYTES_PER_BYTE * sum(map(len, sent)) + 2 * len(pivot.state.ledger), is_stored)
 
@@ -125,12 +124,10 @@ class UndoneNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def pivot_name(key: bytes, attempt: int = 0) -> str:
-    """Return the name of the note that holds a pivot."""
     return f"pivot {key.hex()}" if not attempt else f"pivot {key.hex()} {attempt}"
 
 
 def undo_name(id: str) -> str:
-    """Return the name of the note that marks a pivot as undone."""
     return f"undone {id}"
 
 

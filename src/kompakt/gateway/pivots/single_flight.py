@@ -1,9 +1,13 @@
 """Build each pivot once, however many requests and replicas need it.
 
-A second request for the same pivot waits for the first; building one twice is harmless because both are equal. The
-originals that a pivot hides are stored before it is used. A pivot that will be due soon is prepared in the background
-but used only when it is due, so the bytes sent never depend on timing. While the store is unavailable, pivots are built
-all the same and only cached.
+Clients retry and send requests in parallel, so several requests often need the same pivot at the same moment. The first
+one builds it in a task, and the others wait for that task. The task is shielded: if the first client disconnects, the
+others still get the pivot. Another replica is kept from building the same pivot by a short lease in the store. If both
+build it anyway, the store keeps the one written first and both send that one.
+
+The originals that a pivot hides are stored before it is used. A pivot that will be due soon is prepared in the
+background but used only when it is due, so the bytes sent never depend on timing. While the store is unavailable,
+pivots are built all the same and only cached.
 """
 
 from __future__ import annotations

@@ -88,7 +88,6 @@ def can_offer(body: RequestBody) -> bool:
 
 
 def forbids_calls(body: RequestBody) -> bool:
-    """Return whether the client forbids tool calls."""
     choice = body.field("tool_choice")
     return choice == "none" or as_object(choice).get("type") == "none" or _calling_config(body).get("mode") == "NONE"
 

@@ -84,6 +84,5 @@ def _data(raw: bytes) -> bytes:
 
 
 def event(data: Json, name: str | None = None) -> bytes:
-    """Encode an event."""
     named = b"event: " + name.encode() + b"\n" if name else b""
     return named + b"data: " + encode(data) + b"\n\n"

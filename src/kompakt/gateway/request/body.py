@@ -124,12 +124,10 @@ class RequestBody(msgspec.Struct):
         return WIRES[self.format].stated_output(self.field)
 
     def item(self, index: int) -> bytes:
-        """Return a raw item."""
         start, end = self.spans[index]
         return self.body[start:end]
 
     def items(self, start: int = 0) -> list[bytes]:
-        """Return the raw items from ``start`` on."""
         return [self.body[first:end] for first, end in self.spans[start:]]
 
     def envelope(self) -> JsonObject:

@@ -1,5 +1,11 @@
 """The hash chain over a request's messages: equal histories have equal keys, on every replica.
 
+Clients send the whole history with every request and no id of the conversation. So the content identifies it: the key
+of a prefix is the hash of the previous key and of its last message, starting from a root made of tenant, format and
+policy. A pivot is stored under the key of the prefix that it replaces. A replica that has never seen a conversation
+finds its pivot with these keys, and a client that edits its history matches a shorter prefix. System messages at the
+start are left out, because clients put dates and reminders there.
+
 A ``HashChain`` is a parsed request with the token count and key of every prefix. Successive requests of a conversation
 start with the same bytes, so most of a chain is taken from the previous one, at the cost of a byte comparison. The
 cache of recent chains affects only speed.
@@ -127,7 +133,6 @@ class HashChain(msgspec.Struct):
 
     @property
     def length(self) -> int:
-        """Number of items."""
         return len(self.keys) - 1
 
     @property
@@ -173,7 +178,6 @@ class HashChain(msgspec.Struct):
         return (at for page in self.ends(self.lead) for at in page)
 
     def cut(self, items: int) -> HashChain:
-        """Return the chain of the first items."""
         answers, reasons = ([at for at in found if at < items] for found in (self.answers, self.reasons))
         return msgspec.structs.replace(
             self,

@@ -109,7 +109,7 @@ class Labels:
         self._losses = storage.losses
 
     def put(self, owner: Owner, branch: RecordedBranch, chain: HashChain, headers: Mapping[str, str]) -> None:
-        """Label the session of a request in background, unless it is labelled."""
+        """Label the session of a request in the background, unless it is labelled."""
         place = (owner.tenant, branch.session)
         if self._losses != self._storage.losses:
             self._known.clear()

@@ -2,7 +2,7 @@
 
 A ``RecordedBranch`` states how much of a conversation is in which session. Notes called marks store it under the key of
 the prefix, for all replicas. A history that the client changes afterwards is another branch, in another session.
-Branches are written in background, except before a pivot hides their messages.
+Branches are written in the background, except before a pivot hides their messages.
 
 A session may be deleted while its conversation continues. It is then recorded again from the start.
 """
@@ -107,7 +107,6 @@ async def _located(session: Session, chain: HashChain, branch: RecordedBranch) -
 
 
 async def _append(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
-    """Write the next batch of items."""
     request = chain.request
     first = chain.lead + branch.items if branch.rows else 0
     end = _batch_end(chain, chain.lead + branch.items)

@@ -62,7 +62,6 @@ class LazyRecords:
         return self._records
 
     async def close(self) -> None:
-        """Close the records if they were opened."""
         if self._records is not None:
             await self._records.close()
 

@@ -1,4 +1,4 @@
-"""The store as the gateway uses it: pivots and recorded branches found by content, originals written in background.
+"""The store as the gateway uses it: pivots and recorded branches found by content, originals written in the background.
 
 Caches only save store reads. They are never trusted: a session may be deleted while its conversation continues, so
 every request checks the cached entries against the store. While the store is unavailable, the caches are all there is.
@@ -155,7 +155,6 @@ class GatewayStorage:
         self._retry_at = 0.0
 
     def store_of(self, owner: Owner) -> Store:
-        """Return the store of an owner's tenant."""
         return self._store.of_tenant(owner.tenant)
 
     # --- Match requests ---
@@ -465,13 +464,13 @@ class GatewayStorage:
     # --- In background ---
 
     def record_later(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> None:
-        """Write the originals of a request in background."""
+        """Write the originals of a request in the background."""
         place = (owner.tenant, branch.session)
         if not self._written.holds(place, chain):
             self._queue.put(place, chain, lambda: self.record(owner, chain, branch))
 
     def record_pivot_later(self, owner: Owner, branch: RecordedBranch, rendered: RenderedPivot) -> None:
-        """Add a pivot to the session's compactions in background."""
+        """Add a pivot to the session's compactions in the background."""
 
         async def write() -> None:
             session = await self.store_of(owner).session(branch.session)
@@ -481,11 +480,9 @@ class GatewayStorage:
         self._queue.put_other(write, rendered.size)
 
     def write_notes_later(self, owner: Owner, session: str, notes: Mapping[str, bytes]) -> None:
-        """Store notes in background."""
         self._queue.put_other(lambda: self.write_notes(owner, session, notes), sum(map(len, notes.values())))
 
     async def wait_for_room(self) -> None:
-        """Wait while the background queue is full."""
         await self._queue.wait_for_room()
 
     async def flush_session(self, tenant: str, session: str) -> None:
@@ -495,7 +492,6 @@ class GatewayStorage:
             return
 
     async def flush(self) -> None:
-        """Wait until the background queue is empty."""
         await self._queue.flush()
 
     def store_failed(self, error: KompaktError) -> str:

@@ -1,8 +1,11 @@
-"""Writes that happen in background, after the response: a queue, and a cache of what was written.
+"""Writes that happen in the background, after the response: a queue, and a cache of what was written.
 
-Only the newest request of each conversation stays queued, so the queue is short. Writing competes with requests that
-are being served, so the worker pauses after each write, longer after a slow write and shorter when the queue is long.
-When the queue is full, new requests wait, which bounds memory.
+A request must not wait for the store to record it: the client still has the whole history and sends it again. Only what
+a pivot hides has to be stored first (see ``single_flight``).
+
+A request contains all earlier requests of its conversation, so only the newest one stays queued and the queue is short.
+Writing competes with requests that are being served, so the worker pauses after each write, longer after a slow write
+and shorter when the queue is long. When the queue is full, new requests wait, which bounds memory.
 """
 
 from __future__ import annotations
@@ -82,7 +85,6 @@ class WriteBehind:
         self._start()
 
     def put_other(self, write: Write, size: int) -> None:
-        """Queue any other write."""
         self._others.append(_QueuedWrite(write, size))
         self._size += size
         self._start()
@@ -104,7 +106,6 @@ class WriteBehind:
             await self._perform(one.write)
 
     async def flush(self) -> None:
-        """Wait until the queue is empty."""
         self._is_flushing = True
         try:
             while self._worker is not None and not self._worker.done():
@@ -166,7 +167,6 @@ class WrittenPrefixes:
             self._keys.put(session, b"".join(chain.keys[chain.lead + 1 :]))
 
     def forget(self, session: SessionKey) -> None:
-        """Remove a session."""
         self._keys.remove(session)
 
     def holds(self, session: SessionKey, chain: HashChain) -> bool:

@@ -234,7 +234,6 @@ class RedisServer:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """Translate errors of the driver."""
         try:
             yield
         except exceptions.RedisError as error:

@@ -121,11 +121,25 @@ class PostgresRecords(SqlRecords):
         async with self.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             yield connection
 
-    def _explained(self, error: BaseException) -> StoreError:
-        return explained(self.place, error)
+    def _translate_error(self, error: BaseException) -> StoreError:
+        place, state = self.place, _state(error)
+        if state.startswith("XX0") and state != "XX000":
+            return StoreDamaged(f"{place}: the server reports damaged files; restore them from a backup")
+        if state == "42P01":
+            return StoreDamaged(f"{place}: a table of the store is missing; restore it from a backup")
+        if state.startswith("23"):
+            return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
+        for begin in (state, state[:2]):
+            if begin in _REASONS:
+                return refused(place, _REASONS[begin])
+        if state:
+            return refused(place, f"the server refused a statement (SQLSTATE {state}); see its log")
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            return refused(place, f"cannot be reached ({type(error).__name__}); check the URL and that the server runs")
+        return refused(place, f"did not answer, or closed the connection ({type(error).__name__}); retry")
 
     async def close(self) -> None:
-        async with self.explaining():
+        async with self.translate_errors():
             await self._locks.close()
             await self._readers.close()
         await self._single.dispose()
@@ -154,7 +168,7 @@ class PostgresRecords(SqlRecords):
         return list((await connection.execute(of)).scalars())
 
     async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
-        async with self.explaining():
+        async with self.translate_errors():
             return await self._readers.read(tenant, names)
 
     async def scrub(self) -> None:
@@ -163,7 +177,7 @@ class PostgresRecords(SqlRecords):
         The server's write-ahead log contains deleted data until its files are reused. Replicas and backups are not
         rewritten.
         """
-        async with self.explaining(), self._single.connect() as connection:
+        async with self.translate_errors(), self._single.connect() as connection:
             for name in NAMES:
                 await connection.execute(text(f"VACUUM FULL {name}"))
             try:
@@ -173,15 +187,15 @@ class PostgresRecords(SqlRecords):
                     raise
 
     async def acquire(self, key: str, name: str, *, lease: float) -> Fence | None:
-        async with self.explaining():
+        async with self.translate_errors():
             return await self._locks.acquire(key, name, lease)
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
-        async with self.explaining():
+        async with self.translate_errors():
             return await self._locks.renew(key, fence, lease)
 
     async def release(self, key: str, fence: Fence) -> None:
-        async with self.explaining():
+        async with self.translate_errors():
             await self._locks.release(key, fence)
 
 
@@ -339,7 +353,7 @@ async def open_postgres(url: str) -> SqlRecords:
     )
     records = PostgresRecords(engine, single, place)
     try:
-        async with records.explaining():
+        async with records.translate_errors():
             await migrate(engine)
     except BaseException:
         await records.close()
@@ -376,22 +390,3 @@ def _numbers(*parts: bytes) -> dict[str, int]:
 
 def _state(error: BaseException | None) -> str:
     return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
-
-
-def explained(place: str, error: BaseException) -> StoreError:
-    """Translate an error of PostgreSQL or of the connection."""
-    state = _state(error)
-    if state.startswith("XX0") and state != "XX000":
-        return StoreDamaged(f"{place}: the server reports damaged files; restore them from a backup")
-    if state == "42P01":
-        return StoreDamaged(f"{place}: a table of the store is missing; restore it from a backup")
-    if state.startswith("23"):
-        return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
-    for begin in (state, state[:2]):
-        if begin in _REASONS:
-            return refused(place, _REASONS[begin])
-    if state:
-        return refused(place, f"the server refused a statement (SQLSTATE {state}); see its log")
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        return refused(place, f"cannot be reached ({type(error).__name__}); check the URL and that the server runs")
-    return refused(place, f"did not answer, or closed the connection ({type(error).__name__}); retry")

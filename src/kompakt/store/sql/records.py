@@ -73,7 +73,7 @@ class SqlRecords(ABC):
         """Open a connection, with a transaction if ``write``."""
 
     @abstractmethod
-    def _explained(self, error: BaseException) -> StoreError:
+    def _translate_error(self, error: BaseException) -> StoreError:
         """Translate an error of the driver."""
 
     @abstractmethod
@@ -119,18 +119,17 @@ class SqlRecords(ABC):
     # --- shared ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def explaining(self) -> AsyncGenerator[None]:
-        """Translate driver errors into kompakt errors."""
+    async def translate_errors(self) -> AsyncGenerator[None]:
         try:
             yield
         except self._errors as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-            raise self._explained(cause) from None
+            raise self._translate_error(cause) from None
 
     @asynccontextmanager
     async def _using(self, *, write: bool = False) -> AsyncGenerator[AsyncConnection]:
         """Open a connection whose errors are translated."""
-        async with self.explaining(), self._connection(write=write) as connection:
+        async with self.translate_errors(), self._connection(write=write) as connection:
             yield connection
 
     async def close(self) -> None:
@@ -354,7 +353,6 @@ def refused(place: str, why: str) -> StoreUnavailable:
 
 
 def _values(record: Head | StoredRow | StoredEvent, *left_out: str) -> dict[str, Any]:
-    """Return the columns of a record."""
     values = {name: getattr(record, name) for name in record.__struct_fields__ if name not in left_out}
     if not isinstance(record, Head):
         values["blobs"] = msgspec.json.encode(record.blobs).decode()

@@ -237,8 +237,18 @@ class SqliteRecords(SqlRecords):
     async def _quick_notes(self, tenant: bytes, names: list[bytes]) -> Sequence[tuple[bytes, Any]] | None:
         return await self._reader.read(tenant, names)
 
-    def _explained(self, error: BaseException) -> StoreError:
-        return explained(self.place, error)
+    def _translate_error(self, error: BaseException) -> StoreError:
+        place, code = self.place, getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (_CORRUPT, _NOTADB) or isinstance(error, UnicodeDecodeError):
+            what = "is not a SQLite database" if code == _NOTADB else "is damaged"
+            return StoreDamaged(f"{place}: the file {what}; restore it from a backup or name another")
+        if code == _CONSTRAINT:
+            return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
+        if code in _REASONS:
+            return refused(place, _REASONS[code])
+        if "no such" in str(error):
+            return StoreDamaged(f"{place}: a table of the store is missing, or SQLite was built without FTS5")
+        return refused(place, f"SQLite refused a statement ({type(error).__name__})")
 
     async def _write_words(self, connection: AsyncConnection, key: str, rows: list[StoredRow]) -> None:
         words = [{"key": key, "seq": row.seq, "text": cleaned(row.words)} for row in rows]
@@ -393,7 +403,7 @@ def _create_private(path: Path) -> None:
 
 async def _ready(records: SqliteRecords) -> None:
     """Switch the file to WAL mode, which is persistent, and migrate its tables."""
-    async with records.explaining():
+    async with records.translate_errors():
         async with records.engine.execution_options(**{BARE: True}).connect() as connection:
             if (await connection.execute(text("PRAGMA journal_mode"))).scalar() != "wal":
                 await _enable_wal(connection)
@@ -428,18 +438,3 @@ def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     if not options.get(BARE):
         connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITE) else "BEGIN")
-
-
-def explained(place: str, error: BaseException) -> StoreError:
-    """Translate an error of SQLite."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (_CORRUPT, _NOTADB) or isinstance(error, UnicodeDecodeError):
-        what = "is not a SQLite database" if code == _NOTADB else "is damaged"
-        return StoreDamaged(f"{place}: the file {what}; restore it from a backup or name another")
-    if code == _CONSTRAINT:
-        return Conflict(f"{place}: a row, event or reference of this batch exists already; nothing was written")
-    if code in _REASONS:
-        return refused(place, _REASONS[code])
-    if "no such" in str(error):
-        return StoreDamaged(f"{place}: a table of the store is missing, or SQLite was built without FTS5")
-    return refused(place, f"SQLite refused a statement ({type(error).__name__})")
