@@ -14,7 +14,12 @@ from kompakt.model.groups import is_request, turns
 from kompakt.model.messages import Text
 
 SOURCE = Path(kompakt.__file__).parent
-OWN = [*phrases.OWN_LINES, phrases.seal(f"{phrases.PINNED_NOTE}\nNever push."), phrases.resume_note("Carry on.")]
+OWN = [
+    *phrases.OWN_LINES,
+    phrases.seal(f"{phrases.PINNED_NOTE}\nNever push."),
+    phrases.resume_note("Carry on."),
+    phrases.pivot_question("And now?"),
+]
 
 
 class TestRecognition:
@@ -32,7 +37,7 @@ class TestRecognition:
 
     def test_every_fixed_line_is_listed(self) -> None:
         """A new line that is not recognised would count as a user message."""
-        notes = {"PINNED_NOTE", "OPEN_ROUND_NOTE", "SUMMARY_NOTE", "RESUME_NOTE", "FOLD"}
+        notes = {"PINNED_NOTE", "OPEN_ROUND_NOTE", "SUMMARY_NOTE", "RESUME_NOTE", "QUESTION_NOTE", "FOLD"}
         fixed = {name for name, value in vars(phrases).items() if name.isupper() and isinstance(value, str)}
         assert {getattr(phrases, name) for name in fixed - notes} == set(phrases.OWN_LINES)
 

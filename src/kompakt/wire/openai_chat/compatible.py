@@ -148,9 +148,12 @@ def _repair_message(message: Message, i: int, thinks: bool, refuses: bool, chang
         kept = tuple(part for part in message.parts if type(part) is not Reasoning)
         return msgspec.structs.replace(message, raw=bare, parts=kept)
     if thinks and calls and type(raw.get("reasoning_content")) is not str:
-        changes.append(Change("DS-1", "added", f"{path}.reasoning_content", "an empty reasoning text"))
-        others = (part for part in message.parts if type(part) is not Reasoning)
-        message = message.with_parts((Reasoning(""), *others))
+        thought = "".join(part.text for part in message.parts if type(part) is Reasoning)
+        what = "the text of reasoning" if thought else "an empty reasoning text"
+        changes.append(Change("DS-1", "added", f"{path}.reasoning_content", what))
+        others = tuple(part for part in message.parts if type(part) is not Reasoning)
+        message = msgspec.structs.replace(message, raw={**raw, "reasoning_content": thought})
+        message = message.with_parts((Reasoning(thought), *others))
     if any(map(_lacks_json, calls)):
         changes.append(
             Change("OC-8", "replaced", f"{path}.tool_calls", "arguments that are not JSON are now wrapped in an object")

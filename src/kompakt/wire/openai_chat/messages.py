@@ -187,7 +187,7 @@ def _build(message: Message) -> JsonObject:
             if part.raw is None or part.raw is not raw.get("function_call"):
                 calls.append(_build_call(part))
         elif type(part) is Reasoning:
-            raw["reasoning_content"] = part.text
+            raw[_reasoning_key(raw)] = part.text
         elif type(part) is Text and _is_field(part, raw):
             continue
         else:
@@ -197,6 +197,12 @@ def _build(message: Message) -> JsonObject:
     if calls:
         raw["tool_calls"] = calls
     return raw
+
+
+def _reasoning_key(raw: JsonObject) -> str:
+    """Return the field that holds the reasoning of a message; servers use one of two."""
+    is_short = "reasoning_content" not in raw and type(raw.get("reasoning")) is str
+    return "reasoning" if is_short else "reasoning_content"
 
 
 def _is_field(part: Text, raw: JsonObject) -> bool:
