@@ -41,7 +41,12 @@ LEAST_SHARE = 0.2
 FEW_STEPS = 3
 """A budget for a single call that holds at most this many steps is used nearly completely."""
 
-FULL_SHARE = 0.8
+SINGLE_SHARE = 0.7
+"""Share of the variable part that a budget for a single call leaves: its reader gets more, at the price of a few more
+compactions if the caller sends a growing history step by step.
+"""
+
+FULL_SHARE = 0.95
 """Share of the variable part that is used then, because no further step needs the room."""
 
 LEAST_ROOM = 1_000
@@ -132,11 +137,12 @@ class Budget(Struct, frozen=True, kw_only=True):
     def of(cls, tokens: int, *, steady: bool = True) -> Budget:
         """Create a budget of this many tokens with a target of half of the variable part.
 
-        Pass ``steady=False`` for a single call: the fewer steps the budget holds, the more of it is used.
+        Pass ``steady=False`` for a single call: 70 % are used, and more the fewer steps the budget holds.
         """
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
-        return cls(window=tokens, trigger=tokens, target=_share(tokens, TARGET_SHARE), relative=True, steady=steady)
+        share = TARGET_SHARE if steady else SINGLE_SHARE
+        return cls(window=tokens, trigger=tokens, target=_share(tokens, share), relative=True, steady=steady)
 
     @classmethod
     def for_model(

@@ -210,6 +210,11 @@ _ADMITTED = re.compile(
 )
 
 
+def table_note(reference: str) -> str:
+    """Note before a JSON list that is shown as a table."""
+    return f"[kompakt: this JSON list as a table, all values; {reference} is the original]"
+
+
 def folded_note(reference: str, folded: int, lines: int) -> str:
     """End an output of which lines were folded at admission."""
     if not folded:

@@ -15,9 +15,11 @@ from kompakt.engine.ledger.items import (
     CHANGES,
     FINDINGS,
     HEADING,
+    LOOKED,
     RUNS,
     SECTIONS,
     STATE,
+    TALK,
     USER,
     Item,
     narrated,
@@ -36,7 +38,7 @@ PIECES = st.sampled_from(
 nasty = st.lists(PIECES, min_size=1, max_size=8).map("".join).map(lambda text: harmless(text).strip()).filter(bool)
 items = st.builds(
     Item,
-    st.sampled_from(sorted(SECTIONS)),
+    st.sampled_from(sorted(set(SECTIONS) - {TALK})),
     st.integers(0, 1000).map(float),
     nasty,
     st.just(1.0),
@@ -55,6 +57,22 @@ class TestReadingBack:
         found = parse(write_items(made))
         if all(item.reference or not item.text.endswith("[m1234]") for item in made):
             assert found.items == expected and found.narrative == []
+
+    def test_sentences_of_one_speaker_share_a_bullet(self) -> None:
+        said = ["Ann: I moved to Oslo.", "Bob: Nice!", "Ann: My dog is called Rex."]
+        made = [Item(TALK, at, text, 1, label="1 May") for at, text in enumerate(said)]
+        written = write_items(made)
+        assert written.endswith("1 May:\n- Ann: I moved to Oslo. My dog is called Rex.\n- Bob: Nice!")
+        assert sorted(text for _, text, _, _ in parse(written).items) == sorted(said)
+
+    def test_short_rows_of_one_table_share_a_bullet(self) -> None:
+        rows = ["A1 | 10", "B2 | 20", "C3 | a cell that is far too long to share its line with others"]
+        made = [Item(LOOKED, at, row, 1, label="get_price → id | price") for at, row in enumerate(rows)]
+        written = write_items(made)
+        assert written.endswith(f"get_price → id | price:\n- A1 | 10; B2 | 20\n- {rows[2]}")
+        assert [(text, label) for _, text, _, label in parse(written).items] == [
+            (row, "get_price → id | price") for row in rows
+        ]
 
     def test_passages_of_one_message_share_a_bullet(self) -> None:
         parts = [Item(USER, 3, f"part {n}", 1, "m1234", passage=n, passages=4) for n in (0, 1, 3)]

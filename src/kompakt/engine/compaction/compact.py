@@ -22,6 +22,7 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.adoption import release_notes
 from kompakt.engine.pivot.text import resize
 from kompakt.engine.strategies import Strategy, Truncation
+from kompakt.engine.strategies.shortened_results import tabulate_unread
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.messages import History
@@ -224,6 +225,7 @@ async def rewrite(
     """
     release_notes(context)
     cut_read_in(context)
+    tabulate_unread(context, budget.ceiling)
     cut_unread(context, budget.ceiling)
     context.goal = _goal(context, policy, budget)
     if at_most is not None:

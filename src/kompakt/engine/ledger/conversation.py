@@ -21,7 +21,8 @@ _CLOCK = re.compile(
     r"^\d{1,2}[:.]\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?\s*(?:on|,)?\s*|[T ]\d\d:\d\d(?::\d\d)?.*$", re.IGNORECASE
 )
 _FILLER = re.compile(
-    r"^(?:(?:yeah|yes|well|so|and|but|oh|wow|just|also|actually|anyway|plus|hey|haha|thanks|btw)\b[ ,!-]*)+",
+    r"^(?:(?:i (?:just )?want(?:ed)? to (?:let you know|tell you|say)(?: that)?|guess what|yeah|yes|well|so|and|but|oh|"
+    r"wow|just|also|actually|anyway|plus|hey|haha|thanks|btw)\b[ ,!-]*)+",
     re.IGNORECASE,
 )
 _SPEAKER = re.compile(r"\s*([A-Z][\w' -]{0,30}):\s+")
@@ -33,6 +34,21 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _PERSONAL = re.compile(r"\b(?:my|i|i'm|i've|i'd|we|we're|our|her|his|their|name)\b", re.IGNORECASE)
+_QUALIFIES = re.compile(
+    r"\b(?:hopefully|maybe|perhaps|probably|possibly|if|unless|not|never|no|almost|nearly|except|without)\b",
+    re.IGNORECASE,
+)
+_NAMES = re.compile(
+    r"\bname(?:'s|d| is| was)?\b|\bcalled\b|"
+    r"\bmy (?:\w+ )?(?:wife|husband|son|daughter|friend|colleague|boss|mom|dad|dog|cat)\b",
+    re.IGNORECASE,
+)
+_PREFERS = re.compile(r"\b(?:favou?rite|prefer|love to|hate|allergic|can't stand|never (?:eat|drink))\b", re.IGNORECASE)
+_HAPPENED = re.compile(
+    r"\b(?:I|we)(?:'ve| have|'m| am| had)? (?:just |recently |also |finally |even |been )*"
+    r"(?:\w{2,}(?:ed|ing)|got|took|made|went|ran|bought|met|lost|won|found|gave|began|wrote|saw|built|broke|set up)\b",
+    re.IGNORECASE,
+)
 _PLEASANTRY = re.compile(
     r"(?:wow|thanks|thank you|aww|yeah|yes|great|that's|sounds|awesome|cool|nice|glad|congrat\w*|agree\w*|hey|hi|hello|"
     r"good to|how (?:are|is|was))\b",
@@ -51,6 +67,12 @@ SCALE = 3
 """Puts sentences on the scale of other items, where 1 is not worth a line."""
 
 MIN_WORDS = 4
+
+MIN_RARE = 2
+"""Rare words that a sentence has at least, unless it names somebody or tells what happened."""
+
+OPENER_WORDS = 3
+"""Words of a clause that may be left out at the start of a sentence."""
 
 
 class _Sentence:
@@ -71,7 +93,7 @@ def items_of(events: Sequence[Spoken]) -> list[Item]:
     spoken: dict[str, float] = {}
     ranked = sorted(((_information(one, seen, total), one) for one in sentences), key=lambda pair: -pair[0])
     for information, one in ranked:
-        if len(one.words) < MIN_WORDS:
+        if len(one.words) < MIN_WORDS or _is_empty(one, seen, total):
             continue
         # each further sentence of a date is worth less, so that no date takes the room of the others
         taken = spoken.get(one.date, 0.0)
@@ -113,6 +135,7 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
         value += 1.0
     if _TIME.search(text):
         value += 0.8
+    value += 1.0 * bool(_NAMES.search(text)) + 0.6 * bool(_PREFERS.search(text)) + 0.6 * bool(_HAPPENED.search(text))
     if text.endswith("?"):
         value *= 0.35
     if _PLEASANTRY.match(text):
@@ -120,9 +143,23 @@ def _information(sentence: _Sentence, seen: Counter[str], total: int) -> float:
     return value
 
 
+def _is_empty(sentence: _Sentence, seen: Counter[str], total: int) -> bool:
+    """Return whether a sentence has next to nothing that other sentences do not have."""
+    if _NAMES.search(sentence.text) or _HAPPENED.search(sentence.text):
+        return False
+    return sum(_rarity(word, seen, total) > 0 for word in sentence.words) < MIN_RARE
+
+
 def _rarity(word: str, seen: Counter[str], total: int) -> float:
     is_common = len(word) < 3 or seen[word] > max(3.0, total * COMMON)
     return 0.0 if is_common else math.log((total + 1) / seen[word])
+
+
+def _is_opener(clause: str) -> bool:
+    """Return whether a clause only leads over to the next one: "in the meantime", "on another note"."""
+    words = _WORD.findall(clause)
+    carries = _TIME.search(clause) or _PERSONAL.search(clause) or _QUALIFIES.search(clause)
+    return len(words) <= OPENER_WORDS and carries is None
 
 
 def _trimmed(text: str, seen: Counter[str], total: int) -> str:
@@ -132,8 +169,9 @@ def _trimmed(text: str, seen: Counter[str], total: int) -> str:
     while len(clauses) > 1 and not telling[-1]:
         clauses.pop()
         telling.pop()
-    while len(clauses) > 1 and not telling[0]:
+    while len(clauses) > 1 and (not telling[0] or _is_opener(clauses[0])):
         clauses.pop(0)
         telling.pop(0)
     trimmed = _FILLER.sub("", " ".join(clauses)).rstrip(",;-– ")
-    return trimmed[:1].upper() + trimmed[1:]
+    end = "" if trimmed.endswith((".", "!", "?", "…")) else "."
+    return f"{trimmed[:1].upper()}{trimmed[1:]}{end}" if trimmed else ""

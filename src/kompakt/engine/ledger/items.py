@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -55,6 +55,17 @@ BULLET = "- "
 GAP = " […] "
 """Separates passages of one message between which something was left out."""
 
+SPEAKER_GAP = ": "
+"""Separates a speaker from what was said."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+")
+
+CELL_GAP, ROW_GAP = " | ", "; "
+"""Separate the cells of a row of a table, and short rows that share a line."""
+
+SHORT_ROW = 40
+"""Characters of a row that shares a line with others."""
+
 MAX_TRANSCRIPT_LINE = 200
 """Characters kept of each line of an open round's transcript."""
 
@@ -76,8 +87,10 @@ class Item(msgspec.Struct, gc=False):
     """Number of the passage in its message. Passages of one message share a bullet."""
     passages: int = 1
     """How many passages that message has."""
+    origin: str = ""
+    """Tool whose report this is; the text is then quoted."""
     label: str = ""
-    """Group within the section, written on a line of its own: the date, in a conversation."""
+    """Group within the section, written on a line of its own: the date of a conversation, the heading of a table."""
 
 
 def write(items: Sequence[Item]) -> str:
@@ -86,10 +99,14 @@ def write(items: Sequence[Item]) -> str:
         return ""
     lines = [HEADING]
     for section, heading in SECTIONS.items():
-        chosen = sorted((item for item in items if item.section == section), key=lambda item: (item.at, item.passage))
+        chosen = [item for item in items if item.section == section]
         if chosen:
+            starts: dict[str, float] = {}
+            for item in chosen:
+                starts[item.label] = min(item.at, starts.get(item.label, item.at))
+            chosen.sort(key=lambda item: (item.label != "", starts[item.label], item.label, item.at, item.passage))
             lines.append(heading)
-            lines += _bullets(chosen)
+            lines += _talk(chosen) if section == TALK else _bullets(chosen)
     return "\n".join(lines)
 
 
@@ -99,23 +116,64 @@ def _bullets(items: list[Item]) -> Iterator[str]:
     for end in range(1, len(items) + 1):
         if end < len(items) and items[end].at == items[start].at and items[start].passages > 1:
             continue
+        if end < len(items) and _share_a_line(items[end - 1], items[end]):
+            continue
         if items[start].label != label:
             label = items[start].label
             yield f"{label}:"
-        yield BULLET + _joined(items[start:end])
+        if end - start > 1 and _share_a_line(items[start], items[start + 1]):
+            yield BULLET + ROW_GAP.join(item.text for item in items[start:end])
+        else:
+            yield BULLET + _joined(items[start:end])
         start = end
+
+
+def _talk(items: list[Item]) -> Iterator[str]:
+    """Write what was said under each date, with one bullet for each speaker."""
+    for label, said in groupby(items, key=lambda item: item.label):
+        if label:
+            yield f"{label}:"
+        by_speaker: dict[str, list[Item]] = {}
+        for item in said:
+            by_speaker.setdefault(item.text.partition(SPEAKER_GAP)[0], []).append(item)
+        for speaker, items_of_one in by_speaker.items():
+            if all(_is_sentence(item) for item in items_of_one):
+                words = " ".join(item.text.partition(SPEAKER_GAP)[2] for item in items_of_one)
+                yield f"{BULLET}{speaker}{SPEAKER_GAP}{words}"
+            else:
+                yield from (BULLET + _joined([item]) for item in items_of_one)
+
+
+def _is_sentence(item: Item) -> bool:
+    """Return whether an item is one sentence of a speaker, so that it can be told from the next one in its line."""
+    _, gap, words = item.text.partition(SPEAKER_GAP)
+    return bool(gap) and not item.reference and words.endswith((".", "!", "?", "…")) and not _SENTENCE_END.search(words)
+
+
+def _share_a_line(item: Item, other: Item) -> bool:
+    """Return whether two rows of a table are short enough for one line."""
+    return (
+        item.label == other.label
+        and not item.reference
+        and CELL_GAP in item.text
+        and CELL_GAP in other.text
+        and max(len(item.text), len(other.text)) <= SHORT_ROW
+    )
 
 
 def _joined(passages: list[Item]) -> str:
     """Join passages of one message; where some are missing, say so and name the original."""
     first, last = passages[0], passages[-1]
     if first.passages == 1:
-        return f"{first.text} [{first.reference}]" if first.reference else first.text
+        text = f"{first.origin}: {quoted(first.text, len(first.text))}" if first.origin else first.text
+        return f"{text} [{first.reference}]" if first.reference else text
     text = first.text if first.passage == 0 else GAP.lstrip() + first.text
     for before, item in pairwise(passages):
         text += (" " if item.passage == before.passage + 1 else GAP) + item.text
     if last.passage < last.passages - 1:
         text += GAP.rstrip()
+    if first.origin:
+        text = f"{first.origin}: {quoted(text, len(text))}"
     is_whole = len(passages) == first.passages
     return text if is_whole or not first.reference else f"{text} [{first.reference}]"
 
@@ -145,8 +203,9 @@ def parse(text: str) -> Earlier:
             body = line[len(BULLET) :]
             reference = _REFERENCE.search(body)
             body = body[: reference.start()] if reference else body
-            earlier.items.append((section, body, reference[1] if reference else "", label))
-        elif in_ledger and section == TALK and line.endswith(":"):
+            named = reference[1] if reference else ""
+            earlier.items += [(section, part, named, label) for part in _parts(section, body, label)]
+        elif in_ledger and section in (TALK, LOOKED) and line.endswith(":"):
             label = line[:-1]
         elif line.strip():
             in_ledger = False
@@ -154,6 +213,19 @@ def parse(text: str) -> Earlier:
     lines = (line for line in transcript.split("\n") if line.strip() and line != OPEN_ROUND_NOTE)
     earlier.narrative += [quoted(line, MAX_TRANSCRIPT_LINE) for line in lines]
     return earlier
+
+
+def _parts(section: str, body: str, label: str) -> list[str]:
+    """Split a bullet into the items that ``write`` put into one line."""
+    if section == LOOKED and label:
+        rows = body.split(ROW_GAP)
+        if all(CELL_GAP in row and len(row) <= SHORT_ROW for row in rows):
+            return rows
+    if section == TALK:
+        speaker, gap, words = body.partition(SPEAKER_GAP)
+        if gap and words.endswith((".", "!", "?", "…")):
+            return [f"{speaker}{gap}{sentence}" for sentence in _SENTENCE_END.split(words)]
+    return [body]
 
 
 def narrative_of(text: str) -> str:

@@ -91,6 +91,37 @@ def _bounded(sentence: str) -> str:
     return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 1] + "…"
 
 
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
+_PROSE_LINE = re.compile(r"\s*(?:[-*>]|\d+[.)]|#{1,6})?\s*(?:\*\*)?[A-Z][^{};=]{30,}")
+
+MIN_REPORT = 600
+"""Characters of an answer that may be a report."""
+
+MAX_REPORT = 60_000
+"""Characters that are read of a report."""
+
+REPORT_LINES = 5
+"""Lines of prose that a report has at least."""
+
+
+def is_report(output: str) -> bool:
+    """Return whether a tool answered with prose, as a sub-agent or a search of the web does."""
+    if len(output) < MIN_REPORT or output.lstrip()[:1] in ("{", "["):
+        return False
+    lines = [line for line in output[:20_000].split("\n") if line.strip()]
+    prose = sum(_PROSE_LINE.match(line) is not None for line in lines)
+    return prose >= min(REPORT_LINES, len(lines)) and prose * 5 >= len(lines)
+
+
+def report_text(output: str) -> str:
+    """Return the prose of a report: without tags, code blocks, and lines that log calls of tools."""
+    prose = _FENCED.sub("", _TAG.sub(" ", output[:MAX_REPORT]))
+    return "\n".join(
+        line for line in prose.split("\n") if not line.lstrip().startswith(("{", "[Tool", "}", "//", "#!"))
+    )
+
+
 _COURTESY = re.compile(
     r"(?:i can (?:help|assist)|i understand|i apologi[sz]e|thank you|you're (?:welcome|right)|of course|certainly|"
     r"(?:could|would|can) you (?:please )?(?:confirm|provide|let me know)|please (?:confirm|let me know|provide)|"

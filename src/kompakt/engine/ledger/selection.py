@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kompakt.engine.ledger.items import Item, write
+from kompakt.engine.ledger.items import CELL_GAP, CHANGES, FINDINGS, RUNS, USER, Item, write
 
 COST_POWER = 0.75
 """Weight of an item's size: 1 prefers short items, 0 ignores the size."""
@@ -20,10 +20,18 @@ OVERHEAD = 6
 CHARS_PER_TOKEN = 3.6
 """Characters of a token, about; corrected by counting the text that was chosen."""
 
+CHARS_PER_CELL = 2.0
+"""The same in a row of a table, which consists of numbers and names."""
+
 LEAST_VALUE = 1.0
 """Items below this value are left out even when there is room for them."""
 
-_ATTEMPTS = 5
+SHARES = {USER: 0.4, FINDINGS: 0.5, CHANGES: 0.35, RUNS: 0.3}
+"""Share of the room that a section takes before others had their turn. A reader needs the wishes, what came of them and
+where things stand; the thirtieth request is worth less than the first finding.
+"""
+
+_ATTEMPTS = 6
 _SLACK = 0.03
 """Share of the room that may stay empty while there are items left."""
 
@@ -34,33 +42,52 @@ def choose(items: Sequence[Item], room: int, count: Callable[[str], int]) -> str
         (item for item in items if item.value >= LEAST_VALUE),
         key=lambda item: (-item.value / (_tokens(item) ** COST_POWER + OVERHEAD), -item.at, item.passage),
     )
-    estimated, best = float(room), ""
+    # An estimate that fits and one that does not close in on the room. The measured size places the next attempt.
+    estimate, fitting, over, best = float(room), 0.0, float("inf"), ""
     for attempt in range(_ATTEMPTS):
-        chosen = _filled(ranked, estimated)
+        chosen = _filled(ranked, estimate)
         text = write(chosen)
         if not text:
             break
         tokens = count(text)
         if tokens <= room:
-            best = text
+            best, fitting = text, estimate
             if len(chosen) == len(ranked) or tokens >= room * (1 - _SLACK):
                 break
-            estimated += room - tokens
-        elif not best and attempt == _ATTEMPTS - 1:
-            best = _shrunk(chosen, room, count)
         else:
-            estimated -= (tokens - room) * 1.1 + 5
+            over = estimate
+            if not best and attempt == _ATTEMPTS - 1:
+                best = _shrunk(chosen, room, count)
+        wanted = estimate * room / tokens * (1 - _SLACK / 2)
+        if not fitting < wanted < over:
+            wanted = (fitting + min(over, 2 * room)) / 2
+        estimate = wanted
     return best
 
 
 def _tokens(item: Item) -> float:
-    return len(item.text) / CHARS_PER_TOKEN + (12 if item.reference else 4)
+    per_token = CHARS_PER_CELL if CELL_GAP in item.text else CHARS_PER_TOKEN
+    return len(item.text) / per_token + (12 if item.reference else 4)
 
 
 def _filled(ranked: Sequence[Item], room: float) -> list[Item]:
+    """Take items by rank, first as far as the share of their section allows, then whatever fits."""
     left = room - 60  # headings
+    shares = {section: share * room for section, share in SHARES.items()}
     chosen: list[Item] = []
+    skipped: list[Item] = []
     for item in ranked:
+        tokens = _tokens(item)
+        share = shares.get(item.section, room)
+        if tokens > share:
+            skipped.append(item)
+        elif tokens <= left:
+            chosen.append(item)
+            left -= tokens
+            shares[item.section] = share - tokens
+        elif left < OVERHEAD:
+            break
+    for item in skipped:
         tokens = _tokens(item)
         if tokens <= left:
             chosen.append(item)

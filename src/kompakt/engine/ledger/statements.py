@@ -7,8 +7,10 @@ kind. The scale was set by letting readers answer questions from the result, not
 
 from __future__ import annotations
 
+import math
 import os.path
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,12 +19,23 @@ from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
 from kompakt.engine.ledger.extract.changes import change_note
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
+from kompakt.engine.ledger.extract.records import (
+    MAX_JSON,
+    MIN_ROWS,
+    Focus,
+    Record,
+    decoded_records,
+    identifiers,
+    table,
+    with_arguments,
+    without_arguments,
+)
 from kompakt.engine.ledger.extract.shell import quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
-from kompakt.engine.ledger.extract.tool_calls import Effect, only_looks, snake_case
+from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, only_looks, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
-from kompakt.engine.ledger.prose import PASSAGE, passages, substance, words_of
+from kompakt.engine.ledger.prose import PASSAGE, is_report, passages, report_text, substance, words_of
 from kompakt.engine.ledger.quotes import answer_text, as_code, flat, harmless, one_line, quoted
 
 MAX_COMMAND = 180
@@ -54,6 +67,25 @@ NEW_REQUESTS = 12
 MIN_SUMMARY = 1_000
 """Characters from which a notice in a user message is taken for a summary."""
 
+TABLE_VALUE = 5
+"""Value of a row of a table of lookups, apart from how long and how new it is."""
+
+CELL_CHARS = 12
+"""Characters of a row that are worth one more: each cell is a fact of its own."""
+
+REPORT_VALUE = 1.7
+"""Value of a passage of a report, for each unit of what it settles."""
+
+MAX_REPORTED = 12
+"""Passages of one report that may be quoted."""
+
+MAX_NAMED_TOOLS = 6
+
+SCRATCH_VALUE = 0.3
+"""Value of a file in a folder for temporary files, relative to others."""
+
+_SCRATCH = ("/tmp/", "/var/tmp/", "/private/tmp/")
+
 RECENT_EVENTS = 400
 """Newest events from which everything is taken; from older ones only what lasts."""
 
@@ -76,6 +108,10 @@ _BARE_FAILURE = re.compile(
     r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
+_DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn)(?:$|_)")
+"""Names of tools that start another agent, whose report comes later."""
+
+_ABOUT = ("description", "title", "name", "task", "prompt")
 _THINKS = frozenset(["thought", "thinking", "reasoning"])
 
 
@@ -110,6 +146,9 @@ class Statements:
         self._failures: list[tuple[str, Item]] = []
         self._passes: dict[str, Item] = {}
         self._looked: dict[str, dict[str, None]] = {}
+        self._lookups: list[tuple[ToolUse, list[Record]]] = []
+        """Calls that answered with records."""
+        self._reports = 0
         self._newest_user = -1
         """Position of the newest user messages, which count more than older ones."""
         self._read_earlier(earlier)
@@ -135,6 +174,9 @@ class Statements:
                 else:
                     self._read_assistant(event, ages.get(id(event), 99), lasting=number < recent)
         self._finish()
+        if self._lookups:
+            self._tabulate(events)
+            self._note_lookups(events)
         self._discount_repetition()
         return self.items
 
@@ -151,9 +193,9 @@ class Statements:
         is_new = event.at > self._newest_user
         for number, part in enumerate(parts):
             if STRICT.search(part):
-                value = 10.0
+                value = 16.0
             elif number == 0:
-                value = 1.0 if len(part) < SHORT_WORDS else 9.0 if is_new else 6.5
+                value = 1.0 if len(part) < SHORT_WORDS else 14.0 if is_new else 8.0
             else:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
@@ -197,7 +239,7 @@ class Statements:
         elif any(how != "read" for how, _ in effect.files):
             for how, path in effect.files:
                 self._note_file(event, how, path, change_note(effect.fields, path))
-        elif effect.files or effect.searches or effect.url:
+        elif effect.files or ((effect.searches or effect.url) and not _tells_something(result.output)):
             self._note_looked(event, effect)
         else:
             self._read_other(event, effect, lasting=lasting)
@@ -244,8 +286,21 @@ class Statements:
                     FINDINGS, event.at, harmless(part), 1.6 * substance(part), passage=number, passages=len(parts)
                 )
             return
+        if is_report(event.result.output):
+            self._read_report(event)
+            return
+        if _DELEGATES.search(snake_case(name)):
+            about = next(
+                (value for key, value in effect.fields.items() if key in _ABOUT and isinstance(value, str)), ""
+            )
+            text = f"Started {harmless(name)}: {quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)}"
+            self._add(LOOKED, event.at, text, 1 + recency, partial=True)
+            return
         reads = _READ_VERBS.match(snake_case(name)) is not None
         if reads and lasting:
+            return
+        if reads and (records := decoded_records(event.result.output)) is not None:
+            self._lookups.append((event, records))
             return
         given = flat(dict(effect.fields), 220) if effect.fields else one_line(str(event.call.input or ""), 220)
         is_data = event.result.output.lstrip()[:1] in ("{", "[")
@@ -255,6 +310,65 @@ class Statements:
             self._add(LOOKED, event.at, text, (5 if is_data else 1) + 2 * recency, partial=True)
         else:
             self._add(CHANGES, event.at, text, 8, partial=True)
+
+    def _read_report(self, event: ToolUse) -> None:
+        """Take the passages that settle most from prose that a tool returned: a sub-agent's report, a web page."""
+        assert event.result is not None
+        self._reports += 1
+        parts = passages(report_text(event.result.output))
+        if not parts:
+            return
+        values = [REPORT_VALUE * substance(part) * (1.3 if number == 0 else 1.0) for number, part in enumerate(parts)]
+        least = sorted(values, reverse=True)[:MAX_REPORTED][-1]
+        reference = self._reference(event.answered_at)
+        at = event.at + self._reports / 1_000
+        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
+            if value >= least:
+                origin = f"{harmless(event.call.name)} reported"
+                item = Item(FINDINGS, at, harmless(part), value, reference, number, len(parts), origin)
+                self.items.append(item)
+
+    def _tabulate(self, events: Sequence[Event]) -> None:
+        """Write lookups as tables, one for each tool; a lookup that is the only one of its kind as key–value text."""
+        focus = _focus(events)
+        tables: dict[str, list[tuple[ToolUse, Record]]] = {}
+        for event, records in self._lookups:
+            fields, name = event.effect.fields, event.call.name
+            assert event.result is not None
+            if event.result.output.lstrip()[:1] == "{" and len(records) == 1:
+                tables.setdefault(name, []).append((event, with_arguments(records[0], fields)))
+                continue
+            linked = [record for record in records if focus.links(record, name)]
+            if linked:
+                tables.setdefault(name, []).extend((event, without_arguments(record, fields)) for record in linked)
+            else:
+                self._add_lookup(event)
+        for name, rows in tables.items():
+            if len(rows) < MIN_ROWS:
+                self._add_lookup(rows[0][0])
+                continue
+            heading, lines = table([record for _, record in rows], focus)
+            label = f"{harmless(name)} → {heading}"
+            for number, ((event, _), line) in enumerate(zip(rows, lines, strict=True)):
+                value = TABLE_VALUE + len(line) / CELL_CHARS + 2 * event.at / self._upto
+                at = event.at + number / (10 * len(rows))
+                reference = "" if identifiers(line.partition(" ")[0]) else self._reference(event.at)
+                self.items.append(Item(LOOKED, at, line, value, reference, label=label))
+
+    def _note_lookups(self, events: Sequence[Event]) -> None:
+        """Say that no call changed anything, where the names of all calls say so."""
+        names = Counter(event.call.name for event in events if type(event) is ToolUse)
+        if any(item.section in (CHANGES, STATE) for item in self.items):
+            return
+        if all(_READ_VERBS.match(snake_case(name)) for name in names):
+            calls = ", ".join(f"{harmless(name)} ({count})" for name, count in names.most_common(MAX_NAMED_TOOLS))
+            self.items.append(Item(STATE, -1, f"All calls so far were lookups and changed nothing: {calls}", 16.0))
+
+    def _add_lookup(self, event: ToolUse) -> None:
+        assert event.result is not None
+        given = flat(dict(event.effect.fields), 220)
+        text = f"{harmless(event.call.name)}({given}) → {answer_text(event.result.output, MAX_LOOKUP)}"
+        self._add(LOOKED, event.at, text, 5 + 2 * event.at / self._upto, partial=True)
 
     def _note_file(self, event: ToolUse, how: str, path: str, note: str) -> None:
         file = self._files.get(path)
@@ -307,7 +421,8 @@ class Statements:
             file.path = file.path.removeprefix(root)
             notes = sorted(file.notes, key=len, reverse=True)
             text = f"{file.text()}; {notes[0]}" if notes else file.text()
-            self.items.append(Item(CHANGES, file.at, text, 7, file.reference))
+            value = (5 + 2 * math.log2(1 + file.count)) * (SCRATCH_VALUE if file.path.startswith(_SCRATCH) else 1)
+            self.items.append(Item(CHANGES, file.at, text, value, file.reference))
             short = file.path.rsplit("/", 1)[-1]
             for rank, note in enumerate(notes[1:], 1):
                 text = f"also in {harmless(short)}: {note}"
@@ -370,7 +485,9 @@ class Statements:
                 parts = passages(text, keep_all=True)
             for place, part in enumerate(parts):
                 value = 2.0 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
-                self.items.append(Item(section, at, part, value, reference, place, len(parts), label))
+                if section == LOOKED and label:
+                    value = TABLE_VALUE + len(part) / CELL_CHARS
+                self.items.append(Item(section, at, part, value, reference, place, len(parts), label=label))
 
     def _item(self, section: str, at: int, text: str, value: float, *, partial: bool = False) -> Item:
         return Item(section, at, text, value, self._reference(at) if partial else "")
@@ -388,6 +505,27 @@ class Statements:
     ) -> None:
         reference = self._reference(at) if partial or passages > 1 else ""
         self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+def _tells_something(output: str) -> bool:
+    """Return whether a search answered with more than places to look at: with records or with prose."""
+    return is_report(output) or decoded_records(output) is not None
+
+
+def _focus(events: Sequence[Event]) -> Focus:
+    """Collect what was said, what calls were given and what they answered."""
+    spoken: list[str] = []
+    given: list[str] = []
+    answers: dict[str, list[str]] = {}
+    for event in events[-RECENT_EVENTS:]:
+        if type(event) is Spoken:
+            spoken.append(event.text)
+        elif type(event) is ToolUse:
+            is_thought = not _THINKS.isdisjoint(event.effect.fields)
+            (spoken if is_thought else given).append(input_text(event.call))
+            if event.result is not None:
+                answers.setdefault(event.call.name, []).append(event.result.output[:MAX_JSON])
+    return Focus(answers, spoken, given)
 
 
 _EARLIER_VALUE = {USER: 9.0, STATE: 5.0, TALK: 3.0, CHANGES: 6.0, RUNS: 2.0, LOOKED: 1.2}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.context.context import Context
+from kompakt.engine.ledger.extract.records import whole_table
 from kompakt.engine.strategies.strategy import Deterministic, Target, Trigger, answered_calls, results_of, whole_number
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
-from kompakt.model.phrases import cut_note, hidden_media_note
+from kompakt.model.phrases import cut_note, hidden_media_note, table_note
 from kompakt.model.tokens import Counter, json_text
 
 MAX_SHARE = 0.15
@@ -77,6 +78,35 @@ def shorten_results(context: Context, index: int, limit: int, *, keep_media: boo
             context.show(index, part, short, what="shortened", why=f"over {limit} tokens")
             changed = True
     return changed
+
+
+TABLE_SHARE = 0.2
+"""Share of what can change from which an unread list of records is worth rewriting."""
+
+TABLE_GAIN = 0.7
+"""Largest size of the table, as a share of the JSON; less gain is not worth a changed result."""
+
+
+def tabulate_unread(context: Context, ceiling: int) -> None:
+    """Rewrite large unread lists of JSON records as tables with the same values.
+
+    The model has not read them, so nothing of them may be missing. A table repeats no keys, and what that saves is left
+    for the notes about everything else.
+    """
+    least = int((ceiling - context.fixed_tokens) * TABLE_SHARE)
+    for group in context.live:
+        if group.tokens <= least or group.pinned or not context.archive.is_unread(group):
+            continue
+        for index in group.indices:
+            for part, result in list(results_of(context, index)):
+                size = context.counter.part(result)
+                rows = whole_table(result.output) if size > least else None
+                if rows is None:
+                    continue
+                text = f"{table_note(context.reference(index, part))}\n{rows}"
+                short = msgspec.structs.replace(result, output=text, edited=True)
+                if context.counter.part(short) < size * TABLE_GAIN:
+                    context.show(index, part, short, what="shortened", why="a list of records, rewritten as a table")
 
 
 def shorten_calls(context: Context, index: int, limit: int) -> bool:

@@ -184,7 +184,7 @@ def _room(context: Context, load: Load) -> int:
     """Tokens to set aside: all that an earlier pivot told, and a share of the rest or all there is to say of it."""
     new = context.inherited if context.inherited and not context.is_resumed else None
     told = context.counter.scaled(context.counter.text(new)) if new else 0
-    return told + FRAME + min(context.counter.scaled(load.weight), int(load.hidden * LEDGER_SHARE))
+    return told + FRAME + min(load.weight, int(load.hidden * LEDGER_SHARE))
 
 
 FRAME = 300

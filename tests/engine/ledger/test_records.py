@@ -1,0 +1,134 @@
+"""Lookups of one tool become a table of the values that matter; an unread list of records loses nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.engine.ledger.sample_ledgers import did, section, write, written
+from tests.histories.messages import assistant, user
+
+import kompakt
+from kompakt.engine.ledger.extract.records import whole_table
+from kompakt.engine.ledger.items import FINDINGS, LOOKED, STATE
+from kompakt.model.messages import Message
+
+
+def order(number: str, price: int, *, status: str = "shipped", site: str = "north") -> dict[str, Any]:
+    return {
+        "order_id": number,
+        "status": status,
+        "created_at": "2024-05-11T08:28:51",
+        "items": [{"sku": f"K{number[1:]}", "price": price, "weight": 3}],
+        "warehouse": site,
+    }
+
+
+def orders(*records: dict[str, Any]) -> list[Message]:
+    found = [did({"order_id": record["order_id"]}, json.dumps(record), name="get_order") for record in records]
+    return [user("What is the price of my orders, and their status?"), *(part for pair in found for part in pair)]
+
+
+class TestTables:
+    def test_lookups_of_one_tool_share_their_keys(self) -> None:
+        text = write(orders(order("W100", 12), order("W200", 40, status="open")))
+        assert "get_order → order_id | status | items (price):" in text
+        assert section(text, LOOKED) == ["W100 | shipped | 12", "W200 | open | 40"]
+
+    def test_columns_that_nobody_spoke_of_are_left_out(self) -> None:
+        text = write(orders(order("W100", 12), order("W200", 40)))
+        assert "warehouse" not in text and "2024-05-11" not in text and "weight" not in text
+
+    def test_a_value_given_to_a_call_is_kept(self) -> None:
+        looked = orders(order("W100", 12), order("W200", 40, site="south"))
+        assert "| north |" not in write(looked)
+        assert "| north" in write([*looked, *did({"q": "north"}, "none", name="get_site")])
+
+    def test_of_a_search_the_record_that_occurs_elsewhere_is_kept(self) -> None:
+        stock = [{"sku": f"K{number}00", "price": number} for number in range(1, 9)]
+        history = [
+            *orders(order("W100", 12), order("W200", 40)),
+            *did({"q": "boots"}, json.dumps(stock), name="search_stock"),
+            *did({"q": "shoes"}, json.dumps(stock[1:3]), name="search_stock"),
+        ]
+        text = write(history)
+        assert "search_stock → sku | price:" in text
+        assert "K100 | 1; K200 | 2" in text and "K700" not in text
+
+    def test_a_later_pass_keeps_the_table(self) -> None:
+        text = write(orders(order("W100", 12), order("W200", 40, status="open")))
+        assert section(write([], earlier=text), LOOKED) == section(text, LOOKED)
+
+    def test_calls_that_only_looked_are_said_to_have_changed_nothing(self) -> None:
+        looked = orders(order("W100", 12), order("W200", 40))
+        assert written(looked, STATE) == ["All calls so far were lookups and changed nothing: get_order (2)"]
+        changed = [*looked, *did({"order_id": "W100"}, '{"status": "cancelled"}', name="cancel_order")]
+        assert written(changed, STATE) == []
+
+
+class TestReports:
+    REPORT = "\n".join(
+        [
+            "<status>completed</status>",
+            "The review found one critical issue in the upload handler of the service.",
+            "Files named with two dots escape the target folder because the name is not normalised.",
+            "```python",
+            "os.path.join(folder, name)  # not checked",
+            "```",
+            "The fix is to resolve the path and to compare it with the folder before writing.",
+            "Two tests cover the handler today, but neither of them uses a relative name.",
+            "Everything else that was read looks sound and follows the conventions of the project.",
+            "Severity is high because the handler is reachable without a login from the network.",
+            "The second finding is minor: error messages show the full path of the folder to callers.",
+        ]
+    )
+
+    def test_the_prose_of_a_sub_agent_is_quoted_with_its_origin(self) -> None:
+        found = written([user("Review it."), *did({"task_id": "a1"}, self.REPORT, name="TaskOutput")], FINDINGS)
+        assert len(found) == 1
+        assert found[0].startswith('TaskOutput reported: "The review found one critical issue')
+        assert "os.path.join" not in found[0] and "<status>" not in found[0]
+
+    def test_the_start_of_a_sub_agent_is_no_change(self) -> None:
+        call = did({"description": "Security review", "prompt": "Review " * 90}, "Launched.", name="Task")
+        assert section(write([user("Review it."), *call]), LOOKED) == ['Started Task: "Security review"']
+
+
+class TestUnreadLists:
+    def test_a_large_unread_list_is_shown_as_a_table_with_every_value(self) -> None:
+        flights = [
+            {"flight": f"HAT{n:03}", "from": "SEA", "seats": {"economy": n, "business": 2 * n}, "price": 100 + n}
+            for n in range(40)
+        ]
+        call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        filler = [{"role": role, "content": "word " * 300} for _ in range(8) for role in ("user", "assistant")]
+        history = [
+            *filler,
+            {"role": "user", "content": "find a flight"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": json.dumps(flights)},
+        ]
+        result = kompakt.compact(history, 3_200, format="openai-chat")
+        shown = result.payload[-1]["content"]
+        assert "always: from SEA" in shown and "flight | seats (economy/business) | price" in shown
+        for n, flight in enumerate(flights):
+            assert f"{flight['flight']} | {n}/{2 * n} | {100 + n}" in shown
+
+    @pytest.mark.parametrize(
+        "output",
+        [
+            "[1, 2, 3]",
+            '[{"a": 1}]',
+            '{"a": 1}',
+            '[{"a": "x | y"}, {"a": "z"}]',
+            '[{"a": "line\\nbreak"}, {"a": "z"}]',
+            json.dumps([{"a": "long " * 40}, {"a": "z"}]),
+        ],
+    )
+    def test_what_a_table_could_not_show_without_loss_stays_json(self, output: str) -> None:
+        assert whole_table(output) is None
+
+
+def test_what_was_said_is_not_a_lookup() -> None:
+    assert written([user("Get the price."), assistant("The price is 12.")], STATE) == []
