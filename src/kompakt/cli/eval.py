@@ -1,27 +1,38 @@
-"""``kompakt eval``: measure what a policy preserves on recorded sessions."""
+"""``kompakt eval``: measure what a policy preserves on recorded sessions, by counts or by an exam."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kompakt.cli.input import AsJson
+from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
+    from kompakt.agent.client import ChatClient
+    from kompakt.evals.exam import ExamScores, ExamSettings
     from kompakt.evals.measures.score import ResultRow
     from kompakt.evals.report import Results
     from kompakt.evals.run import EvalSettings
 
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Folder with recorded sessions.", exists=True, file_okay=False)
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder with recorded sessions.", exists=True, file_okay=False),
 ]
 Out = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder for the results; an interrupted run continues there.")
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Folder for the results; an interrupted run continues there. Default: eval-out, or exam-out.",
+    ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Measure only the first N sessions.")]
-Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Number of worker processes.")]
+Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Number of worker processes, or of requests.")]
 Gate = Annotated[bool, typer.Option("--gate", help="Exit 1 if a goal is missed.")]
 PolicyName = Annotated[str, typer.Option("--policy", metavar="P", help="Policy to measure.")]
 Admission = Annotated[
@@ -31,23 +42,131 @@ Admission = Annotated[
 
 Bill = Annotated[bool, typer.Option("--bill", help="Also calculate the price of whole sessions with a prompt cache.")]
 
+Exam = Annotated[
+    Path | None,
+    typer.Option(
+        "--exam",
+        metavar="DIR",
+        help="Folder with an exam: let a model answer questions from compacted contexts.",
+        exists=True,
+        file_okay=False,
+    ),
+]
+Reader = Annotated[str | None, typer.Option("--reader", metavar="MODEL", help="Model that answers.")]
+Grader = Annotated[str | None, typer.Option("--grader", metavar="MODEL", help="Model that grades the answers.")]
+Writer = Annotated[
+    str | None,
+    typer.Option("--writer", metavar="MODEL", help="Model that writes the narrative. Default: the reader."),
+]
+ClientName = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="NAME",
+        help="Protocol of the models: openai-chat, openai-responses, anthropic or gemini. Default: by their names.",
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="Address of the server, for other providers.")
+]
+KeyVariable = Annotated[
+    str | None,
+    typer.Option("--key-variable", metavar="NAME", help="Environment variable with the API key for --base-url."),
+]
+Conditions = Annotated[
+    str | None,
+    typer.Option(
+        "--conditions",
+        metavar="NAMES",
+        help="Contexts to compare: some of summary,same,tenth,recall,narrative. Default: the first four.",
+    ),
+]
+Cases = Annotated[
+    str | None, typer.Option("--cases", metavar="NAMES", help="Cases of the exam, for example 1,2. Default: all.")
+]
+WriteOnly = Annotated[
+    bool, typer.Option("--write-only", help="Only write contexts, questions and instructions, for human readers.")
+]
+ScoreOnly = Annotated[
+    Path | None,
+    typer.Option(
+        "--score",
+        metavar="OUT",
+        help="Score the answers and grades in a folder, or write the grader's sheet.",
+        exists=True,
+        file_okay=False,
+    ),
+]
+
 
 def evaluate(
-    data: Data,
-    out: Out = Path("eval-out"),
+    data: Data = None,
+    exam: Exam = None,
+    out: Out = None,
     policy: PolicyName = "default",
     admission: Admission = None,
     bill: Bill = False,
     limit: Limit = None,
     jobs: Jobs = 2,
     gate: Gate = False,
+    reader: Reader = None,
+    grader: Grader = None,
+    writer: Writer = None,
+    client: ClientName = None,
+    base_url: BaseUrl = None,
+    key_variable: KeyVariable = None,
+    conditions: Conditions = None,
+    cases: Cases = None,
+    write_only: WriteOnly = False,
+    score: ScoreOnly = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a policy on recorded sessions.
 
-    Reports which facts, names and decisions are still available after compaction, and how many tokens it saves.
-    Unreadable files are reported and skipped.
+    With --data: reports which facts, names and decisions are still available after compaction, and how many tokens it
+    saves. No model is called. Unreadable files are reported and skipped.
+
+    With --exam: a reader answers questions from compacted contexts, and a blind grader gives points. Both are models,
+    or people: --write-only writes what they need, and --score OUT scores what they wrote.
     """
+    if sum(given is not None for given in (data, exam or score)) != 1:
+        raise UsageError("pass --data DIR to count facts, or --exam DIR (or --score OUT) for an exam")
+    if score is not None:
+        _score_exam(score, exam, as_json=as_json)
+        return
+    if exam is not None:
+        from kompakt.evals.exam import ExamSettings
+
+        names = [tuple(filter(None, (text or "").replace(" ", "").split(","))) for text in (conditions, cases)]
+        chosen = ExamSettings(
+            exam=exam, out=out or Path("exam-out"), conditions=names[0], cases=names[1], policy=policy
+        )
+        models = ModelClients(client, base_url, key_variable)
+        if write_only:
+            _write_exam(chosen, models.client(writer) if writer else None)
+            return
+        if reader is None or grader is None:
+            raise UsageError(
+                "an exam needs --reader MODEL and --grader MODEL; use --write-only to write it for human readers"
+            )
+        clients = [models.client(name) for name in (reader, grader, writer or reader)]
+        _run_exam(chosen, clients, jobs, as_json=as_json)
+        return
+    assert data is not None
+    _count(data, out or Path("eval-out"), policy, admission, bill, limit, jobs, gate, as_json)
+
+
+def _count(
+    data: Path,
+    out: Path,
+    policy: str,
+    admission: str | None,
+    bill: bool,
+    limit: int | None,
+    jobs: int,
+    gate: bool,
+    as_json: bool,
+) -> None:
     import msgspec  # late: `--help` does not need these
 
     from kompakt.evals.report import REPORT, gather, write
@@ -119,3 +238,158 @@ def _show(results: Results) -> None:
     for goal in results.goals:
         table.add_row(goal.name, goal.goal, goal.found, {True: "yes", False: "no", None: ""}[goal.reached])
     Console().print(table)
+
+
+# --- the exam ----------------------------------------------------------------------------------------------------
+
+
+class ModelClients:
+    """Makes the clients of an exam's models."""
+
+    def __init__(self, client: str | None, base_url: str | None, key_variable: str | None) -> None:
+        self.name = client
+        self.base_url = base_url
+        self.key = None
+        if key_variable is not None:
+            self.key = os.environ.get(key_variable)
+            if not self.key:
+                raise UsageError(f"--key-variable: the environment variable {key_variable!r} is not set")
+
+    def client(self, model: str) -> ChatClient:
+        from kompakt.agent import clients
+        from kompakt.model.limits import lookup
+
+        name = self.name
+        if name is None:
+            named = "" if self.base_url else model.lower()
+            name = "anthropic" if "claude" in named else "gemini" if "gemini" in named else "openai-chat"
+        window = lookup(model).context
+        match name:
+            case "anthropic":
+                kind = clients.AnthropicMessages
+            case "gemini":
+                kind = clients.Gemini
+            case "openai-responses":
+                kind = clients.OpenAIResponses
+            case "openai-chat":
+                kind = clients.OpenAIChat
+            case _:
+                raise UsageError(
+                    f"--client {name!r} is not known; use openai-chat, openai-responses, anthropic or gemini"
+                )
+        return kind(model, base_url=self.base_url, api_key=self.key, context_window=window)
+
+
+def _write_exam(settings: ExamSettings, writer: ChatClient | None) -> None:
+    from kompakt.evals.exam import ExamRound
+
+    async def work(bar: _Bar) -> ExamRound:
+        try:
+            return await ExamRound.write(settings, writer=writer, progress=bar)
+        finally:
+            if writer is not None:
+                await writer.close()
+
+    with _Bar(settings.out) as bar:
+        asyncio.run(work(bar))
+    typer.echo(
+        f"{settings.out}/reader has contexts, questions and instructions. Put the answers into "
+        f"{settings.out}/answers/CONDITION.json, then run: kompakt eval --score {settings.out}",
+        err=True,
+    )
+
+
+def _run_exam(settings: ExamSettings, models: list[ChatClient], jobs: int, *, as_json: bool) -> None:
+    from kompakt.evals.exam import ExamRound
+    from kompakt.model.limits import lookup
+
+    reader, grader, writer = models
+
+    async def work(bar: _Bar) -> ExamScores:
+        try:
+            found = await ExamRound.write(settings, writer=writer, progress=bar)
+            count, tokens = found.unanswered()
+            price = lookup(reader.model).price
+            cost = f", at most ${tokens * price.input:.2f}" if price is not None else ""
+            bar.note(f"{count} answers to get by {reader.model}: about {tokens:,} tokens of contexts{cost}")
+            await found.answer(reader, bar, jobs=jobs)
+            await found.grade(grader, bar, jobs=jobs)
+            return found.score()
+        finally:
+            for model in models:
+                await model.close()
+
+    with _Bar(settings.out) as bar:
+        scores = asyncio.run(work(bar))
+    _show_scores(scores, as_json=as_json)
+
+
+def _score_exam(out: Path, exam: Path | None, *, as_json: bool) -> None:
+    from kompakt.evals.exam import ExamRound
+
+    found = ExamRound.open(out, exam)
+    if found.has_answers or not found.has_grades:
+        found.write_sheet()
+    if not found.has_grades:
+        typer.echo(
+            f"{out}/grader has a sheet of shuffled answers and instructions. Put the grades into {out}/grades.json, "
+            f"then run: kompakt eval --score {out}",
+            err=True,
+        )
+        return
+    _show_scores(found.score(), as_json=as_json)
+
+
+class _Bar:
+    """A progress bar on standard error that reports an interruption."""
+
+    def __init__(self, out: Path) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._out = out
+        self._console = Console(stderr=True)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("reading", total=None)
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        self._bar.start()  # here, so that an error in the options is one line
+        self._bar.update(self._task, completed=done, total=total, description=what)
+
+    def note(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
+        if kind is KeyboardInterrupt:
+            typer.echo(
+                f"kompakt: interrupted; what was done is in {self._out}; run the command again to continue", err=True
+            )
+            raise typer.Exit(130) from None
+
+
+def _show_scores(scores: ExamScores, *, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    if as_json:
+        typer.echo(msgspec.json.encode(scores))
+    else:
+        table = Table("", "questions", *scores.conditions, title=f"{scores.graded} questions, points of 100")
+        for row in scores.rows:
+            shown = (f"{row.scores[name]:.1f}" if name in row.scores else "" for name in scores.conditions)
+            table.add_row(row.part, str(row.questions), *shown)
+        table.add_row("false statements", "", *(str(scores.false.get(name, 0)) for name in scores.conditions))
+        if any(scores.tokens.values()):
+            table.add_row("tokens of contexts", "", *(f"{scores.tokens[name]:,}" for name in scores.conditions))
+        Console().print(table)
+    for role, usage in scores.usage.items():
+        typer.echo(f"{role} {usage}", err=True)
+    if scores.graded < scores.questions:
+        typer.echo(f"{scores.questions - scores.graded} of {scores.questions} questions have no grades", err=True)
