@@ -316,14 +316,6 @@ def _decode_line(line: bytes, number: int, name: str) -> Json:
 # --- write -------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Json) -> bytes:
-    """Return indented JSON with a line end."""
-    try:
-        return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate can only be written as an escape
-        return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
-
-
 def write(path: str | Path, data: bytes) -> None:
     """Write a file atomically; ``-`` is standard output.
 

@@ -13,9 +13,10 @@ from tests.session.builders import FORMATS, answered, asked, called, fresh, run,
 
 import kompakt
 from kompakt.errors import InputError, StoreDamaged, StoreError, UsageError, WrongKey
+from kompakt.model.json import MAX_DEPTH
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.store.codec import DEEPEST, LONG, ValueCodec
+from kompakt.store.codec import LONG, ValueCodec
 from kompakt.store.memory import MemoryRecords
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -305,7 +306,7 @@ class TestUnusualValues:
 
         run(work())
 
-    @pytest.mark.parametrize("depth", [DEEPEST - 20, DEEPEST + 1, 900, 100_000])
+    @pytest.mark.parametrize("depth", [MAX_DEPTH - 20, MAX_DEPTH + 1, 900, 100_000])
     @pytest.mark.parametrize("inner", ["x", "x" * LONG], ids=["short", "long"])
     def test_a_value_nested_too_deep_is_refused_before_writing(self, depth: int, inner: str) -> None:
         """What could not be read back everywhere is not taken; what is taken comes back."""
@@ -317,7 +318,7 @@ class TestUnusualValues:
             session = await fresh()
             await session.append([asked("Hello.")], format="openai-chat")
             messages = [{**asked("Hello."), "odd": value}]
-            if depth < DEEPEST:
+            if depth < MAX_DEPTH:
                 await session.append(messages)
                 assert text(await session.export()) == text([asked("Hello."), *messages])
             else:

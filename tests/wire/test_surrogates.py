@@ -12,7 +12,7 @@ from tests.histories.broken import HALF_CHARACTERS
 from tests.judges import judge
 
 import kompakt
-from kompakt import files
+from kompakt.model.json import indented_json
 
 BODY: dict[str, Any] = {
     "model": "claude-opus-5-5",
@@ -125,7 +125,7 @@ class TestFiles:
 
     def test_what_holds_one_can_be_written(self) -> None:
         """As an escape, which reads back the same."""
-        assert json.loads(files.encode(BODY)) == BODY
+        assert json.loads(indented_json(BODY)) == BODY
 
     @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": 1', "[1,]", '{"a": ' + "9" * 5_000 + "}"])
     def test_invalid_json_is_still_rejected(self, tmp_path: Path, text: str) -> None:

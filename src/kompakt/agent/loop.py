@@ -35,8 +35,8 @@ from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.model.budget import Usage, size_after_refusal
+from kompakt.model.json import json_text
 from kompakt.model.messages import Message, ToolCall, ToolResult
-from kompakt.model.tokens import json_text
 from kompakt.session.compaction import CompactionOptions, SessionCompaction, resume_text
 from kompakt.session.timeline import PreparedCompaction
 from kompakt.wire.overflow import Overflow, truncated

@@ -16,9 +16,9 @@ import msgspec
 
 from kompakt.agent.client import ToolSpec
 from kompakt.errors import UsageError
+from kompakt.model.json import decode, encode
 from kompakt.model.messages import Json, JsonObject, ToolCall, ToolResult
 from kompakt.model.phrases import NOT_FINISHED
-from kompakt.store.codec import decode, encode
 
 Function = Callable[..., Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from kompakt import files
 from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
+from kompakt.model.json import indented_json
 
 
 def check(file: File, format: Format = None, strict: Strict = False, as_json: AsJson = False) -> None:
@@ -23,7 +23,7 @@ def check(file: File, format: Format = None, strict: Strict = False, as_json: As
         report: dict[str, Any] = {"file": loaded.name, "format": history.format, "messages": len(history)}
         if loaded.transcript is not None:
             report["transcript"] = loaded.transcript.kind
-        typer.echo(files.encode({**report, "problems": problems}), nl=False)
+        typer.echo(indented_json({**report, "problems": problems}), nl=False)
     else:
         for problem in problems:
             typer.echo(str(problem))

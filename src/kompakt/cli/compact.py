@@ -14,6 +14,7 @@ from kompakt import api, files
 from kompakt.cli import config
 from kompakt.cli.input import AsJson, File, Format, open_history
 from kompakt.engine.compaction.report import Report
+from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
 
 if TYPE_CHECKING:
@@ -93,17 +94,17 @@ def compact(
             progress=bar,
         )
     if report is not None:
-        files.write(report, files.encode(done.report))
+        files.write(report, indented_json(done.report))
     cost = cost_of(done.report, model or history.model)
     if not dry_run and out is not None:
-        files.write(out, files.encode(done.payload))
+        files.write(out, indented_json(done.payload))
     if as_json:
         payload = {} if dry_run or out is not None else {"payload": done.payload}
-        typer.echo(files.encode({"changed": done.changed, "report": done.report, "cost": cost, **payload}), nl=False)
+        typer.echo(indented_json({"changed": done.changed, "report": done.report, "cost": cost, **payload}), nl=False)
     elif dry_run:
         typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
     elif out is None:
-        typer.echo(files.encode(done.payload), nl=False)
+        typer.echo(indented_json(done.payload), nl=False)
     show(done.report, actions=dry_run, cost=cost)
     for problem in done.report.problems:
         typer.echo(f"left: {problem}", err=True)

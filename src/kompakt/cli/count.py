@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from kompakt import api, files
+from kompakt import api
 from kompakt.cli.input import AsJson, File, Format, open_history
+from kompakt.model.json import indented_json
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
 
@@ -22,7 +23,7 @@ def count(file: File, model: ModelName = None, format: Format = None, as_json: A
     history, _ = open_history(file, format)
     counted = api.count(history, model=model)
     if as_json:
-        typer.echo(files.encode(counted), nl=False)
+        typer.echo(indented_json(counted), nl=False)
         return
     show(counted, model or history.model)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 import typer
 
-from kompakt import files
 from kompakt.cli import config
 from kompakt.cli.input import AsJson
 from kompakt.cli.store_options import read_key
 from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
+from kompakt.model.json import indented_json
 from kompakt.model.tokens import Counter
 from kompakt.version import __version__
 
@@ -125,7 +125,7 @@ def doctor(
             "missing": [name for name in CORE if packages[name] is None],
             "checks": found,
         }
-        typer.echo(files.encode(report), nl=False)
+        typer.echo(indented_json(report), nl=False)
     else:
         typer.echo(f"kompakt {__version__} on Python {platform.python_version()}")
         for one in found:
@@ -146,7 +146,7 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
 def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
     found = probe(name, url=url, model=model, key=key)
     if as_json:
-        typer.echo(files.encode(msgspec.to_builtins(found)), nl=False)
+        typer.echo(indented_json(msgspec.to_builtins(found)), nl=False)
         raise typer.Exit(0 if found.protected else 1)
     typer.echo("protected: yes" if found.protected else f"protected: no, because {found.because}")
     if found.outcome is not None:

@@ -8,9 +8,10 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli.input import AsJson, Format, report_session
-from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, encode, is_store, read_id
+from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError, UsageError
+from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
     from kompakt.session.store import Store
@@ -59,7 +60,7 @@ def recall(
         found = _from_file(file, query, tokens or None, format)
     if as_json:
         shown = {"text": found.text, "references": found.references, "tokens": found.tokens, "rest": found.rest}
-        typer.echo(encode({**shown, "hits": found.hits}), nl=False)
+        typer.echo(indented_json({**shown, "hits": found.hits}), nl=False)
     elif found:
         typer.echo(found.text.encode("utf-8", "replace"), nl=tokens != 0)
     else:

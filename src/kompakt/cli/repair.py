@@ -13,6 +13,7 @@ from kompakt.cli.compact import Out
 from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
 from kompakt.errors import UsageError
 from kompakt.files import Loaded
+from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
 from kompakt.wire.wire import Change, Problem, Repair
 
@@ -46,7 +47,7 @@ def repair(
         data = files.rewrite(loaded, repaired.payload) if changes else loaded.data
         remaining = problems_of(files.decode(data, loaded.name), strict=strict)
     else:
-        data = files.encode(repaired.payload)
+        data = indented_json(repaired.payload)
         if loaded.transcript is not None and not body:
             typer.echo(
                 f"{loaded.name}: writing a request body, because {loaded.transcript.kind} files are read-only", err=True
@@ -85,7 +86,7 @@ def _write(
         report: dict[str, Any] = {"changes": changes, "remaining": remaining}
         if out is None:
             report["payload"] = _value(data)
-        typer.echo(files.encode(report), nl=False)
+        typer.echo(indented_json(report), nl=False)
     elif out is None:
         typer.echo(data, nl=False)
     for change in changes:

@@ -20,6 +20,7 @@ import typer
 
 from kompakt import files
 from kompakt.errors import UsageError
+from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
@@ -167,19 +168,9 @@ def printable(text: str) -> str:
 # --- output ------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any) -> bytes:
-    """Return a value as indented JSON; lone surrogates are escaped."""
-    try:
-        return files.encode(value)
-    except UnicodeEncodeError:
-        import msgspec
-
-        return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
-
-
 def print_json(value: Any, out: str | None = None) -> None:
     """Write JSON to standard output or to a file."""
-    data = encode(value)
+    data = indented_json(value)
     if out is None:
         typer.echo(data, nl=False)
     else:

@@ -1,4 +1,4 @@
-"""JSON values: validation, conversion of SDK objects, and decoding.
+"""JSON values: validation, conversion of SDK objects, encoding and decoding.
 
 Invariant: a value from ``plain`` consists of JSON types and bytes, has at most ``MAX_DEPTH`` levels and no integer that
 Python refuses to write. So recursive code, comparisons and JSON writers need no guard.
@@ -7,13 +7,15 @@ Python refuses to write. So recursive code, comparisons and JSON writers need no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from kompakt.errors import InputError, MalformedPayload
-from kompakt.model.messages import JsonObject
+from kompakt.model.messages import Json, JsonObject
 
 MAX_DEPTH = 200
 """Levels of nesting. Providers accept fewer: protobuf 100, serde 128."""
@@ -164,6 +166,82 @@ def restore(value: Any, origins: Origins) -> Any:
     return value
 
 
+def encode(value: Json) -> bytes:
+    """Write JSON without white space. Lone surrogates become escapes; NaN and infinities are written as Python does.
+
+    Raises:
+        InputError: the value is nested too deeply.
+    """
+    try:
+        data = msgspec.json.encode(value)
+        # msgspec writes NaN and infinities as null
+        is_same = b"null" not in data or not any(map(_is_not_finite, chain.from_iterable(levels(value))))
+        return data if is_same else json.dumps(value, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except RecursionError:
+        raise InputError(f"the payload is nested more than {MAX_DEPTH} deep and cannot be stored or sent") from None
+
+
+def levels(value: Json) -> Iterator[list[Json]]:
+    """Yield a value level by level, from the outside in."""
+    level = [value]
+    while level:
+        yield level
+        inside = [
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple)
+        ]
+        level = list(chain.from_iterable(inside))
+
+
+def _is_not_finite(value: Json) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def compact_json(value: Json) -> str:
+    """Write JSON text without white space; see ``encode``."""
+    return encode(value).decode()
+
+
+def spaced_json(value: Json) -> str:
+    """Return a string unchanged and any other value as JSON text, spaced as Python's ``json`` does.
+
+    Integers over 64 bits and bytes of an SDK are written too.
+    """
+    return value if type(value) is str else json.dumps(value, ensure_ascii=False, default=repr)
+
+
+def indented_json(value: object) -> bytes:
+    """Write indented JSON with a line end; lone surrogates become escapes."""
+    try:
+        return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), indent=2).encode() + b"\n"
+
+
+def json_text(value: Json) -> str:
+    """Write a JSON value compactly; values that JSON cannot express are written with ``repr``.
+
+    Raises:
+        InputError: the value is nested too deeply.
+    """
+    try:
+        try:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError, UnicodeEncodeError):
+            return repr(value)
+    except RecursionError:
+        raise InputError("a value is nested too deeply to be sent as JSON") from None
+
+
+def decode(data: bytes) -> Json:
+    """Read what ``encode`` wrote."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)
+
+
 def decode_loosely(data: bytes) -> Any:
     """Decode JSON with lone surrogates, escaped or encoded, which strict decoders reject.
 
@@ -205,3 +283,8 @@ def as_objects(value: object) -> list[JsonObject]:
     """Return the objects of a list, and an empty list for any other value."""
     entries = cast("list[Any]", value) if isinstance(value, list) else []
     return [cast("JsonObject", entry) for entry in entries if isinstance(entry, dict)]
+
+
+def as_text(value: object) -> str:
+    """Return a string as it is, and an empty one for any other value."""
+    return value if isinstance(value, str) else ""

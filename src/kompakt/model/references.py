@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from kompakt.model.json import json_text
 from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from kompakt.model.tokens import json_text
 
 MIN_DIGITS = 4
 """Digits of the shortest reference: enough for a long session, short enough to print everywhere."""

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from kompakt.errors import InputError, UsageError
+from kompakt.errors import UsageError
 from kompakt.model.budget import Usage
+from kompakt.model.json import json_text
 from kompakt.model.media import MediaRule, media_tokens
 from kompakt.model.messages import History, Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 
@@ -272,21 +273,6 @@ def _restored(family: Family, count: Callable[[str], int] | None, factor: float)
     counter = Counter(family, count=count)
     counter.factor = factor
     return counter
-
-
-def json_text(value: Json) -> str:
-    """Write a JSON value compactly; values that JSON cannot express are written with ``repr``.
-
-    Raises:
-        InputError: the value is nested too deeply.
-    """
-    try:
-        try:
-            return msgspec.json.encode(value).decode()
-        except (TypeError, ValueError, UnicodeEncodeError):
-            return repr(value)
-    except RecursionError:
-        raise InputError("a value is nested too deeply to be sent as JSON") from None
 
 
 @cache

@@ -17,11 +17,12 @@ from kompakt.engine.recall import Memory, Recalled
 from kompakt.engine.recall.restore import read_query
 from kompakt.errors import StoreDamaged, UsageError
 from kompakt.model.groups import Grouping, cuts_of
+from kompakt.model.json import decode
 from kompakt.model.messages import Json, JsonObject, Marker, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.session.row_codec import RowCodec, StoredMessage
 from kompakt.session.timeline import CompactionRecord, Frame, RecordedEvent, SessionEvent, Timeline, ViewEntry
-from kompakt.store.codec import ValueCodec, decode, pointed
+from kompakt.store.codec import ValueCodec, pointed
 from kompakt.store.records import Head, Records, StoredEvent, StoredRow
 
 PAGE = 500

@@ -15,9 +15,10 @@ import msgspec
 from kompakt.engine.context.annotations import Annotation
 from kompakt.errors import InputError, StoreDamaged
 from kompakt.model.groups import is_request
+from kompakt.model.json import json_text
 from kompakt.model.messages import History, Json, JsonObject, Marker, Message, Part, Text, ToolCall, ToolResult
 from kompakt.model.references import digest, linked
-from kompakt.model.tokens import Counter, json_text
+from kompakt.model.tokens import Counter
 from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Head, RowKind, StoredRow
 from kompakt.wire.registry import WIRES

@@ -22,6 +22,7 @@ from kompakt.engine.strategies import Strategy
 from kompakt.errors import Conflict, StoreUnavailable, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import page_end, safe_cuts
+from kompakt.model.json import encode
 from kompakt.model.messages import History, Json, Marker, Message
 from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
@@ -34,7 +35,7 @@ from kompakt.session.reader import SessionReader, read_timeline
 from kompakt.session.row_codec import Redact, RowCodec, envelope_of
 from kompakt.session.timeline import PinEvent, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
-from kompakt.store.codec import ValueCodec, encode
+from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Batch, Fence, Head, Records, key_of
 
 Payload = Json | History | Sequence[Message]

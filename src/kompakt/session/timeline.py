@@ -17,8 +17,8 @@ import msgspec
 
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import State
+from kompakt.model.json import encode
 from kompakt.model.messages import Json
-from kompakt.store.codec import encode
 
 Span: TypeAlias = tuple[int, int]
 """First and last row of a range, both included."""

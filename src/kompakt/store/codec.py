@@ -7,27 +7,19 @@ fork, is therefore stored once. Both JSON and blobs are compressed where that sa
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from kompakt.errors import InputError, StoreDamaged, UsageError, WrongKey
-from kompakt.model.json import MAX_DEPTH
+from kompakt.model.json import MAX_DEPTH, decode, encode, levels
 from kompakt.model.messages import Json
 
 LONG = 4_096
 """Characters from which a text is stored as a blob."""
-
-DEEPEST = MAX_DEPTH
-"""Maximum nesting of lists and objects; deeper values could not be decoded again everywhere."""
-
-_TOO_DEEP = f"the payload is nested more than {DEEPEST} deep and cannot be stored"
 
 _COMPRESS = 512
 """Bytes from which compression is attempted."""
@@ -69,8 +61,8 @@ class ValueCodec:
     def pack(self, value: Json) -> PackedValue:
         """Pack a value, with long texts as blobs."""
         whole = encode(value)
-        if whole.count(b"[") + whole.count(b"{") > DEEPEST and sum(1 for _ in _levels(value)) > DEEPEST:
-            raise InputError(_TOO_DEEP)
+        if whole.count(b"[") + whole.count(b"{") > MAX_DEPTH and sum(1 for _ in levels(value)) > MAX_DEPTH:
+            raise InputError(f"the payload is nested more than {MAX_DEPTH} deep and cannot be stored")
         if len(whole) < LONG:
             return PackedValue(self._wrap(whole), self._hash(whole))
         blobs: dict[str, bytes] = {}
@@ -175,41 +167,6 @@ def _cipher(key: bytes) -> Any:
             "encryption needs the package cryptography; install it with pip install 'kompakt[encryption]'"
         ) from None
     return AESGCM(key)
-
-
-def encode(value: Json) -> bytes:
-    """Write JSON. Lone surrogates become escapes, and NaN and infinities are written as Python's ``json`` does."""
-    try:
-        data = msgspec.json.encode(value)
-        is_same = b"null" not in data or not any(map(_is_not_finite, chain.from_iterable(_levels(value))))
-        return data if is_same else json.dumps(value, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
-    except RecursionError:
-        raise InputError(_TOO_DEEP) from None
-
-
-def _levels(value: Json) -> Iterator[list[Json]]:
-    """Yield a value level by level, from the outside in."""
-    level = [value]
-    while level:
-        yield level
-        inside = [
-            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple)
-        ]
-        level = list(chain.from_iterable(inside))
-
-
-def _is_not_finite(value: Json) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def decode(data: bytes) -> Json:
-    """Read what ``encode`` wrote."""
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return json.loads(data)
 
 
 def pointed(value: Json) -> str | None:

@@ -5,16 +5,13 @@ Every ``MalformedPayload`` names the path of the wrong value. Usage objects neve
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
-
-import msgspec
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.budget import Usage
 from kompakt.model.json import decode_text
-from kompakt.model.messages import Json, JsonObject
+from kompakt.model.messages import JsonObject
 
 
 def an_object(value: object, path: str) -> JsonObject:
@@ -92,7 +89,7 @@ def data_url(url: str) -> tuple[str | None, str | None]:
     return head[5:].partition(";")[0] or None, data
 
 
-def as_object(value: object) -> JsonObject:
+def input_object(value: object) -> JsonObject:
     """Convert the input of a call to an object: unchanged, decoded from its JSON text, or wrapped as ``raw``."""
     if value is None:
         return {}
@@ -103,19 +100,6 @@ def as_object(value: object) -> JsonObject:
             decoded = None
         return cast("JsonObject", decoded) if isinstance(decoded, dict) else {"raw": value}
     return cast("JsonObject", value) if isinstance(value, dict) else {"raw": value}
-
-
-def compact_json(value: Json) -> str:
-    """Write a value as JSON without white space; lone surrogates become escapes."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-
-
-def json_text(value: Json) -> str:
-    """Return a string unchanged and any other value as JSON; integers over 64 bits and bytes of an SDK included."""
-    return value if type(value) is str else json.dumps(value, ensure_ascii=False, default=repr)
 
 
 # --- usage -------------------------------------------------------------------------------------------------------

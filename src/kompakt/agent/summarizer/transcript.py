@@ -19,9 +19,10 @@ from kompakt.engine.ledger.quotes import harmless, one_line
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies.shortened_results import shortened
 from kompakt.model.groups import groups
+from kompakt.model.json import json_text
 from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Text, ToolCall, ToolResult
 from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT, cut_note
-from kompakt.model.tokens import Counter, json_text
+from kompakt.model.tokens import Counter
 
 MAX_OUTPUT = 2_000
 """Tokens shown of one output: its beginning and its end tell what came of it."""

@@ -14,6 +14,7 @@ import msgspec
 
 from kompakt.engine.context.values import is_own_part
 from kompakt.engine.pivot.text import framed, retell
+from kompakt.model.json import json_text
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from kompakt.model.phrases import (
     ASSISTANT_LINE,
@@ -25,7 +26,6 @@ from kompakt.model.phrases import (
     summary_note,
     unseal,
 )
-from kompakt.model.tokens import json_text
 
 if TYPE_CHECKING:
     from kompakt.engine.context.context import Context

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import msgspec
 
 from kompakt.model import phrases
-from kompakt.model.json import decode_text
+from kompakt.model.json import decode_text, json_text
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from kompakt.model.tokens import json_text
 
 PASSAGE_CHARS = 450
 """Characters of a long part that are one passage: about 130 tokens, so that an answer holds several."""

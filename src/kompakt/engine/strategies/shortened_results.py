@@ -7,10 +7,10 @@ import msgspec
 from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.extract.records import whole_table
 from kompakt.engine.strategies.strategy import Deterministic, Target, Trigger, answered_calls, results_of, whole_number
-from kompakt.model.json import decode_text
+from kompakt.model.json import decode_text, json_text
 from kompakt.model.messages import Json
 from kompakt.model.phrases import cut_note, hidden_media_note, table_note
-from kompakt.model.tokens import Counter, json_text
+from kompakt.model.tokens import Counter
 
 MAX_SHARE = 0.15
 """Largest share of what can change, up to the goal, that one tool result may take."""

@@ -14,8 +14,8 @@ from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.evals.exam.questions import SUMMARY, ExamCase
+from kompakt.model.json import json_text
 from kompakt.model.messages import History, Message, Text, ToolCall, ToolResult
-from kompakt.model.tokens import json_text
 
 CONDITIONS = {
     "summary": "the summary of the recording",

@@ -15,9 +15,10 @@ import msgspec
 from kompakt.engine.pivot.saved_state import State
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.records import decode_note
+from kompakt.model.json import encode
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Json
-from kompakt.store.codec import ValueCodec, encode
+from kompakt.store.codec import ValueCodec
 
 TRIES = 4
 """Pivots per prefix: the first one, and one for each overflow error that the provider returns for it."""

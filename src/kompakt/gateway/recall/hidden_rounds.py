@@ -22,11 +22,10 @@ from kompakt.gateway.request.body import RequestBody, decode_item
 from kompakt.gateway.request.hash_chain import DigestCache, HashChain
 from kompakt.gateway.storage.records import decode_note, encode_note
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
-from kompakt.model.json import as_object
+from kompakt.model.json import as_object, encode
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
-from kompakt.store.codec import encode
 from kompakt.wire.registry import WIRES
 
 MAX_ROUNDS = 6

@@ -27,9 +27,8 @@ from kompakt.gateway.recall.turn import RecallProtocol, as_list
 from kompakt.gateway.request.body import RequestBody
 from kompakt.gateway.request.hash_chain import DigestCache, HashChain
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
-from kompakt.model.json import as_object
+from kompakt.model.json import as_object, encode
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.codec import encode
 from kompakt.wire.registry import WIRES
 
 _IMPLEMENTED = (ChatRecall(), ResponsesRecall(), AnthropicRecall(), GeminiRecall())

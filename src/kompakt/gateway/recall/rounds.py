@@ -27,10 +27,9 @@ from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse, client_headers, client_response
-from kompakt.model.json import as_object
+from kompakt.model.json import as_object, decode, encode
 from kompakt.model.messages import JsonObject, ToolCall
 from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
-from kompakt.store.codec import decode, encode
 
 MAX_TOKENS = 2_000
 """Tokens of one recall result, if the window has room for them."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
+from kompakt.model.json import decode, encode
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.codec import decode, encode
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")

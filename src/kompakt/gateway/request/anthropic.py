@@ -9,8 +9,8 @@ import msgspec
 
 from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.model.json import encode
 from kompakt.model.messages import Json, JsonObject
-from kompakt.store.codec import encode
 
 _MARK = b'"cache_control"'
 

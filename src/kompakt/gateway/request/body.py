@@ -14,9 +14,8 @@ import msgspec
 
 from kompakt.errors import InputError
 from kompakt.gateway.outcomes import Untouched
-from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, plain
+from kompakt.model.json import MAX_DEPTH, MAX_DIGITS, decode, plain
 from kompakt.model.messages import Json, JsonObject, Media, Message, ToolResult
-from kompakt.store.codec import decode
 from kompakt.wire.registry import WIRES
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

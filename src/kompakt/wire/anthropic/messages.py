@@ -28,7 +28,7 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_object, as_object, blocks_at, model_of, text_at
+from kompakt.wire.fields import an_object, blocks_at, input_object, model_of, text_at
 
 FORMAT = "anthropic"
 
@@ -191,7 +191,7 @@ def build_block(part: Part) -> JsonObject | None:
 
 def _build_call(call: ToolCall) -> JsonObject:
     shell: JsonObject = call.raw if type(call.raw) is dict else {"type": "tool_use"}
-    return {**shell, "id": call.id, "name": call.name, "input": as_object(call.input)}
+    return {**shell, "id": call.id, "name": call.name, "input": input_object(call.input)}
 
 
 def _build_result(result: ToolResult) -> JsonObject:

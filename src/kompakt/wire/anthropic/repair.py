@@ -42,7 +42,7 @@ from kompakt.wire.anthropic.rules import (
     system_fault,
     takes_prefill,
 )
-from kompakt.wire.fields import as_object
+from kompakt.wire.fields import input_object
 from kompakt.wire.pair_repair import PairCodes, PairRules, PlacePath, repair_pairs
 from kompakt.wire.two_sided import SideCodes, split_by_side
 from kompakt.wire.wire import Change
@@ -152,7 +152,7 @@ def _repair_part(part: Part, role: str, path: str, report: Report) -> Part | Non
             part = msgspec.structs.replace(part, raw={key: fields[key] for key in fields if key not in extra})
     if type(part) is ToolCall and not isinstance(part.input, dict):
         report(Change("AN-25", "replaced", f"{path}.input", "the input is now an object"))
-        part = msgspec.structs.replace(part, input=as_object(part.input), edited=True)
+        part = msgspec.structs.replace(part, input=input_object(part.input), edited=True)
     return part
 
 

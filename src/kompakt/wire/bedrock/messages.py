@@ -7,7 +7,6 @@ is dropped. Binary data is base64 text in JSON and bytes in boto3; both are acce
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, assert_never
@@ -16,6 +15,7 @@ import msgspec
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
+from kompakt.model.json import spaced_json
 from kompakt.model.messages import (
     History,
     Json,
@@ -32,7 +32,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT
-from kompakt.wire.fields import an_object, as_object, blocks_at, model_of, text_at
+from kompakt.wire.fields import an_object, blocks_at, input_object, model_of, text_at
 
 FORMAT = "bedrock"
 
@@ -186,7 +186,7 @@ def _output_text(item: JsonObject) -> str:
     text = item.get("text")
     if type(text) is str:
         return text
-    return json.dumps(item["json"], ensure_ascii=False, default=repr) if "json" in item else ""
+    return spaced_json(item["json"]) if "json" in item else ""
 
 
 def _media_kind(item: JsonObject) -> str:
@@ -269,7 +269,7 @@ def _build_use(call: ToolCall) -> JsonObject | None:
     if call.raw is None and call.hosted:
         return None
     use: JsonObject = call.raw["toolUse"] if call.raw is not None else {}
-    return {"toolUse": {**use, "toolUseId": call.id, "name": call.name, "input": as_object(call.input)}}
+    return {"toolUse": {**use, "toolUseId": call.id, "name": call.name, "input": input_object(call.input)}}
 
 
 def _build_result(result: ToolResult) -> JsonObject | None:

@@ -30,7 +30,7 @@ from kompakt.model.messages import (
 )
 from kompakt.model.phrases import BRIDGE, NO_OUTPUT
 from kompakt.wire.bedrock.messages import CONTRACT, HOSTED, MAX_CACHE_POINTS, MAX_ID, ROLES, kind_of, mixes, render
-from kompakt.wire.fields import as_object, enables_thinking, model_of
+from kompakt.wire.fields import enables_thinking, input_object, model_of
 from kompakt.wire.pair_repair import PairCodes, PairRules
 from kompakt.wire.two_sided import SideCodes, Sides, TwoSidedRepair
 from kompakt.wire.wire import Change, Problem
@@ -375,7 +375,7 @@ def _repair_use(call: ToolCall, path: str, work: TwoSidedRepair) -> ToolCall:
         call = msgspec.structs.replace(call, name=name, edited=True)
     if type(call.input) is not dict:
         work.report("BR-7", "replaced", f"{path}.toolUse.input", "the input is now an object")
-        call = msgspec.structs.replace(call, input=as_object(call.input), edited=True)
+        call = msgspec.structs.replace(call, input=input_object(call.input), edited=True)
     return call
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, assert_never
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
+from kompakt.model.json import spaced_json
 from kompakt.model.messages import (
     History,
     Json,
@@ -28,7 +29,7 @@ from kompakt.model.messages import (
     ToolResult,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, as_object, blocks_at, json_text, model_of, text_at
+from kompakt.wire.fields import an_array, an_object, blocks_at, input_object, model_of, text_at
 
 FORMAT = "gemini"
 
@@ -251,7 +252,7 @@ def output_of(response: Json) -> str:
         ((key, value),) = response.items()
         if key in _OUTPUT_KEYS and type(value) is str:
             return value
-    return "" if response is None or response == {} else json_text(response)
+    return "" if response is None or response == {} else spaced_json(response)
 
 
 def _media_within(part: JsonObject) -> Media | None:
@@ -358,9 +359,9 @@ def _build_call(call: ToolCall) -> JsonObject | None:
         return None
     if call.raw is None:
         named = {} if call.id in ("", call.name) else {"id": call.id}
-        return {"functionCall": {**named, "name": call.name, "args": as_object(call.input)}}
+        return {"functionCall": {**named, "name": call.name, "args": input_object(call.input)}}
     _, key = kind_of(call.raw)
-    value = {**call.raw[key], "name": call.name, "args": as_object(call.input)}
+    value = {**call.raw[key], "name": call.name, "args": input_object(call.input)}
     if value.get("id"):
         value["id"] = call.id
     return {**_unsigned(call.raw), key: value}

@@ -26,7 +26,7 @@ from kompakt.model.messages import (
     ToolCall,
     ToolResult,
 )
-from kompakt.wire.fields import as_object
+from kompakt.wire.fields import input_object
 from kompakt.wire.gemini.contents import (
     CODE,
     CONTRACT,
@@ -326,7 +326,7 @@ def _repair_data(part: Part, path: str, work: TwoSidedRepair) -> Part:
         if part.input is None or type(part.input) is dict or signature_of(part.raw):
             return part
         work.report("GE-8", "replaced", path, "the arguments are now an object")
-        return msgspec.structs.replace(part, input=as_object(part.input), edited=True)
+        return msgspec.structs.replace(part, input=input_object(part.input), edited=True)
     if type(part) is ToolResult and part.raw is not None and not part.hosted:
         _, key = kind_of(part.raw)
         response = part.raw[key].get("response")

@@ -16,9 +16,10 @@ from typing import cast
 import msgspec
 
 from kompakt.model.contract import IdRule
+from kompakt.model.json import compact_json
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
-from kompakt.wire.fields import compact_json, model_of
+from kompakt.wire.fields import model_of
 from kompakt.wire.openai_chat.messages import is_custom
 from kompakt.wire.pair_repair import PairRules
 from kompakt.wire.wire import Change, Problem

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
+from kompakt.model.json import compact_json
 from kompakt.model.messages import (
     History,
     Json,
@@ -27,7 +28,7 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, blocks_at, compact_json, data_url, model_of, text_at
+from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, model_of, text_at
 
 FORMAT = "openai-chat"
 

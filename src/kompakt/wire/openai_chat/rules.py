@@ -12,8 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.groups import PartPlace
+from kompakt.model.json import compact_json
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Part, Text, ToolCall, ToolResult
-from kompakt.wire.fields import compact_json
 from kompakt.wire.openai_chat import compatible as compatible
 from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, is_custom
 from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, assert_never, cast
 
 from kompakt.errors import MalformedPayload
 from kompakt.model.contract import Contract, IdRule
+from kompakt.model.json import as_object, spaced_json
 from kompakt.model.messages import (
     History,
     Json,
@@ -28,7 +29,7 @@ from kompakt.model.messages import (
     text_of,
 )
 from kompakt.model.phrases import MARKER_QUESTION
-from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, json_text, model_of, text_at
+from kompakt.wire.fields import an_array, an_object, blocks_at, data_url, model_of, text_at
 
 FORMAT = "openai-responses"
 
@@ -140,12 +141,6 @@ def kind_of(raw: Json) -> str:
     return "message" if "role" in item or "id" not in item else "item_reference"
 
 
-def fields(raw: Json) -> JsonObject:
-    """Return an object, and an empty one for any other value."""
-    item: JsonObject = raw
-    return item if type(raw) is dict else {}
-
-
 # --- parse -------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +214,7 @@ def _parse_block(block: JsonObject) -> Part:
         given: Any = block.get("file_data")
         mime, data = data_url(given) if type(given) is str else (None, None)
         return Media("document", mime, data or given, address, block.get("detail"), block.get("filename"), block)
-    inner = fields(block.get("input_audio"))
+    inner = as_object(block.get("input_audio"))
     if kind == "input_audio" and type(inner.get("data")) is str:
         return Media("audio", f"audio/{inner.get('format', 'wav')}", inner["data"], raw=block)
     return Opaque(str(kind), block)
@@ -278,11 +273,11 @@ def _parse_inner(raw: JsonObject, kind: str, call: ToolCall) -> ToolResult | Non
         return None
     media: tuple[Media, ...] = ()
     if not value:
-        text = error if type(error) is str else json_text(error)
+        text = error if type(error) is str else spaced_json(error)
     elif kind == "image_generation_call":
         text, media = "", (Media("image", f"image/{raw.get('output_format') or 'png'}", value, raw=value),)
     elif type(value) is list:
-        entries = map(fields, cast("list[Any]", value))
+        entries = map(as_object, cast("list[Any]", value))
         text = "\n".join(str(entry.get("logs") or entry.get("text") or "") for entry in entries)
     else:
         text = str(value)
@@ -319,7 +314,7 @@ def _read_output(raw: JsonObject, kind: str, path: str) -> tuple[str, tuple[Medi
     if kind == "shell_call_output":
         return "".join(str(block.get("stdout") or "") + str(block.get("stderr") or "") for block in blocks), ()
     if kind == "tool_search_output":
-        return json_text(blocks) if blocks else "", ()
+        return spaced_json(blocks) if blocks else "", ()
     return text_of(blocks), tuple(part for part in map(_parse_block, blocks) if type(part) is Media)
 
 
@@ -409,7 +404,7 @@ class _Writer:
 
 def is_own(raw: Json) -> bool:
     """Return whether the wire form of a part is an item of this format; other providers share type names."""
-    item = fields(raw)
+    item = as_object(raw)
     kind = item.get("type")
     if kind == "reasoning":
         return "encrypted_content" in item or "summary" in item
@@ -422,14 +417,14 @@ def _build_text(part: Text | Marker, is_model: bool) -> JsonObject:
     kinds = ("output_text", "refusal") if is_model else ("input_text",)
     if isinstance(part, Marker):
         return {"type": kinds[0], "text": MARKER_QUESTION}
-    raw = fields(part.raw)
+    raw = as_object(part.raw)
     if raw.get("type") not in (*kinds, "input_text"):
         return {"type": kinds[0], "text": part.text}
     return raw if not part.edited else {**raw, "refusal" if raw["type"] == "refusal" else "text": part.text}
 
 
 def _build_media(part: Media) -> JsonObject:
-    raw = fields(part.raw)
+    raw = as_object(part.raw)
     if raw.get("type") in ("input_image", "input_file", "input_audio"):
         return raw
     address = part.url or f"data:{part.mime or 'application/octet-stream'};base64,{part.data or ''}"
@@ -464,7 +459,7 @@ def _build_call(call: ToolCall) -> JsonObject:
 
 def input_text(value: Json) -> str:
     """Write the input of a call as JSON text."""
-    return json_text({} if value is None else value)
+    return spaced_json({} if value is None else value)
 
 
 def _build_result(result: ToolResult) -> JsonObject:

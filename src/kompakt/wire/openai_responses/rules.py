@@ -11,17 +11,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 
 from kompakt.model.groups import Pairs, PartPlace, is_user_message, pair
+from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, Message, Opaque, ToolCall, ToolResult
-from kompakt.wire.openai_responses.items import (
-    ANSWERED_BY,
-    CALLS,
-    MAX_CALL_ID,
-    OUTPUTS,
-    fields,
-    input_text,
-    kind_of,
-    parse,
-)
+from kompakt.wire.openai_responses.items import ANSWERED_BY, CALLS, MAX_CALL_ID, OUTPUTS, input_text, kind_of, parse
 from kompakt.wire.wire import Action, Problem
 
 MAX_OUTPUT = 10_485_760
@@ -256,7 +248,7 @@ def mismatched(view: Sequence[Message], pairs: Pairs) -> Iterator[tuple[PartPlac
 
 def item_id_of(raw: Json) -> str | None:
     """Return the id of an item; the id of a local shell output belongs to its call."""
-    return fields(raw).get("id") or None if kind_of(raw) != "local_shell_call_output" else None
+    return as_object(raw).get("id") or None if kind_of(raw) != "local_shell_call_output" else None
 
 
 def approval_request_ids(messages: Sequence[Message]) -> set[str]:
@@ -296,7 +288,7 @@ def items_without_reasoning(messages: Sequence[Message]) -> Iterator[int]:
             reasoned = False
         elif kind in ("reasoning", "item_reference"):
             reasoned = True
-        elif not reasoned and kind in _SPOKEN and (fields(message.raw).get("id") or "").startswith(_SPOKEN[kind]):
+        elif not reasoned and kind in _SPOKEN and (as_object(message.raw).get("id") or "").startswith(_SPOKEN[kind]):
             yield i
 
 

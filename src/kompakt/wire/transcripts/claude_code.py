@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.groups import Pairing
+from kompakt.model.json import as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.transcripts.transcript import (
     MISSING_PARENT,
@@ -27,7 +28,6 @@ from kompakt.wire.transcripts.transcript import (
     encode_line,
     ended,
     match_parts,
-    objects,
     open_calls,
     seconds,
 )
@@ -119,7 +119,7 @@ def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> tuple[str, str] |
     content: Any = cast("JsonObject", message).get("content")
     if not isinstance(content, str | list):
         return UNUSABLE_RECORD, f"a {record['type']} message whose content is neither a string nor a list of blocks"
-    if isinstance(content, list) and len(objects(cast("Any", content))) != len(cast("list[Any]", content)):
+    if isinstance(content, list) and len(as_objects(cast("Any", content))) != len(cast("list[Any]", content)):
         return UNUSABLE_RECORD, f"a {record['type']} message with a content block that is not an object"
     if content == [] and record["type"] == "user":
         return UNUSABLE_RECORD, "a user message without content"
@@ -267,7 +267,7 @@ class _Conversation:
             self.drafts.append(draft)
             self._assistant, self._after = draft, len(self.drafts)
         draft.add(message["content"], line)
-        for block in objects(message["content"]):
+        for block in as_objects(message["content"]):
             if block.get("type") == "tool_use":
                 self._pairing.expect(str(block.get("id")), draft)
         if isinstance(model, str) and model != SYNTHETIC_MODEL:
@@ -284,7 +284,7 @@ class _Conversation:
             self._last_or_new().add(content, line)
             return
         rest: list[tuple[Origin, Json]] = []
-        for index, block in enumerate(objects(content)):
+        for index, block in enumerate(as_objects(content)):
             if block.get("type") == "tool_result":
                 self._add_result(block, Origin(line, index))
             else:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
+from kompakt.model.json import as_objects
 from kompakt.model.messages import JsonObject, text_of
 from kompakt.wire.transcripts.transcript import (
     NO_HEADER,
@@ -25,7 +26,6 @@ from kompakt.wire.transcripts.transcript import (
     encode_line,
     ended,
     match_parts,
-    objects,
     seconds,
 )
 from kompakt.wire.wire import Problem
@@ -165,7 +165,7 @@ class _Rollout:
 
     def _as_words(self, item: JsonObject) -> JsonObject:
         """Convert a message of another agent to a user message; the API has no item for it."""
-        content = objects(item.get("content"))
+        content = as_objects(item.get("content"))
         parts = [part for part in content if part.get("type") == "input_text"]
         self._left_out["agent_message sealed"] += len(content) - len(parts)
         source = {"type": "input_text", "text": f"Message from {item.get('author') or 'another agent'}:"}
@@ -173,7 +173,7 @@ class _Rollout:
 
     def _add_compaction(self, payload: JsonObject, number: int) -> None:
         """Append what a compaction added; copies of messages that are already in the input are left out."""
-        replacement = objects(payload.get("replacement_history"))
+        replacement = as_objects(payload.get("replacement_history"))
         message = payload.get("message")
         words = "\n".join(text_of(item.get("content")) for item in replacement)
         if isinstance(message, str) and message and message not in words:

@@ -12,17 +12,9 @@ from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
+from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import Json, JsonObject
-from kompakt.wire.transcripts.transcript import (
-    UNUSABLE_RECORD,
-    Document,
-    Skipped,
-    Transcript,
-    as_object,
-    as_text,
-    objects,
-    seconds,
-)
+from kompakt.wire.transcripts.transcript import UNUSABLE_RECORD, Document, Skipped, Transcript, seconds
 
 MAX_LOOKED_AT = 50
 
@@ -53,7 +45,7 @@ def _wrote(record: JsonObject) -> bool:
 
 def _is_checkpoint(value: JsonObject) -> bool:
     """Return whether ``/chat save`` wrote a document."""
-    history = objects(value.get("history"))
+    history = as_objects(value.get("history"))
     return bool(history) and all(isinstance(entry.get("parts"), list) for entry in history)
 
 
@@ -61,7 +53,7 @@ def read(document: Document) -> Iterator[Transcript]:
     """Yield the session of a file."""
     value = as_object(document.value)
     if _is_checkpoint(value):
-        contents = objects(value["history"])
+        contents = as_objects(value["history"])
         ids = (None,) * len(contents)
         yield Transcript(kind="gemini-cli", format="gemini", body={"contents": contents}, ids=ids, records=len(ids))
         return
@@ -103,9 +95,9 @@ class _Log:
         if isinstance(record.get("$rewindTo"), str):
             self._rewind(record["$rewindTo"])
         elif isinstance(update.get("messages"), list):
-            self._replace(objects(update["messages"]))
+            self._replace(as_objects(update["messages"]))
         elif isinstance(record.get("messages"), list):
-            self._replace(objects(record["messages"]))
+            self._replace(as_objects(record["messages"]))
         elif isinstance(record.get("id"), str):
             self.messages[record["id"]] = record
         elif update or _wrote(record):
@@ -135,7 +127,7 @@ def _contents(messages: Iterable[JsonObject], summaries: Iterable[str]) -> Trans
     answered = {
         str(as_object(part.get("functionResponse")).get("id"))
         for message in messages
-        for part in objects(message.get("content"))
+        for part in as_objects(message.get("content"))
         if isinstance(part.get("functionResponse"), dict)
     }
     contents: list[JsonObject] = []
@@ -164,7 +156,7 @@ def _contents(messages: Iterable[JsonObject], summaries: Iterable[str]) -> Trans
             usages.append((index, {key: tokens.get(name, 0) for key, name in _USAGE.items()}))
         if (began := seconds(message.get("timestamp"))) is not None:
             times.append((index, began))
-        results = [part for call in objects(message.get("toolCalls")) for part in _results(call, answered)]
+        results = [part for call in as_objects(message.get("toolCalls")) for part in _results(call, answered)]
         if results:
             _put(contents, "user", results)
     return Transcript(
@@ -202,10 +194,10 @@ def _model_parts(message: JsonObject) -> list[JsonObject]:
     parts = _parts(message.get("content"))
     if any("functionCall" in part or part.get("thought") for part in parts):
         return parts
-    thoughts = [_thought(thought) for thought in objects(message.get("thoughts"))]
+    thoughts = [_thought(thought) for thought in as_objects(message.get("thoughts"))]
     calls = [
         {"functionCall": {key: call[key] for key in ("id", "name", "args") if key in call}}
-        for call in objects(message.get("toolCalls"))
+        for call in as_objects(message.get("toolCalls"))
     ]
     return [*filter(None, thoughts), *parts, *calls]
 

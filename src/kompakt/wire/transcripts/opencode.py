@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import JsonObject
-from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript, as_object, as_text, objects
+from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript
 
 _SILENT = ("step-start", "step-finish", "snapshot", "patch", "agent", "retry")
 """Parts that are not sent."""
@@ -27,11 +28,11 @@ def matches(document: Document) -> bool:
 
 def _exports(document: Document) -> list[JsonObject]:
     value = [line.record for line in document.lines] if document.is_lines else document.value
-    return objects(value if isinstance(value, list) else [value])
+    return as_objects(value if isinstance(value, list) else [value])
 
 
 def _is_export(value: JsonObject) -> bool:
-    session, messages = as_object(value.get("info")), objects(value.get("messages"))
+    session, messages = as_object(value.get("info")), as_objects(value.get("messages"))
     if not isinstance(value.get("messages"), list) or not isinstance(session.get("id"), str):
         return False
     return session["id"].startswith("ses") or any("info" in message and "parts" in message for message in messages)
@@ -43,8 +44,8 @@ def read(document: Document) -> Iterator[Transcript]:
     for number, value in enumerate(exports):
         session = as_object(value.get("info"))
         collector = _Collector()
-        for message in objects(value.get("messages")):
-            collector.add(as_object(message.get("info")), objects(message.get("parts")))
+        for message in as_objects(value.get("messages")):
+            collector.add(as_object(message.get("info")), as_objects(message.get("parts")))
         messages = collector.chat.finish()
         body: JsonObject = {"model": collector.model} if collector.model else {}
         body["messages"] = messages
@@ -61,7 +62,7 @@ def read(document: Document) -> Iterator[Transcript]:
             replaced=document.replaced if number == 0 else (),
             left_out=dict(collector.left_out),
             notes=tuple(collector.notes),
-            records=len(objects(value.get("messages"))),
+            records=len(as_objects(value.get("messages"))),
         )
 
 
@@ -165,7 +166,7 @@ class _Collector:
             return
         failed = state.get("status") == "error"
         words = as_text(state.get("error")) if failed else as_text(state.get("output"))
-        attachments = [_file(file) for file in objects(state.get("attachments"))]
+        attachments = [_file(file) for file in as_objects(state.get("attachments"))]
         self.chat.add_result(call_id, [{"type": "text", "text": words}, *attachments] if attachments else words)
 
 

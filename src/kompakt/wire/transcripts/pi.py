@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.transcripts.transcript import (
     UNUSABLE_RECORD,
@@ -19,9 +20,6 @@ from kompakt.wire.transcripts.transcript import (
     Skipped,
     Transcript,
     TranscriptLine,
-    as_object,
-    as_text,
-    objects,
     open_calls,
     seconds,
 )
@@ -200,7 +198,7 @@ class _Gathering:
 def _blocks(content: Json) -> list[JsonObject]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [_block(block) for block in objects(content)]
+    return [_block(block) for block in as_objects(content)]
 
 
 def _block(block: JsonObject) -> JsonObject:

@@ -18,17 +18,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import JsonObject, text_of
-from kompakt.wire.transcripts.transcript import (
-    ChatBuilder,
-    Document,
-    Transcript,
-    as_object,
-    as_text,
-    objects,
-    open_calls,
-    seconds,
-)
+from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript, open_calls, seconds
 
 # --- OpenHands ---------------------------------------------------------------------------------------------------
 
@@ -46,13 +38,15 @@ def is_openhands(document: Document) -> bool:
 def _openhands_runs(document: Document) -> list[tuple[JsonObject, list[JsonObject]]]:
     """Return the runs of a document, each with its events."""
     values = [line.record for line in document.lines] if document.is_lines else [as_object(document.value)]
-    runs = [(value, objects(value.get("history"))) for value in values if isinstance(value.get("history"), list)]
+    runs = [(value, as_objects(value.get("history"))) for value in values if isinstance(value.get("history"), list)]
     if runs:
         # SWE-agent also has a list named history; its entries have roles.
         events = [event for _, found in runs for event in found[:_EVENTS_CHECKED]]
         return runs if any(map(_is_event, events)) or any("instance_id" in run for run, _ in runs) else []
     events = (
-        values if document.is_lines else objects(document.value) or objects(as_object(document.value).get("events"))
+        values
+        if document.is_lines
+        else as_objects(document.value) or as_objects(as_object(document.value).get("events"))
     )
     return [({}, events)] if any(map(_is_event, events[:_EVENTS_CHECKED])) else []
 
@@ -127,9 +121,9 @@ class _OpenHandsRun:
 
     def _add_response(self, response: JsonObject, time: float | None) -> bool:
         """Add the model's answer that an action came from, once; return whether there is one."""
-        choices = objects(response.get("choices"))
+        choices = as_objects(response.get("choices"))
         message = as_object(choices[0].get("message")) if choices else {}
-        calls = objects(message.get("tool_calls"))
+        calls = as_objects(message.get("tool_calls"))
         if not calls:
             return False
         name = str(response.get("id") or calls[0].get("id"))
@@ -146,7 +140,7 @@ class _OpenHandsRun:
         arguments = as_object(event.get("args"))
         words = text_of(arguments.get("content")) or as_text(arguments.get("thought")) or as_text(event.get("message"))
         if action == "system":
-            self.tools = objects(arguments.get("tools"))
+            self.tools = as_objects(arguments.get("tools"))
             self.chat.add("system", words)
         elif words:
             self.chat.add("user" if event.get("source") == "user" else "assistant", words)
@@ -160,7 +154,7 @@ class _OpenHandsRun:
         match event["kind"]:
             case "SystemPromptEvent":
                 self.chat.add("system", text_of(event.get("system_prompt")))
-                self.tools = [tool for tool in objects(event.get("tools")) if tool.get("type") == "function"]
+                self.tools = [tool for tool in as_objects(event.get("tools")) if tool.get("type") == "function"]
             case "MessageEvent":
                 message = as_object(event.get("llm_message"))
                 added = [text_of(message.get("content")), text_of(event.get("extended_content"))]
@@ -217,7 +211,7 @@ def _shown_text(event: JsonObject) -> str:
     extras = as_object(event.get("extras"))
     frame = as_object(extras.get("metadata"))
     content = f"{as_text(frame.get('prefix'))}{text_of(event.get('content'))}{as_text(frame.get('suffix'))}"
-    recalled = _texts(objects(extras.get("microagent_knowledge")), "content")
+    recalled = _texts(as_objects(extras.get("microagent_knowledge")), "content")
     instructions = [as_text(extras.get(key)) for key in ("repo_instructions", "additional_agent_instructions")]
     return "\n\n".join([content, *filter(None, instructions), *recalled])
 
@@ -236,7 +230,7 @@ def is_swe_agent(document: Document) -> bool:
     value = as_object(document.value)
     if as_text(value.get("trajectory_format")).startswith("mini-swe-agent"):
         return True
-    steps, history = objects(value.get("trajectory")), objects(value.get("history"))
+    steps, history = as_objects(value.get("trajectory")), as_objects(value.get("history"))
     if any("action" in step or "observation" in step or "response" in step for step in steps):
         return True
     return "instance_id" not in value and any("role" in entry and "parts" not in entry for entry in history)
@@ -245,8 +239,8 @@ def is_swe_agent(document: Document) -> bool:
 def read_swe_agent(document: Document) -> Iterator[Transcript]:
     """Yield the session of a file."""
     value = as_object(document.value)
-    steps = objects(value.get("trajectory"))
-    history = objects(value.get("history")) or objects(value.get("messages"))
+    steps = as_objects(value.get("trajectory"))
+    history = as_objects(value.get("history")) or as_objects(value.get("messages"))
     chat = ChatBuilder()
     if history:
         _add_history(chat, history, steps)
@@ -274,11 +268,11 @@ def _add_history(chat: ChatBuilder, history: Sequence[JsonObject], steps: Sequen
 
 def _add_steps(chat: ChatBuilder, steps: Sequence[JsonObject]) -> None:
     """Rebuild the conversation from its steps; the query of the first step holds the prompt."""
-    prompt = objects(steps[0].get("query")) or objects(steps[0].get("messages")) if steps else []
+    prompt = as_objects(steps[0].get("query")) or as_objects(steps[0].get("messages")) if steps else []
     for entry in prompt:
         _add_entry(chat, entry)
     for step in steps:
-        calls = objects(step.get("tool_calls"))
+        calls = as_objects(step.get("tool_calls"))
         answer = as_text(step.get("response")) or "\n\n".join(
             filter(None, (as_text(step.get("thought")), as_text(step.get("action"))))
         )
@@ -296,7 +290,7 @@ def _unsent(steps: Sequence[JsonObject], messages: Sequence[JsonObject]) -> list
 
 def _add_entry(chat: ChatBuilder, entry: JsonObject) -> None:
     content = text_of(entry.get("content"))
-    calls = objects(entry.get("tool_calls"))
+    calls = as_objects(entry.get("tool_calls"))
     role = entry.get("role")
     if calls:
         chat.add_calls({"role": "assistant", "content": content or None, "tool_calls": calls})
@@ -310,7 +304,7 @@ def _add_entry(chat: ChatBuilder, entry: JsonObject) -> None:
 
 def _add_observation(chat: ChatBuilder, entry: JsonObject, observation: str) -> None:
     """Add the answer of the environment to an action."""
-    calls = objects(entry.get("tool_calls"))
+    calls = as_objects(entry.get("tool_calls"))
     for call in calls:
         chat.add_result(as_text(call.get("id")), observation)
     if not calls:
@@ -326,13 +320,13 @@ def is_tau_bench(document: Document) -> bool:
 
 
 def _tau_entries(document: Document) -> list[JsonObject]:
-    return objects(document.value if isinstance(document.value, list) else [document.value])
+    return as_objects(document.value if isinstance(document.value, list) else [document.value])
 
 
 def read_tau_bench(document: Document) -> Iterator[Transcript]:
     """Yield one session per trajectory; its messages are used unchanged."""
     for number, entry in enumerate(_tau_entries(document)):
-        messages = objects(entry.get("traj"))
+        messages = as_objects(entry.get("traj"))
         if not messages:
             continue
         yield Transcript(

@@ -11,10 +11,11 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
+from kompakt.model.json import as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.wire import Action, Problem
 
@@ -200,22 +201,6 @@ def ended(line: bytes) -> bytes:
 # --- values of unknown shape -------------------------------------------------------------------------------------
 
 
-def objects(value: object) -> list[JsonObject]:
-    """Return the objects of a list; empty for any other value."""
-    entries = cast("list[Any]", value) if isinstance(value, list) else []
-    return [entry for entry in entries if isinstance(entry, dict)]
-
-
-def as_object(value: object) -> JsonObject:
-    """Return an object; empty for any other value."""
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def as_text(value: object) -> str:
-    """Return a string; empty for any other value."""
-    return value if isinstance(value, str) else ""
-
-
 def seconds(stamp: object) -> float | None:
     """Return an ISO 8601 time in seconds since the epoch; ``None`` for any other value."""
     if not isinstance(stamp, str):
@@ -231,9 +216,9 @@ def open_calls(messages: Iterable[JsonObject]) -> list[str]:
     called: list[tuple[str, int]] = []
     answered: dict[str, int] = {}
     for index, message in enumerate(messages):
-        calls = [call.get("id") for call in objects(message.get("tool_calls"))]
+        calls = [call.get("id") for call in as_objects(message.get("tool_calls"))]
         results = [message.get("tool_call_id")] if message.get("role") == "tool" else []
-        for block in objects(message.get("content")):
+        for block in as_objects(message.get("content")):
             calls += [block.get("id")] if block.get("type") == "tool_use" else []
             results += [block.get("tool_use_id")] if block.get("type") == "tool_result" else []
         called += [(str(call_id), index) for call_id in calls]
@@ -283,7 +268,7 @@ class ChatBuilder:
         """Add an assistant message with calls."""
         self._flush()
         self.messages.append(message)
-        self._open = [str(call.get("id")) for call in objects(message.get("tool_calls"))]
+        self._open = [str(call.get("id")) for call in as_objects(message.get("tool_calls"))]
         if usage is not None:
             self.usages.append((len(self.messages) - 1, usage))
         if time is not None:
