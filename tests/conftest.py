@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,9 @@ if not os.environ.get("KOMPAKT_RANDOM") and hasattr(providers, "_get_local_const
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# Every HTTP client loads the certificates, which takes 20 ms. The tests use no TLS, so one context serves all.
+ssl.create_default_context = cache(ssl.create_default_context)
 
 TESTS = Path(__file__).parent
 

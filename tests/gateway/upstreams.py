@@ -181,14 +181,14 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def wait_for(done: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
-    """Wait until something holds.
+def wait_for(done: Callable[[], bool], what: str, *, seconds: float = 60, pause: float = 0.005) -> None:
+    """Wait until a condition is true.
 
     Raises:
-        TimeoutError: it does not hold in time.
+        TimeoutError: it is not true in time.
     """
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
-        time.sleep(0.005)
+            raise TimeoutError(f"not within {seconds:g} s: {what}")
+        time.sleep(pause)
