@@ -188,31 +188,33 @@ class TestPublicNames:
 
 
 BLANKET = {
-    "engine/compaction/compact.py": 1,
-    "engine/compaction/policies.py": 1,
-    "engine/pivot/summarizer.py": 1,
-    "engine/compaction/report.py": 1,
-    "agent/agent.py": 1,
+    "agent/agent.py": 2,
     "agent/config.py": 1,
     "agent/tools.py": 1,
+    "engine/compaction/compact.py": 1,
+    "engine/compaction/policies.py": 1,
+    "engine/compaction/report.py": 1,
+    "engine/pivot/summarizer.py": 1,
+    "gateway/http/access_log.py": 1,
 }
-"""Allowed blanket handlers, all around user code: strategies, triggers, compaction listeners, summarizers, context
-providers, compaction hooks and tools."""
+"""Handlers of every exception. All but the last are around user code: clients, context providers, compaction hooks,
+tools, strategies, triggers, compaction listeners and summarizers. The last is the outer edge of the gateway."""
 
 
 class TestHandlers:
     @each_module
-    def test_blanket_handlers_reraise(self, path: Path) -> None:
-        """A blanket handler may clean up and raise again, but not swallow errors."""
-        swallowing = []
-        for node in ast.walk(ast.parse(path.read_text())):
+    def test_only_user_code_has_blanket_handlers(self, path: Path) -> None:
+        """Each says in a comment why it catches every exception; clean-up uses ``finally`` or an exit stack."""
+        source = path.read_text()
+        lines, found = source.split("\n"), list[int]()
+        for node in ast.walk(ast.parse(source)):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else {"all"}
             if names & {"all", "Exception", "BaseException"}:
-                if not any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node)):
-                    swallowing.append(node.lineno)
-        assert len(swallowing) <= BLANKET.get(str(path.relative_to(SOURCE)), 0), swallowing
+                found.append(node.lineno)
+        assert len(found) == BLANKET.get(str(path.relative_to(SOURCE)), 0), found
+        assert all("  # " in lines[number - 1] for number in found)
 
 
 FORBIDDEN = {

@@ -347,9 +347,8 @@ def _replace(target: Path, data: bytes) -> None:
         if mode is not None:
             temporary.chmod(mode)
         os.replace(temporary, target)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def history(transcript: Transcript) -> History:

@@ -221,7 +221,7 @@ class Agent:
                 return loop.last_result()
             try:
                 result = await loop.run()
-            except BaseException:
+            except BaseException:  # user code may raise anything, and a cancelled run counts, too: store what it did
                 run.responses = loop.interrupted_messages()
                 await shielded(
                     self._after_run(run, [one for one in self.providers if isinstance(one, HistoryProvider)])

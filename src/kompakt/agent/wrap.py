@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextvars import ContextVar
 from itertools import chain
@@ -134,7 +135,15 @@ def wrap(
     return copied
 
 
+def _rejections(base: Any) -> tuple[type[Exception], ...]:
+    """Return the errors that may mean that a request is too long: those of the SDK, and our own."""
+    packages = (sys.modules.get(kind.__module__.partition(".")[0]) for kind in base.__mro__)
+    found = next((package for package in packages if hasattr(package, "APIError")), None)
+    return (StreamRejected, DoesNotFit, *([found.APIError] if found is not None else []))
+
+
 def _sync_class(base: Any, wrapping: WrapOptions) -> type:
+    rejections = _rejections(base)
 
     class Wrapped(base):
         kompakt_options = wrapping
@@ -152,7 +161,7 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
                 retried = _retries.set(attempt > 0)
                 try:
                     return _peeked(super().request(cast_to, options, **how))
-                except Exception as error:
+                except rejections as error:
                     last = _check_retry(error, last, options, wrapping, attempt)
                     if last is None:
                         raise
@@ -164,6 +173,7 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
 
 
 def _async_class(base: Any, wrapping: WrapOptions) -> type:
+    rejections = _rejections(base)
 
     class Wrapped(base):
         kompakt_options = wrapping
@@ -181,7 +191,7 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
                 retried = _retries.set(attempt > 0)
                 try:
                     return await _apeeked(await super().request(cast_to, options, **how))
-                except Exception as error:
+                except rejections as error:
                     last = _check_retry(error, last, options, wrapping, attempt)
                     if last is None:
                         raise

@@ -117,8 +117,8 @@ class AccessLog:
         self.metrics.in_flight.inc()
         try:
             await self.app(scope, receive, send_logged)
-        except Exception:
-            if not entry.status:  # an unexpected error: the server logs it, the client gets a response
+        except Exception:  # an error that no handler expected: the server logs it, the client gets a response
+            if not entry.status:
                 entry.refusal = "gateway_error"
                 message = f"internal gateway error; see the gateway log for request {entry.id}"
                 await error_response(entry.format, 500, message, code="gateway_error")(scope, receive, send_logged)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import msgspec
@@ -64,12 +65,11 @@ async def open_redis(url: str) -> RedisRecords:
     address = read_url(url)
     server = RedisServer(address)
     records = RedisRecords(server, prefix=address.prefix)
-    try:
+    async with AsyncExitStack() as unfinished:
+        unfinished.push_async_callback(server.close)
         await server.check()
         await records.check()
-    except BaseException:
-        await server.close()
-        raise
+        unfinished.pop_all()
     return records
 
 

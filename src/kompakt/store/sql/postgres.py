@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, UsageError
@@ -229,11 +229,10 @@ class _NoteReaders:
 
     async def _read(self, tenant: bytes, names: list[bytes]) -> list[tuple[bytes, Any]]:
         connection, driver = self._idle.pop() if self._idle else await self._connected()
-        try:
+        async with AsyncExitStack() as unfinished:
+            unfinished.push_async_callback(_drop, connection)
             found = await driver.fetch(_READ_NOTES, tenant, names, timeout=self._patience)
-        except BaseException:
-            await _drop(connection)
-            raise
+            unfinished.pop_all()
         self._idle.append((connection, driver))
         return [(name, data) for name, data in found]
 
@@ -309,12 +308,10 @@ class _Locks:
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[AsyncConnection]:
         """Use the connection. After any error it is dropped, and the server frees its advisory locks."""
-        async with self._turn:
-            try:
-                yield await self._alive()
-            except BaseException:
-                await self._drop()
-                raise
+        async with self._turn, AsyncExitStack() as unfinished:
+            unfinished.push_async_callback(self._drop)
+            yield await self._alive()
+            unfinished.pop_all()
 
     async def _alive(self) -> AsyncConnection:
         if self._open is not None:
@@ -352,12 +349,11 @@ async def open_postgres(url: str) -> SqlRecords:
         parsed, poolclass=NullPool, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=settings
     )
     records = PostgresRecords(engine, single, place)
-    try:
+    async with AsyncExitStack() as unfinished:
+        unfinished.push_async_callback(records.close)
         async with records.translate_errors():
             await migrate(engine)
-    except BaseException:
-        await records.close()
-        raise
+        unfinished.pop_all()
     return records
 
 

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -374,11 +374,11 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
 
     async def connect() -> aiosqlite.Connection:
         connection = _Connection(path, patience)
-        try:
-            return await connection
-        except BaseException:
-            await connection.ended()
-            raise
+        async with AsyncExitStack() as unfinished:
+            unfinished.push_async_callback(connection.ended)
+            opened = await connection
+            unfinished.pop_all()
+        return opened
 
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)), async_creator=connect,
@@ -387,11 +387,10 @@ async def open_sqlite(path_or_url: str | Path, *, patience: float = 30.0) -> Sql
     )  # fmt: skip
     event.listen(engine.sync_engine, "begin", _begin)
     records = SqliteRecords(engine, path, patience)
-    try:
+    async with AsyncExitStack() as unfinished:
+        unfinished.push_async_callback(records.close)
         await _ready(records)
-    except BaseException:
-        await records.close()
-        raise
+        unfinished.pop_all()
     return records
 
 
