@@ -7,8 +7,9 @@ The hash covers a canonical form: without cache marks, a string equals its singl
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from struct import Struct
 
 import msgspec
 
@@ -32,21 +33,27 @@ class References:
         self._given = given
         """Existing names of the first messages, where the caller knows more of the history."""
         self._known: dict[str, int] = {}
-        for message in messages:
-            self.add(message)
+        self.extend(messages)
 
     def add(self, message: Message) -> str:
         """Assign a reference to the next message."""
-        if len(self.names) < len(self._given):
-            name = self._given[len(self.names)]
-        else:
-            self._chain = linked(self._chain, message)
-            name = f"m{self._chain.hex()[:MIN_DIGITS]}"
-            if name in self._known:
-                name = next(name for name in candidates(self._chain) if name not in self._known)
-        self._known[name] = len(self.names)
-        self.names.append(name)
-        return name
+        self.extend((message,))
+        return self.names[-1]
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Assign references to the next messages."""
+        names, known, given, chain = self.names, self._known, self._given, self._chain
+        for number, message in enumerate(messages, len(names)):
+            if number < len(given):
+                name = given[number]
+            else:
+                chain = linked(chain, message)
+                name = f"m{chain.hex()[:MIN_DIGITS]}"
+                if name in known:
+                    name = next(name for name in candidates(chain) if name not in known)
+            known[name] = number
+            names.append(name)
+        self._chain = chain
 
     def find(self, reference: str) -> int | None:
         """Return the index of the message of a reference, or of the reference of a part."""
@@ -55,7 +62,7 @@ class References:
 
 def linked(chain: bytes, message: Message) -> bytes:
     """Add a message to a hash chain."""
-    return hashlib.blake2b(chain + digest(message), digest_size=_DIGEST_BYTES).digest()
+    return blake2b(chain + digest(message), digest_size=_DIGEST_BYTES).digest()
 
 
 def candidates(chain: bytes) -> Iterator[str]:
@@ -69,14 +76,31 @@ def candidates(chain: bytes) -> Iterator[str]:
 
 
 def digest(message: Message) -> bytes:
-    """Hash one message in its canonical form."""
+    """Hash one message in its canonical form: its role, then each text of its parts after the length in bytes."""
     pieces = [message.role.encode()]
     for part in message.parts:
-        for text in _canonical(part):
-            data = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
-            pieces.append(len(data).to_bytes(8, "big"))
-            pieces.append(data)
-    return hashlib.blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
+        if type(part) is Text:
+            pieces += (_TEXT, *_measured(part.text))
+        elif type(part) is ToolResult and not part.media:
+            pieces += (_RESULT, *_measured(part.call_id), *_measured(part.output))
+        elif type(part) is ToolCall and type(part.input) is str:
+            pieces += (_CALL, *_measured(part.id), *_measured(part.name), *_measured(part.input))
+        else:
+            for text in _canonical(part):
+                pieces += _measured(text)
+    return blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
+
+
+def _measured(text: str) -> tuple[bytes, bytes]:
+    """Return the length of a text in bytes, and the bytes."""
+    data = text.encode("utf-8", "surrogatepass")
+    return _LENGTH(len(data)), data
+
+
+_LENGTH = Struct(">Q").pack
+_TEXT = b"".join(_measured("text"))
+_RESULT = b"".join(_measured("result"))
+_CALL = b"".join(_measured("call"))
 
 
 def _canonical(part: Part) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ class TestCost:
             raise AssertionError("a guard walked through the history")
 
         monkeypatch.setattr("kompakt.engine.context.visibility.Visibility._listed", refuse)
-        monkeypatch.setattr("kompakt.engine.context.archive.Archive.must_stay", refuse)
+        monkeypatch.setattr("kompakt.engine.context.archive.Archive.protected", refuse)
         assert policy.due(context) is None
         for strategy in (
             *policy.steps,

@@ -1,8 +1,9 @@
 """Compact a history: the result is a valid projection within the budget, or an error with the size that must stay.
 
-A history is replayed as the run that produced it. The budget is checked before every answer of the model, and content
-is rewritten only when the budget is exceeded, down to the target. A history that grew by one step therefore extends the
-previous projection, with or without stored state, and prompt caches stay valid. Fitting then enforces the exact limit.
+A history is compacted as of the message at which the run that produced it was last due (``boundary``): once, from the
+original messages before it. Later messages are appended as they are. A history that grew by one step therefore extends
+the previous projection, with or without stored state, and prompt caches stay valid. Policies with triggers or admission
+are checked at every answer instead. Fitting then enforces the exact limit.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from kompakt.engine.admission.admit import Gate
+from kompakt.engine.compaction.boundary import Required, last_due
 from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, say_least
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.adoption import release_notes
-from kompakt.engine.pivot.text import resize
+from kompakt.engine.pivot.pivot import PivotFrame
+from kompakt.engine.pivot.text import frame_tokens, resize
 from kompakt.engine.strategies import Strategy, Truncation
 from kompakt.engine.strategies.shortened_results import tabulate_unread
 from kompakt.errors import DoesNotFit, UsageError
@@ -68,21 +71,23 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def compact(history: History, order: CompactionOrder) -> Outcome:
-    """Replay a history under a budget and fit the result.
+    """Compact a history as of the last time it was due, and fit the result.
 
     Raises:
         DoesNotFit: the protected content is larger than the budget.
     """
     context = _context(history, order)
     pinned = _pinned_indices(len(history), order.pins)
+    counts = list(map(order.counter.message, history))
+    first = _first_check(context, history, counts, order, pinned)
     gate = _Gate(order.policy)
     steps: list[Step] = []
     reason: str | None = None
     previous = "system"
     for index, message in enumerate(history):
-        if message.role == "assistant" and previous != "assistant":
+        if index >= first and message.role == "assistant" and previous != "assistant":
             reason = await _relieve(context, order, gate, steps, waiting=False) or reason
-        context.append(message)
+        context.append_counted(message, counts[index])
         if index in pinned:
             context.pin(context.group_at(index))
         gate.admit_new(context)
@@ -94,6 +99,21 @@ async def compact(history: History, order: CompactionOrder) -> Outcome:
     reason = await _relieve(context, order, gate, steps) or reason
     await _perform(context, order, steps)
     return _fitted(context, history, order, steps, reason)
+
+
+def _first_check(
+    context: Context, history: History, counts: list[int], order: CompactionOrder, pinned: frozenset[int]
+) -> int:
+    """Return the number of messages at which the size is first checked.
+
+    Where each compaction of a policy ends at the goal, only the last one matters, and the counts say when it was due.
+    Other policies are checked at each answer.
+    """
+    if not order.policy.ends_at_goal:
+        return 0
+    required = Required(history, counts, counter=order.counter, fixed=context.fixed_tokens, pinned=pinned)
+    frame = frame_tokens(context, "", 1, PivotFrame(context.seal_key, context.question))
+    return last_due(history, counts, order.budget, required, share=order.policy.target_share, surplus=frame)
 
 
 async def proceed(
@@ -231,13 +251,14 @@ async def rewrite(
     if at_most is not None:
         context.goal = min(context.goal, at_most) if budget.trigger else at_most
     context.in_policy = True
+    context.drops_oldest = policy.ends_at_goal
     for strategy in policy.steps:
         if context.tokens > context.goal or getattr(strategy, "concludes", False):
             await attempt(context, strategy, _name(strategy), steps)
     if budget.due(context.tokens):  # the policy alone does not do it: drop the oldest, or every step would try again
         await attempt(context, Truncation(), Truncation.__name__, steps)
         resize(context)
-    context.in_policy = False
+    context.in_policy = context.drops_oldest = False
     context.note_run()
     if context.summary_text is None:
         say_least(context)

@@ -198,8 +198,9 @@ def _shorten_given(context: Context, limit: int) -> bool:
 
 def _places(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
     """List the messages with shortenable parts of a kind; with ``protected``, only those of protected groups."""
-    groups = [group for group in context.live if not group.pinned and (not protected or context.is_protected(group))]
-    return [index for group in groups for index in group.indices if any(parts_of(context, index))]
+    groups = context.archive.protected(context.live) if protected else context.live
+    kept = (index for group in groups if not group.pinned for index in group.indices)
+    return [index for index in kept if any(parts_of(context, index))]
 
 
 def _sizes(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:

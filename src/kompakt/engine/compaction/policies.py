@@ -59,6 +59,17 @@ class Policy(msgspec.Struct, frozen=True):
         """Tell whether anything but the budget can make it run."""
         return self.when is not None or any(getattr(step, "when", None) is not None for step in self.steps)
 
+    @property
+    def ends_at_goal(self) -> bool:
+        """Return whether each run for the budget ends at the goal: a step drops the oldest groups until it is reached.
+
+        Triggers and targets of its own, and admission, make the size after a run depend on more than token counts.
+        """
+        if self.has_triggers or self.admission is not None:
+            return False
+        kinds = (strategies.Summarization, strategies.Truncation)
+        return any(isinstance(step, kinds) and step.target is None for step in self.steps)
+
     def due(self, context: Context, *, waiting: bool = True) -> Due | None:
         """Say what the triggers ask for now; takes the time of the triggers, which is constant.
 

@@ -149,25 +149,31 @@ class Archive:
         """Return whether a group is the newest, or a tool group with results after the latest answer."""
         return self.is_newest(group) or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
 
-    def must_stay(self, group: ContextGroup) -> bool:
-        """Return whether a group survives every strategy.
+    def protected(self, groups: Iterable[ContextGroup]) -> list[ContextGroup]:
+        """Return the groups that survive every strategy.
 
         System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
         message that a later one repeats may go.
         """
-        waiting = any(index in group.indices for index, _ in self._waiting.values())
-        if group.pinned or self.is_unread(group) or waiting:
-            return True
-        if group.kind == "system":
-            return not self.superseded.issuperset(group.indices)
-        inside = group.indices
-        return self.first_request in inside or self.newest_request in inside or self.newest_words in inside
+        requests = (self.first_request, self.newest_request, self.newest_words)
+        indices = [index for index in requests if index is not None] + [index for index, _ in self._waiting.values()]
+        numbers = {self.group_at(index).number for index in indices}
+        newest = (self.newest, len(self.messages) - 1)
+        return [
+            group
+            for group in groups
+            if group.pinned
+            or group.number in numbers
+            or group.indices[-1] in newest
+            or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
+            or (group.kind == "system" and not self.superseded.issuperset(group.indices))
+        ]
 
     def reference(self, index: int, part: int | None = None) -> str:
         """Return the reference of a message or part; references are computed on first use."""
         names = self._references.names
-        while len(names) <= index:
-            self._references.add(self.messages[len(names)])
+        if len(names) <= index:
+            self._references.extend(self.messages[len(names) : index + 1])
         return names[index] if part is None else f"{names[index]}.{part}"
 
     def tally(self, groups: list[ContextGroup], counter: Counter) -> dict[str, int]:

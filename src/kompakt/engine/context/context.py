@@ -15,7 +15,7 @@ import msgspec
 from kompakt.engine.context.annotations import Action, Annotation, annotate, reinstate
 from kompakt.engine.context.archive import Archive
 from kompakt.engine.context.projection import CachedProjection
-from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, words_of
+from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, step_size, words_of
 from kompakt.engine.context.visibility import Visibility
 from kompakt.engine.ledger.ledger import Ledger
 from kompakt.engine.pivot.pivot import PivotFrame
@@ -30,9 +30,6 @@ from kompakt.model.tokens import PRIMING, Counter, counter_for, tool_tokens
 
 if TYPE_CHECKING:
     from kompakt.engine.strategies.strategy import Target
-
-STEP_SAMPLE = 32
-"""Latest steps of which the size of an ordinary one is taken."""
 
 
 class Context:
@@ -61,6 +58,8 @@ class Context:
     """How far strategies without a target of their own come down when a trigger of their policy fired."""
     in_policy = False
     """Whether a policy runs its strategies just now."""
+    drops_oldest = False
+    """Whether a later step of the policy drops the oldest groups until the goal is reached."""
     untold = False
     """Whether something was taken out of the messages that no summary has told yet."""
     breaks: frozenset[int] = frozenset()
@@ -121,7 +120,11 @@ class Context:
         """
         if source_id is not None:
             message = msgspec.structs.replace(message, source_id=source_id)
-        back = self.visibility.add(message, self._count(message))
+        self.append_counted(message, self._count(message))
+
+    def append_counted(self, message: Message, tokens: int) -> None:
+        """Add a message that has this many tokens."""
+        back = self.visibility.add(message, tokens)
         if back is not None:
             self._say(back.indices[0], None, "included", "something that belongs to it arrived", -back.tokens)
 
@@ -190,7 +193,7 @@ class Context:
 
         The input of a call that was answered is not counted: it may be shortened.
         """
-        groups = [group for group in self.live if self.archive.must_stay(group)]
+        groups = self.archive.protected(self.live)
         inputs = sum(self._input_tokens(group) for group in groups if not group.pinned)
         return self.fixed_tokens + sum(group.tokens for group in groups) - inputs
 
@@ -203,17 +206,8 @@ class Context:
 
     @property
     def step_tokens(self) -> int:
-        """Size of an ordinary step of the run: the median of the latest, so that one huge output does not count."""
-        sizes: list[int] = []
-        size = 0
-        for index in range(len(self.messages) - 1, -1, -1):
-            size += self.visibility.counts[index]
-            if self.messages[index].role == "assistant" and (not index or self.messages[index - 1].role != "assistant"):
-                sizes.append(size)
-                size = 0
-                if len(sizes) == STEP_SAMPLE:
-                    break
-        return sorted(sizes)[len(sizes) // 2] if sizes else size
+        """Size of an ordinary step of the run."""
+        return step_size(self.messages, self.visibility.counts, len(self.messages))
 
     @property
     def hides(self) -> bool:
@@ -303,11 +297,13 @@ class Context:
 
     def is_protected(self, group: ContextGroup) -> bool:
         """Tell whether a group survives every strategy."""
-        return self.archive.must_stay(group)
+        return bool(self.archive.protected((group,)))
 
     def droppable(self) -> list[ContextGroup]:
         """List the shown groups that may go, oldest first."""
-        return [group for group in self.live if not self.archive.must_stay(group)]
+        live = self.live
+        protected = {group.number for group in self.archive.protected(live)}
+        return [group for group in live if group.number not in protected]
 
     def is_request_at(self, index: int) -> bool:
         """Tell whether a message is the user's own request."""
@@ -325,17 +321,21 @@ class Context:
         Raises:
             UsageError: the group is protected.
         """
-        if group.excluded is not None:
-            return False
-        if self.is_protected(group):
-            raise UsageError(f"{group!r} is protected and cannot be excluded; unpin it or choose another")
-        self.visibility.hide(group, reason)
-        self._say(group.indices[0], None, "excluded", reason, group.tokens)
-        return True
+        return self.exclude_all((group,), reason=reason)
 
     def exclude_all(self, groups: Iterable[ContextGroup], *, reason: str) -> bool:
-        """Hide several groups; return whether that changed anything."""
-        return max([self.exclude(group, reason=reason) for group in groups], default=False)
+        """Hide several groups; return whether that changed anything.
+
+        Raises:
+            UsageError: one of them is protected; then none is hidden.
+        """
+        shown = [group for group in groups if group.excluded is None]
+        for group in self.archive.protected(shown):
+            raise UsageError(f"{group!r} is protected and cannot be excluded; unpin it or choose another")
+        for group in shown:
+            self.visibility.hide(group, reason)
+            self._say(group.indices[0], None, "excluded", reason, group.tokens)
+        return bool(shown)
 
     def include(self, group: ContextGroup) -> bool:
         """Show an excluded group again; return whether that changed anything."""

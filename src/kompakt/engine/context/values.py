@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
@@ -151,3 +153,21 @@ def words_of(part: Part) -> str:
     if type(part) is Text:
         return part.text
     return part.output if type(part) is ToolResult else ""
+
+
+STEP_SAMPLE = 32
+"""Latest steps whose median is the size of an ordinary step: one huge output does not change it."""
+
+
+def step_size(messages: Sequence[Message], counts: Sequence[int], upto: int) -> int:
+    """Return the tokens of an ordinary step among the first ``upto`` messages."""
+    sizes: list[int] = []
+    size = 0
+    for index in range(upto - 1, -1, -1):
+        size += counts[index]
+        if messages[index].role == "assistant" and (not index or messages[index - 1].role != "assistant"):
+            sizes.append(size)
+            size = 0
+            if len(sizes) == STEP_SAMPLE:
+                break
+    return sorted(sizes)[len(sizes) // 2] if sizes else size

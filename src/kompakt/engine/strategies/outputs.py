@@ -70,7 +70,11 @@ class OutputPruning(Deterministic):
         """Walk back from the newest message; stop at an output that was hidden before."""
         found: list[tuple[int, int, int]] = []
         kept = turns = 0
+        newer = context.fixed_tokens
         for index in reversed(context.shown_indices()):
+            if context.drops_oldest and newer > context.goal:
+                break  # a later step drops this message and all before it
+            newer += context.message_tokens(index)
             if context.is_request_at(index):
                 turns += 1
             if turns < self.keep_turns or context.group_at(index).pinned or context.is_open(index):
@@ -84,6 +88,7 @@ class OutputPruning(Deterministic):
                 kept += tokens
                 if kept > self.keep_tokens:
                     found.append((index, part, tokens))
+                    newer -= tokens
         return found
 
 

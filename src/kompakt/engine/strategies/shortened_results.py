@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kompakt.engine.context.context import Context
+from kompakt.engine.context.values import ContextGroup
 from kompakt.engine.ledger.extract.records import whole_table
 from kompakt.engine.strategies.strategy import Deterministic, Target, Trigger, answered_calls, results_of, whole_number
 from kompakt.model.json import decode_text, json_text
@@ -50,15 +51,21 @@ class Shortening(Deterministic):
         if limit is None:
             limit = max(LEAST_RESULT, int((self.goal(context) - context.fixed_tokens) * MAX_SHARE))
         changed = False
-        for group in context.live:
-            if group.tokens <= limit or group.pinned:
-                continue
-            unread = context.archive.is_unread(group)
-            if unread and self.max_tokens is None:
-                continue
-            for index in group.indices:
-                changed |= shorten_results(context, index, limit, keep_media=unread)
+        newer = context.fixed_tokens
+        for group in reversed(context.live):
+            if context.drops_oldest and newer > context.goal:
+                break  # a later step drops this group and all before it
+            if group.tokens > limit and not group.pinned:
+                changed |= self._shorten(context, group, limit)
+            newer += group.tokens
         return changed
+
+    def _shorten(self, context: Context, group: ContextGroup, limit: int) -> bool:
+        unread = context.archive.is_unread(group)
+        if unread and self.max_tokens is None:
+            return False
+        found = [shorten_results(context, index, limit, keep_media=unread) for index in group.indices]
+        return any(found)
 
 
 def shorten_results(context: Context, index: int, limit: int, *, keep_media: bool = False) -> bool:

@@ -100,6 +100,11 @@ _BROKEN = re.compile(
 )
 """Lines with which test runners, compilers and build tools end a run that failed."""
 
+_BROKEN_WORDS = _with_rarest(
+    "FAIL", "failed", "error", "panic: ", "fatal: ", "npm ERR!", ": ***", "Traceback", "exit status",
+)  # fmt: skip
+"""Words of which each such line has one."""
+
 
 _REFUSES = re.compile(
     r"\s*(?:error|failed|failure|invalid|exception|no replacement|could not|cannot|unable to|not found)\b",
@@ -121,8 +126,10 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
         return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
     if code := exit_code(output):
         return not (code == 1 and quotes(effect.command) and not failure_lines(output))  # a search that found nothing
+    if quotes(effect.command):
+        return False
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
-    return not quotes(effect.command) and _BROKEN.search(zone) is not None
+    return _has(_BROKEN_WORDS, zone) and _BROKEN.search(zone) is not None
 
 
 REFUSAL_ZONE = 1_500
@@ -134,6 +141,8 @@ _REFUSED = re.compile(
     r"|user (?:has )?(?:rejected|denied|declined|refused)|tool use was rejected|not approved by (?:the )?user",
     re.IGNORECASE,
 )
+_REFUSED_WORDS = _with_rarest("user", "doesn't want to", "tool use was rejected")
+"""Words of which each refusal has one."""
 _REASON = re.compile(
     r"(?:the user said|user feedback|user's reason|reason|feedback|instructions?)\s*:\s*(.*)", re.DOTALL | re.IGNORECASE
 )
@@ -145,8 +154,11 @@ def refusal(result: ToolResult) -> str | None:
     An answer that is not marked as an error must be nothing but the refusal: a file may mention one.
     """
     output = result.output
-    found = _REFUSED.search(output, 0, REFUSAL_ZONE if result.is_error else 200)
-    if found is None or (not result.is_error and len(output) > REFUSAL_ZONE):
+    if not result.is_error and len(output) > REFUSAL_ZONE:
+        return None
+    zone = output[: REFUSAL_ZONE if result.is_error else 200]
+    found = _REFUSED.search(zone) if _has(_REFUSED_WORDS, zone.lower()) else None
+    if found is None:
         return None
     reason = _REASON.search(output, found.end())
     return " ".join(reason[1].split()) if reason else ""

@@ -189,17 +189,20 @@ def _shaped(name: str, given: tuple[str, ...]) -> str | None:
 
 def only_looks(call: ToolCall) -> bool:
     """Tell cheaply, by name and keys alone, that a call changes no file and keeps no list of tasks; no may be wrong."""
-    fields = fields_of(call)
-    if not fields or any(type(value) is list for value in fields.values()):
-        return False
-    told = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
-    return told(call.name, tuple(fields))
+    return _looks(call.name, fields_of(call))
 
 
 def only_reads_files(call: ToolCall) -> bool:
     """Tell cheaply whether a call reads or searches files, of which a ledger names no more than the path."""
     fields = fields_of(call)
-    return only_looks(call) and (any(True for _ in _paths(fields)) or not _SEARCH_KEYS.isdisjoint(fields))
+    return _looks(call.name, fields) and (not _SEARCH_KEYS.isdisjoint(fields) or next(_paths(fields), None) is not None)
+
+
+def _looks(name: str, fields: Mapping[str, Json]) -> bool:
+    if not fields or list in map(type, fields.values()):
+        return False
+    told = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
+    return told(name, tuple(fields))
 
 
 @lru_cache(maxsize=_WORDS)
