@@ -15,6 +15,7 @@ from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.context.context import Context
 from kompakt.evals.case import Recording, record
 from kompakt.evals.measures.bills import (
+    BY_DEFAULT,
     CLAIRVOYANT,
     ECONOMIC,
     FULL,
@@ -23,6 +24,7 @@ from kompakt.evals.measures.bills import (
     UNTOUCHED_READS,
     WORST,
     BilledRequest,
+    above_half,
     clairvoyant,
     cost_of_everything,
     economic,
@@ -38,6 +40,10 @@ from kompakt.model.budget import Budget
 from kompakt.wire.transcripts.transcript import seconds
 
 WIDE = Budget(window=1_000_000, trigger=900_000, target=450_000)
+
+
+def rewrite_always(step: int, economy: Economy, context: Context, one: BilledRequest) -> int | None:
+    return economy.goal(context.projected_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,7 @@ class TestReplay:
         assert found.untouched == pytest.approx(cost_of_everything(asked, Prices()).paid)
 
     def test_the_economic_trigger_saves_and_never_costs_more_than_one_percent(self, recording: Recording) -> None:
-        found = replay(recording, requests(recording), "default", WIDE, Prices(), due=economic)
+        found = replay(recording, requests(recording), "default", WIDE, Prices(), schedule=economic)
         assert found.rewrites > 0
         assert found.paid < 0.9 * found.untouched
         assert found.dearest <= 1.01
@@ -129,12 +135,31 @@ class TestReplay:
         whole = cost_of_everything(asked, Prices())
         monkeypatch.setattr(Economy, "keeps", lambda *_, **__: False)
         monkeypatch.setattr(Context, "rollback", rollback)
-        found = replay(recording, asked[:40], "default", WIDE, Prices(), due=lambda *_: True)
+        found = replay(recording, asked[:40], "default", WIDE, Prices(), schedule=rewrite_always)
         assert found.rewrites == 40
-        found = replay(recording, asked, "default", WIDE, Prices(), due=economic)
+        found = replay(recording, asked, "default", WIDE, Prices(), schedule=economic)
         assert undone
         assert all(undone)
         assert (found.rewrites, found.paid) == (0, pytest.approx(whole.paid))
+
+
+class TestDefault:
+    def test_nothing_is_rewritten_below_half_of_the_window(self, recording: Recording) -> None:
+        asked = requests(recording)
+        peak = asked[-1].total
+        roomy = Budget(window=3 * peak, trigger=2 * peak + 1, target=peak, relative=True)
+        assert replay(recording, asked, "default", roomy, Prices(), schedule=above_half(roomy)).rewrites == 0
+        assert replay(recording, asked, "default", roomy, Prices(), schedule=economic).rewrites > 0
+
+    def test_above_half_it_goes_no_further_down_than_usual(self, recording: Recording) -> None:
+        asked = requests(recording)
+        peak = asked[-1].total
+        tight = Budget(window=peak // 2, trigger=peak // 2, target=peak // 4, relative=True)
+        found = replay(recording, asked, "default", tight, Prices(), schedule=above_half(tight))
+        assert found.rewrites > 0
+        assert found.paid < found.untouched
+        eager = replay(recording, asked, "default", tight, Prices(), schedule=economic)
+        assert min(found.left) > min(eager.left)
 
 
 class TestClairvoyant:
@@ -178,7 +203,7 @@ class TestReport:
     def test_one_row_per_mode(self, recording: Recording) -> None:
         """The clairvoyant is the cheapest."""
         rows = {row.mode: row for row in measure_bills(recording, "default")}
-        assert list(rows) == [FULL, ECONOMIC, CLAIRVOYANT]
+        assert list(rows) == [FULL, BY_DEFAULT, ECONOMIC, CLAIRVOYANT]
         assert rows[FULL].passed[SAVED] == 0
         assert 0 < rows[ECONOMIC].passed[SAVED] <= rows[CLAIRVOYANT].passed[SAVED]
         assert rows[ECONOMIC].total[SAVED] == rows[FULL].total[SAVED] > 0
@@ -210,7 +235,7 @@ class TestReport:
         write_transcript(folder / "priced.jsonl", long(25))
         assert len(list(sessions(folder))) == 1
         rows = run(EvalSettings(data=folder, out=tmp_path / "out", jobs=1, bill=True))
-        assert [row.mode for row in rows if row.measure == "bill"] == [FULL, ECONOMIC, CLAIRVOYANT]
+        assert [row.mode for row in rows if row.measure == "bill"] == [FULL, BY_DEFAULT, ECONOMIC, CLAIRVOYANT]
         assert all(row.measure != "bill" for row in run(EvalSettings(data=folder, out=tmp_path / "out", jobs=1)))
 
 

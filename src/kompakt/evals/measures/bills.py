@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
+from kompakt.agent.cost_trigger import MIN_SHARE
 from kompakt.engine.compaction.compact import rewrite, run_sync
 from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.compaction.fit import fit
@@ -27,8 +29,12 @@ from kompakt.model.tokens import counter_for
 WINDOW = Limits(model="", context=200_000, output=32_000)
 """Assumed for unknown models. Most recorded sessions used this window."""
 
-FULL, ECONOMIC, CLAIRVOYANT = "when full", "economic", "clairvoyant"
+FULL, BY_DEFAULT, ECONOMIC, CLAIRVOYANT = "when full", "by default", "economic", "clairvoyant"
 SAVED, READS, UNTOUCHED_READS, WORST = "saved", "cache reads", "cache reads, untouched", "saved, worst moment"
+
+
+Schedule: TypeAlias = "Callable[[int, Economy, Context, BilledRequest], int | None]"
+"""Returns the tokens to rewrite a context to before a request, or ``None`` to leave it."""
 
 
 class BilledRequest(msgspec.Struct, frozen=True):
@@ -54,6 +60,8 @@ class Bill(msgspec.Struct):
     """Tokens of the largest request."""
     dearest: float = 0.0
     """The highest ratio of this bill to sending everything, over all moments."""
+    left: list[float] = []
+    """What each rewrite left, as a share of the whole history at that moment."""
 
     @property
     def cache(self) -> float:
@@ -62,7 +70,7 @@ class Bill(msgspec.Struct):
 
 
 def measure_bills(recording: Recording, policy: str, prices: Prices | None = None) -> Iterator[ResultRow]:
-    """Price a session: compacted when full, by the economic trigger, and by a plan that knows the whole session."""
+    """Price a session: compacted when full, by default, by the economic trigger, and by a plan that knows it all."""
     sent = requests(recording)
     if not sent:
         return
@@ -70,10 +78,11 @@ def measure_bills(recording: Recording, policy: str, prices: Prices | None = Non
     untouched = cost_of_everything(sent, prices)
     found = {
         FULL: replay(recording, sent, policy, budget, prices),
-        ECONOMIC: replay(recording, sent, policy, budget, prices, due=economic),
+        BY_DEFAULT: replay(recording, sent, policy, budget, prices, schedule=above_half(budget)),
+        ECONOMIC: replay(recording, sent, policy, budget, prices, schedule=economic),
     }
     plan = clairvoyant(sent, Economy(prices))
-    planned = replay(recording, sent, policy, budget, prices, due=lambda step, *_: step in plan)
+    planned = replay(recording, sent, policy, budget, prices, schedule=follow(plan))
     fits = [untouched] if untouched.peak <= budget.usable else []
     found[CLAIRVOYANT] = min([planned, *found.values(), *fits], key=lambda bill: bill.paid)
     for mode, bill in found.items():
@@ -141,9 +150,32 @@ def cost_of_everything(sent: Sequence[BilledRequest], prices: Prices) -> Bill:
     return bill
 
 
-def economic(step: int, economy: Economy, context: Context, one: BilledRequest) -> bool:
+def economic(step: int, economy: Economy, context: Context, one: BilledRequest) -> int | None:
+    """Rewrite whenever it is cheaper, as a user can opt in to."""
     del step
-    return economy.due(context.projected_tokens, total=one.total, now=one.now, shared=context.fixed_tokens)
+    shown = context.projected_tokens
+    due = economy.due(shown, total=one.total, now=one.now, shared=context.fixed_tokens)
+    return economy.goal(shown) if due else None
+
+
+def above_half(budget: Budget) -> Schedule:
+    """Return the default schedule: rewrite when it is cheaper, above half of the window, and to the usual size."""
+
+    def due(step: int, economy: Economy, context: Context, one: BilledRequest) -> int | None:
+        del step
+        shown = context.projected_tokens
+        if shown <= budget.limit * MIN_SHARE:
+            return None
+        least = budget.goal(context.step_tokens, fixed=context.required_tokens)
+        is_due = economy.due(shown, total=one.total, now=one.now, after=least, shared=context.fixed_tokens)
+        return max(economy.goal(shown), least) if is_due else None
+
+    return due
+
+
+def follow(plan: frozenset[int]) -> Schedule:
+    """Return a schedule that rewrites at given steps."""
+    return lambda step, economy, context, _: economy.goal(context.projected_tokens) if step in plan else None
 
 
 def replay(
@@ -153,23 +185,27 @@ def replay(
     budget: Budget,
     prices: Prices,
     *,
-    due: Callable[[int, Economy, Context, BilledRequest], bool] | None = None,
+    schedule: Schedule | None = None,
 ) -> Bill:
-    """Replay a session on a live context, rewritten when it is full and when ``due`` returns true."""
-    context, economy, bill, at = _empty(recording.history), Economy(prices), Bill(), 0
+    """Replay a session on a live context, rewritten when it is full and when the schedule asks for it."""
+    context, economy, bill, at = _empty(recording.history), Economy(prices), Bill(left=[]), 0
     plan = policy_named(policy)
     for step, one in enumerate(sent):
         context.extend(recording.history[at : one.at])
         at = one.at
         cached = 0 if economy.is_cold(one.now) else economy.shown
         full = budget.due(context.tokens)
+        goal = schedule(step, economy, context, one) if schedule is not None else None
         kept = None
-        if full or (due is not None and due(step, economy, context, one)):
+        if full or goal is not None:
             before = context.snapshot()
-            goal = economy.goal(context.projected_tokens) if due is not None else None
             kept = min(cached, _rewrite(context, plan, budget, goal))
             shown = context.projected_tokens
-            if due is economic and not full and not economy.keeps(shown, total=one.total, now=one.now, shared=kept):
+            if (
+                schedule is economic
+                and not full
+                and not economy.keeps(shown, total=one.total, now=one.now, shared=kept)
+            ):
                 context.rollback(before)
                 kept = None
         shown = context.projected_tokens
@@ -177,6 +213,7 @@ def replay(
             economy.sent(shown, total=one.total, now=one.now, output=one.output)
         else:
             cached, bill.rewrites = kept, bill.rewrites + 1
+            bill.left.append(shown / max(1, one.total))
             economy.rewrote(shown, total=one.total, now=one.now, output=one.output, shared=kept)
         bill.reads, bill.writes = bill.reads + cached, bill.writes + shown - cached
         bill.peak, bill.dearest = max(bill.peak, shown), max(bill.dearest, economy.paid / economy.untouched)
