@@ -45,7 +45,7 @@ REGRET = 0.01
 """Share of the bill of sending everything by which a session may become dearer at most."""
 
 SHARE = 0.1
-"""Share of everything said so far that a rewriting leaves: the size at which recall is measured."""
+"""Share of everything said so far that a rewriting leaves."""
 
 MOST_SHARE = 0.5
 """Up to this share the bound holds."""

@@ -19,8 +19,8 @@ _SPEAKER = re.compile(r"(?:\[[^\]\n]{1,80}\]\s*)?([A-Z][\w.'’-]*(?: [A-Z][\w.'
 _MIN_TURNS = 3
 """Messages that begin with a name before it counts as a speaker."""
 
-_QUESTION = re.compile(r"\?[^\w\n]*(?:\n\[[^\n]*\]\s*)?\Z")
-"""A question at the end of a text, also before a note in brackets."""
+_QUESTION = re.compile(r"\?[^\w\n]*\Z")
+"""A question at the end of a text."""
 
 _QUESTION_END = 300
 

@@ -21,8 +21,8 @@ SATURATION = 1.6
 LENGTH_SHARE = 0.75
 """BM25's b: how much a long passage has to make up for."""
 
-SPREAD = ((1, 0.5), (-1, 0.4), (2, 0.3), (-2, 0.1))
-"""How much a word counts for passages before and behind the one it stands in: distance, share."""
+SPREAD = ((1, 0.5), (-1, 0.5), (2, 0.25), (-2, 0.25))
+"""How much a term counts for neighbouring short passages: distance and share, which halves with each step."""
 
 WINDOW = 5
 """Passages on either side that make a stretch; a stretch that speaks of the matter lifts all in it."""

@@ -56,17 +56,16 @@ def programs(command: str) -> list[str]:
 
 
 _QUOTING = frozenset(["cat", "head", "less", "more", "grep", "rg", "sed", "awk", "bat", "nl", "find", "ls", "jq"])
-_GIT_QUOTING = re.compile(r"\bgit\b[^|;&]*\b(?:diff|show|log|blame|grep)\b")
+_GIT_QUOTING = frozenset(["blame", "diff", "grep", "log", "show"])
 _PRINTING = _QUOTING | {"cd", "pwd", "echo", "tail", "wc", "sort", "uniq", "cut", "tr", "which", "tree", "stat", "diff"}
-_GIT_PRINTING = frozenset(
-    ["diff", "show", "log", "blame", "grep", "status", "branch", "ls-files", "ls-tree", "rev-parse", "remote", "config"]
-)
+_GIT_PRINTING = _GIT_QUOTING | {"status", "branch", "ls-files", "ls-tree", "rev-parse", "remote", "config"}
 
 
 def quotes(command: str) -> bool:
     """Return whether the output of a command quotes files or the history of a repository."""
+    parts = [words for words, _ in _simple_commands(command) if words]
     ran = programs(command)
-    return bool(ran and ran[0] in _QUOTING) or _GIT_QUOTING.search(command) is not None
+    return bool(ran and ran[0] in _QUOTING) or any(_git_order(words) in _GIT_QUOTING for words in parts)
 
 
 def only_prints(command: str) -> bool:
@@ -78,11 +77,15 @@ def only_prints(command: str) -> bool:
 
 
 def _prints(words: list[str]) -> bool:
-    program = words[0].rsplit("/", 1)[-1]
-    if program == "git":
-        orders = [word for word in words[1:] if not word.startswith("-") and "/" not in word]
-        return bool(orders) and orders[0] in _GIT_PRINTING
-    return program in _PRINTING
+    order = _git_order(words)
+    return order in _GIT_PRINTING if order is not None else words[0].rsplit("/", 1)[-1] in _PRINTING
+
+
+def _git_order(words: list[str]) -> str | None:
+    """Return the subcommand of git; empty if it has none, ``None`` for another program."""
+    if words[0].rsplit("/", 1)[-1] != "git":
+        return None
+    return next((word for word in words[1:] if not word.startswith("-") and "/" not in word), "")
 
 
 def _touched(program: str, arguments: list[str]) -> Iterator[tuple[str, str]]:

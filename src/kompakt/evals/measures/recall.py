@@ -22,7 +22,7 @@ MOST_RESTORED = 60
 
 _GONE = frozenset(["excluded", "pruned", "summarized", "shortened"])
 _PRINTED = re.compile(r"\bm[0-9a-f]{4,40}(?:\.\d+)?\b")
-_DATED = re.compile(r"^\[[^\]\n]{1,80}\]\n")
+_DATED = re.compile(r"\A\[[^\n]*\]\n")
 
 
 def add_reachable(found: Score, case: EvalCase, shown: ShownText, compaction: api.Compaction) -> None:
