@@ -208,7 +208,7 @@ class TestReading:
         """Also late imports, and internal names beside public ones."""
         text = "import kompakt.api\nimport kompakt.strategies\ndef f():\n    from kompakt import api, compact\n"
         assert not_public(text) == ["kompakt.api", "kompakt.api"]
-        assert not_public("from kompakt.agent.events import Spoke\n") == ["kompakt.agent.events.Spoke"]
+        assert not_public("from kompakt.agent.tools import Tool\n") == ["kompakt.agent.tools.Tool"]
         assert not_public("from kompakt.events import Spoke\nimport kompakt\n") == []
 
     def test_a_broken_block_fails(self, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ LAYERS: dict[str, set[str]] = {
     "admission": {"engine"},
     "api": {"wire", "engine", "store", "files"},
     "session": {"model", "wire", "engine", "store", "api"},
-    "agent": {"session"},
-    "events": {"agent"},
+    "events": {"engine"},
+    "agent": {"session", "events"},
     "fleet": {"session"},
     "gateway": {"agent", "fleet", "inspector"},
     "inspector": {"agent", "fleet"},
@@ -48,7 +48,7 @@ LAYERS: dict[str, set[str]] = {
 model  <-  wire, engine, store  <-  session  <-  agent, fleet  <-  gateway, inspector, integrations, evals, cli
 
 api.py combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py,
-triggers.py, admission.py and events.py are public namespaces for parts of engine and agent.
+triggers.py and admission.py are public namespaces for parts of engine; events.py has the events of an agent's run.
 """
 
 modules = sorted(SOURCE.rglob("*.py"))

@@ -12,7 +12,7 @@ from tests.provider import Provider, Script
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.events import Result
+from kompakt.events import Result
 from kompakt.session.store import Store
 
 FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini")

@@ -12,8 +12,8 @@ from tests.agent.scripted_client import Scripted, calls
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig
-from kompakt.agent.events import Compacted
 from kompakt.agent.loop import Loop
+from kompakt.events import Compacted
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.messages import Message, Text, ToolCall
 

@@ -12,7 +12,7 @@ import pytest
 import kompakt
 from kompakt.agent.client import Delta, Reply, ToolSpec
 from kompakt.agent.config import budget_of, limits_of
-from kompakt.agent.events import Compacted
+from kompakt.events import Compacted
 from kompakt.model.budget import Usage
 
 

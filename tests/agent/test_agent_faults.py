@@ -29,10 +29,10 @@ from tests.provider.answer import Answer, Call, Seen
 
 from kompakt.agent.agent import Agent
 from kompakt.agent.clients import base as calling
-from kompakt.agent.events import Answered, Compacted, Recovered, Result
 from kompakt.agent.loop import TRIES
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.errors import Overflowed, ProviderRefused, ProviderUnavailable
+from kompakt.events import Answered, Compacted, Recovered, Result
 from kompakt.session.store import open_store
 
 each_format = pytest.mark.parametrize("format", FORMATS)

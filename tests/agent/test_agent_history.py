@@ -14,9 +14,9 @@ from tests.agent.scripted_client import Scripted, calls
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig
-from kompakt.agent.events import Answered, Compacted
 from kompakt.engine.context.context import Context
 from kompakt.errors import ProviderUnavailable
+from kompakt.events import Answered, Compacted
 from kompakt.model.budget import Usage
 from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import NOT_FINISHED

@@ -21,7 +21,7 @@ from tests.provider import Provider
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.events import Answered
+from kompakt.events import Answered
 from kompakt.model.phrases import NOT_FINISHED
 from kompakt.session import lock
 from kompakt.session.store import Store, open_store

@@ -15,7 +15,7 @@ from tests.agent.clients.client_servers import client_of
 from tests.agent.local_model import model_served
 
 import kompakt
-from kompakt.agent.events import Compacted, Recovered, RunEvent, Spoke, Stepped
+from kompakt.events import Compacted, Recovered, RunEvent, Spoke, Stepped
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ from tests.agent.scripted_client import Scripted, calls
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig
-from kompakt.agent.events import Recovered
 from kompakt.errors import Overflowed
+from kompakt.events import Recovered
 from kompakt.model.messages import Message
 from kompakt.session.store import Store, open_store
 

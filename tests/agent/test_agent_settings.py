@@ -14,8 +14,8 @@ import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.client import Reply
 from kompakt.agent.config import CompactionConfig, budget_of, config_of, policy_of
-from kompakt.agent.events import Answered, Compacted, Recovered
 from kompakt.errors import UsageError
+from kompakt.events import Answered, Compacted, Recovered
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.messages import JsonObject, Message, Text
 from kompakt.session.providers import Run

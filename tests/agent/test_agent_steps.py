@@ -25,7 +25,7 @@ from tests.agent.agent_runs import (
 from tests.provider import Provider
 
 from kompakt.agent.agent import Agent
-from kompakt.agent.events import Answered, Called, Compacted, Recovered, Spoke, Stepped, Thought
+from kompakt.events import Answered, Called, Compacted, Recovered, Spoke, Stepped, Thought
 from kompakt.session.store import open_store
 
 CASES = [(format, False) for format in FORMATS] + [("anthropic", True)]

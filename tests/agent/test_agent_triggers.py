@@ -11,8 +11,8 @@ from tests.agent.scripted_client import Scripted, calls
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig
-from kompakt.agent.events import Compacted
 from kompakt.engine.context.context import Context
+from kompakt.events import Compacted
 from kompakt.strategies import SlidingWindow, Strategy, Summarization, Truncation
 from kompakt.triggers import Target, Trigger, every, over_bytes, over_groups, over_messages
 

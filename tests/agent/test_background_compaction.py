@@ -17,10 +17,10 @@ from kompakt.agent.agent import Agent
 from kompakt.agent.background_compaction import is_async
 from kompakt.agent.client import Reply
 from kompakt.agent.config import CompactionConfig, prepares_at
-from kompakt.agent.events import Compacted
 from kompakt.agent.summarizer.llm import LISTED
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.errors import UsageError
+from kompakt.events import Compacted
 from kompakt.model.budget import Usage
 from kompakt.session import lock
 from kompakt.session.store import Store, open_store

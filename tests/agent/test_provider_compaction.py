@@ -19,8 +19,8 @@ import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.clients import AnthropicMessages, OpenAIResponses
 from kompakt.agent.config import CompactionConfig
-from kompakt.agent.events import Compacted
 from kompakt.errors import UsageError
+from kompakt.events import Compacted
 from kompakt.session.store import open_store
 
 NATIVE = ("openai-responses", "anthropic")

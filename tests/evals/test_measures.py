@@ -12,10 +12,9 @@ from tests.evals.sample_sessions import Script, busy, long
 import kompakt
 from kompakt.evals.case import cases, cuts, record, summary_cases
 from kompakt.evals.history_events import events_of, text_of
-from kompakt.evals.measures.baselines import BASELINES, everything, projections
 from kompakt.evals.measures.needs import CALLS, Need, names, needs
 from kompakt.evals.measures.precision import assertions
-from kompakt.evals.measures.retention import measure_retention
+from kompakt.evals.measures.retention import BASELINES, everything, measure_retention, projections
 from kompakt.evals.measures.score import ShownText, read, score, spelled_out
 
 Step = tuple[str, dict[str, Any], str]

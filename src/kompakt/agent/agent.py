@@ -18,7 +18,6 @@ from typing import Self
 
 from kompakt.agent.client import ChatClient
 from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of
-from kompakt.agent.events import Result, RunEvent
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import Loop, shielded
 from kompakt.agent.provider_compaction import ProviderCompactor
@@ -26,6 +25,7 @@ from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import UsageError
+from kompakt.events import Result, RunEvent
 from kompakt.model.budget import Budget
 from kompakt.model.messages import Json, Message, Text
 from kompakt.model.tokens import Tokenizer

@@ -26,7 +26,6 @@ from kompakt.agent.config import (
     prepares_at,
 )
 from kompakt.agent.cost_trigger import CostTrigger, reason_for
-from kompakt.agent.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.provider_compaction import ProviderCompactor
 from kompakt.agent.summarizer.llm import LLMSummarizer
@@ -34,6 +33,7 @@ from kompakt.agent.tools import Tool, failed, interrupted
 from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, Overflowed
+from kompakt.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.json import json_text
 from kompakt.model.messages import Message, ToolCall, ToolResult

@@ -5,11 +5,10 @@ The extraction is independent of the engine, which is the thing being measured.
 
 from __future__ import annotations
 
-from kompakt.evals.facts.constraints import constraint_facts
+from kompakt.evals.facts.constraints import constraint_facts, refusal_facts
 from kompakt.evals.facts.fact import KINDS, FactKind, OperationalFact, merge_facts
 from kompakt.evals.facts.outcomes import command_facts, error_facts, test_facts
 from kompakt.evals.facts.paths import path_facts
-from kompakt.evals.facts.refusals import refusal_facts
 from kompakt.evals.facts.values import id_facts, number_facts, task_facts
 from kompakt.evals.history_events import HistoryEvent, pair_calls
 

@@ -1,7 +1,8 @@
-"""Constraints: sentences in which the user forbids, requires or restricts something.
+"""Constraints: sentences in which the user forbids, requires or restricts something, and refused tool calls.
 
 Ignored are elements in angle brackets, fenced code, pasted documents, logs, and summaries written by an agent in the
-user's role.
+user's role. The reason of a refusal is a fact if there is one, word for word; otherwise the refused command or file is,
+with a word for the refusal.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from kompakt.evals.facts.fact import OperationalFact
-from kompakt.evals.history_events import HistoryEvent
+from kompakt.evals.facts.fact import OperationalFact, words
+from kompakt.evals.facts.paths import named_file, short
+from kompakt.evals.facts.shell import command_of, first_line
+from kompakt.evals.history_events import CallPair, HistoryEvent
 
 SHORTEST, LONGEST = 12, 240
 
@@ -77,3 +80,34 @@ def _without_elements(text: str) -> str:
         kept.append(text[at : tag.start()])
         at = text.index(">", ends[place]) + 1
     return "\n".join([*kept, text[at:]])
+
+
+# --- refusals ---
+
+REFUSAL_WORDS = words("refus", "reject", "declin", "denied", "not allow")
+
+_REFUSED = re.compile(
+    r"user (?:doesn't|does not|did not|didn't) want to|(?:rejected|denied|declined) by the user", re.I
+)
+_REASON = re.compile(r"user (?:said|says|wrote):\s*(.+)", re.I | re.S)
+_START = 300
+"""Characters at the start of an answer in which a refusal is stated."""
+
+
+def is_refused(result: HistoryEvent) -> bool:
+    """Return whether a result says that the user did not allow the call."""
+    return result.failed and _REFUSED.search(result.text[:_START]) is not None
+
+
+def refusal_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
+    for call in pairs:
+        if call.result is None or not is_refused(call.result):
+            continue
+        reason = _REASON.search(call.result.text)
+        if reason is not None:
+            key = " ".join(reason[1].split())
+            yield OperationalFact("refusal", key, "the user's reason", "", (call.event.id,))
+            continue
+        command, path = command_of(call.event), named_file(call.event)
+        key = first_line(command) if command else short(path) if path else call.event.name
+        yield OperationalFact("refusal", key, "refused", REFUSAL_WORDS, (call.event.id,))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from kompakt.evals.facts.constraints import is_refused
 from kompakt.evals.facts.fact import OperationalFact, plain, words
 from kompakt.evals.facts.paths import named_file
-from kompakt.evals.facts.refusals import is_refused
 from kompakt.evals.facts.shell import command_of, first_line, only_prints, quotes
 from kompakt.evals.history_events import CallPair
 
