@@ -87,6 +87,8 @@ class Item(msgspec.Struct, gc=False):
     """Number of the passage in its message. Passages of one message share a bullet."""
     passages: int = 1
     """How many passages that message has."""
+    extends: str = ""
+    """Text of a shorter item that this one replaces where there is room for both."""
     origin: str = ""
     """Tool whose report this is; the text is then quoted."""
     label: str = ""

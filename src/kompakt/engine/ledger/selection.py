@@ -45,14 +45,14 @@ def choose(items: Sequence[Item], room: int, count: Callable[[str], int]) -> str
     # An estimate that fits and one that does not close in on the room. The measured size places the next attempt.
     estimate, fitting, over, best = float(room), 0.0, float("inf"), ""
     for attempt in range(_ATTEMPTS):
-        chosen = _filled(ranked, estimate)
+        chosen, is_complete = _filled(ranked, estimate)
         text = write(chosen)
         if not text:
             break
         tokens = count(text)
         if tokens <= room:
             best, fitting = text, estimate
-            if len(chosen) == len(ranked) or tokens >= room * (1 - _SLACK):
+            if is_complete or tokens >= room * (1 - _SLACK):
                 break
         else:
             over = estimate
@@ -70,31 +70,43 @@ def _tokens(item: Item) -> float:
     return len(item.text) / per_token + (12 if item.reference else 4)
 
 
-def _filled(ranked: Sequence[Item], room: float) -> list[Item]:
-    """Take items by rank, first as far as the share of their section allows, then whatever fits."""
+def _filled(ranked: Sequence[Item], room: float) -> tuple[list[Item], bool]:
+    """Take items by rank, first as far as the share of their section allows, then whatever fits.
+
+    Returns them, and whether they are all there are.
+    """
     left = room - 60  # headings
     shares = {section: share * room for section, share in SHARES.items()}
-    chosen: list[Item] = []
+    chosen: dict[int, Item] = {}
+    shorter: dict[str, Item] = {}
+    """Chosen items that a longer one may replace, by their text."""
+    extended: set[str] = set()
     skipped: list[Item] = []
-    for item in ranked:
-        tokens = _tokens(item)
-        share = shares.get(item.section, room)
-        if tokens > share:
-            skipped.append(item)
-        elif tokens <= left:
-            chosen.append(item)
-            left -= tokens
-            shares[item.section] = share - tokens
-        elif left < OVERHEAD:
-            break
-    for item in skipped:
-        tokens = _tokens(item)
-        if tokens <= left:
-            chosen.append(item)
-            left -= tokens
-        elif left < OVERHEAD:
-            break
-    return chosen
+    is_complete = True
+    for by_share, candidates in ((True, ranked), (False, skipped)):
+        for item in candidates:
+            if item.section == CHANGES and item.text in extended:
+                continue
+            replaced = shorter.get(item.extends) if item.extends else None
+            tokens = _tokens(item) - (_tokens(replaced) if replaced is not None else 0)
+            share = shares.get(item.section, room)
+            if by_share and tokens > share:
+                skipped.append(item)
+            elif tokens <= left:
+                if replaced is not None:
+                    del chosen[id(replaced)]
+                if item.extends:
+                    extended.add(item.extends)
+                elif item.section == CHANGES:
+                    shorter[item.text] = item
+                chosen[id(item)] = item
+                left -= tokens
+                shares[item.section] = share - tokens
+            else:
+                is_complete = False
+                if left < OVERHEAD:
+                    break
+    return list(chosen.values()), is_complete
 
 
 def _shrunk(chosen: list[Item], room: int, count: Callable[[str], int]) -> str:

@@ -81,6 +81,15 @@ MAX_REPORTED = 12
 
 MAX_NAMED_TOOLS = 6
 
+MAX_LISTED = 40
+"""Newest files of one folder that are named as looked at."""
+
+FOREIGN_VALUE = 0.7
+"""Value of what another agent's summary says, relative to the assistant's own words."""
+
+FILE_VALUE = 12
+"""Value of the line that says that a file was changed, without what changed in it."""
+
 SCRATCH_VALUE = 0.3
 """Value of a file in a folder for temporary files, relative to others."""
 
@@ -108,8 +117,8 @@ _BARE_FAILURE = re.compile(
     r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
-_DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn)(?:$|_)")
-"""Names of tools that start another agent, whose report comes later."""
+_DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|skill)(?:$|_)")
+"""Names of tools that start another agent, whose report comes later, or load instructions."""
 
 _ABOUT = ("description", "title", "name", "task", "prompt")
 _THINKS = frozenset(["thought", "thinking", "reasoning"])
@@ -185,7 +194,7 @@ class Statements:
     def _read_user(self, event: Spoken) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
-                self._read_assistant(Spoken(event.at, "assistant", event.text), 6, lasting=False)
+                self._read_assistant(Spoken(event.at, "assistant", event.text), 6, lasting=False, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
         parts = passages(text, 400, keep_all=True)
@@ -200,13 +209,13 @@ class Statements:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
 
-    def _read_assistant(self, event: Spoken, age: int, *, lasting: bool) -> None:
+    def _read_assistant(self, event: Spoken, age: int, *, lasting: bool, scale: float = 1.0) -> None:
         if lasting and len(event.text) < 200:
             return
         parts = passages(event.text)
         is_report = len(event.text) > 300
         recency = 1.9 if age <= 2 else 1.5 if age <= 5 else 1.0
-        scale = 0.5 if event.role == THOUGHT else 1.0
+        scale *= 0.5 if event.role == THOUGHT else 1.0
         for number, part in enumerate(parts):
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
             if not is_report and len(part) < 90 and age > 2 and event.role != THOUGHT:
@@ -325,7 +334,7 @@ class Statements:
         for number, (part, value) in enumerate(zip(parts, values, strict=True)):
             if value >= least:
                 origin = f"{harmless(event.call.name)} reported"
-                item = Item(FINDINGS, at, harmless(part), value, reference, number, len(parts), origin)
+                item = Item(FINDINGS, at, harmless(part), value, reference, number, len(parts), origin=origin)
                 self.items.append(item)
 
     def _tabulate(self, events: Sequence[Event]) -> None:
@@ -412,7 +421,7 @@ class Statements:
     def _finish(self) -> None:
         """Add what depends on the whole session: tasks and files as they are now, and what still fails."""
         for number, task in enumerate(self._tasks):
-            value = 6.0 if task.state in (OPEN, ACTIVE) else 1.8
+            value = 8.0 if task.state in (OPEN, ACTIVE) else 3.0
             self.items.append(Item(STATE, -1 + number / 1_000, task.text(), value))
         root = _common_folder([path for path in self._files if path.startswith("/")])
         if root:
@@ -420,9 +429,12 @@ class Statements:
         for file in self._files.values():
             file.path = file.path.removeprefix(root)
             notes = sorted(file.notes, key=len, reverse=True)
-            text = f"{file.text()}; {notes[0]}" if notes else file.text()
-            value = (5 + 2 * math.log2(1 + file.count)) * (SCRATCH_VALUE if file.path.startswith(_SCRATCH) else 1)
-            self.items.append(Item(CHANGES, file.at, text, value, file.reference))
+            scale = SCRATCH_VALUE if file.path.startswith(_SCRATCH) else 1
+            self.items.append(Item(CHANGES, file.at, file.text(), FILE_VALUE * scale, file.reference))
+            if notes:
+                value = (5 + 2 * math.log2(1 + file.count)) * scale
+                text = f"{file.text()}; {notes[0]}"
+                self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
             short = file.path.rsplit("/", 1)[-1]
             for rank, note in enumerate(notes[1:], 1):
                 text = f"also in {harmless(short)}: {note}"
@@ -431,21 +443,21 @@ class Statements:
         for age, (key, item) in enumerate(sorted(newest.values(), key=lambda pair: -pair[1].at)):
             resolved = age < MAX_FAILURES and self._passed_later(key, item.at)
             state = "Failed (a later run passed)" if resolved else "Failed"
-            value = (3.5 if age < 6 else 1.4) * (0.5 if resolved else 1)
+            value = (3.5 if age < 6 else 2.0) * (0.5 if resolved else 1)
             self.items.append(msgspec.structs.replace(item, text=f"{state}: {item.text}", value=value))
         for key, item in self._passes.items():
             if not self._runs[key][1]:
                 self.items.append(item)
         changed = {path.rpartition("/")[2] for path in self._files}
         for folder, names in self._looked.items():
-            listed = [name for name in names if name not in changed][-24:]
+            listed = [name for name in names if name not in changed][-MAX_LISTED:]
             if not listed:
                 continue
             if folder:
                 text = f"{harmless(folder)}: {harmless(', '.join(listed))}"
             else:
                 text = "; ".join(as_code(name, 90) for name in listed[-6:])
-            self.items.append(Item(LOOKED, self._upto, text, 1.2))
+            self.items.append(Item(LOOKED, self._upto, text, 2.0))
 
     def _discount_repetition(self) -> None:
         """Lower the value of findings that newer ones repeat: the newest statement of something counts."""
@@ -484,7 +496,7 @@ class Statements:
             if section in (USER, FINDINGS) and len(text) > 2 * PASSAGE:
                 parts = passages(text, keep_all=True)
             for place, part in enumerate(parts):
-                value = 2.0 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
+                value = 2.6 * substance(part) if section == FINDINGS else _EARLIER_VALUE[section]
                 if section == LOOKED and label:
                     value = TABLE_VALUE + len(part) / CELL_CHARS
                 self.items.append(Item(section, at, part, value, reference, place, len(parts), label=label))
@@ -528,7 +540,7 @@ def _focus(events: Sequence[Event]) -> Focus:
     return Focus(answers, spoken, given)
 
 
-_EARLIER_VALUE = {USER: 9.0, STATE: 5.0, TALK: 3.0, CHANGES: 6.0, RUNS: 2.0, LOOKED: 1.2}
+_EARLIER_VALUE = {USER: 14.0, STATE: 7.0, TALK: 6.0, CHANGES: 7.0, RUNS: 3.0, LOOKED: 2.0}
 _EARLIER_FILE = re.compile(
     r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|deleted)
         (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
