@@ -100,6 +100,11 @@ class TestContexts:
         assert sizes["same"] < sizes["tenth"]
         assert abs(sizes["same"] - sizes["summary"]) < 200
 
+    def test_a_condition_can_be_any_share_of_the_session(self, exam: Path) -> None:
+        found = asyncio.run(ExamRound.write(settings(exam, ("5%", "tenth", "40%"))))
+        sizes = [by_case["case1"] for by_case in found.manifest.tokens.values()]
+        assert sizes == sorted(sizes) and sizes[0] * 4 < sizes[2]
+
     def test_contexts_are_written_once(self, exam: Path) -> None:
         """A round keeps its contexts, because its answers belong to them."""
         out = asyncio.run(ExamRound.write(settings(exam))).out

@@ -78,7 +78,7 @@ Conditions = Annotated[
     typer.Option(
         "--conditions",
         metavar="NAMES",
-        help="Contexts to compare: some of summary,same,tenth,recall,narrative. Default: the first four.",
+        help="Contexts to compare: summary,same,tenth,recall,narrative or shares such as 25%. Default: the first four.",
     ),
 ]
 Cases = Annotated[

@@ -6,6 +6,8 @@ every condition shows beside it: system prompt, tools, the first and the newest 
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from kompakt import api
@@ -24,9 +26,9 @@ CONDITIONS = {
     "recall": "the same as tenth, with up to three recalls per question",
     "narrative": "kompakt with a narrative by a model, in as many tokens as the summary",
 }
-"""How a context is made."""
+"""How a context is made. ``N%``, for example ``25%``, is kompakt in that share of the session's tokens."""
 
-SHARE = 0.10
+_SHARE = re.compile(r"([1-9]\d?)%")
 
 _NEED_SUMMARY = frozenset(["summary", "same", "narrative"])
 """Conditions whose size is that of the summary."""
@@ -37,6 +39,20 @@ class ExamContext(msgspec.Struct, frozen=True):
 
     text: str
     tokens: int
+
+
+def description(condition: str) -> str | None:
+    """Describe a condition; ``None`` if there is none of this name."""
+    share = _SHARE.fullmatch(condition)
+    if share is not None:
+        return f"kompakt, in {share[1]} % of the session's tokens"
+    return CONDITIONS.get(condition)
+
+
+def _share(condition: str) -> float:
+    """Return the share of the session's tokens that a condition gets."""
+    share = _SHARE.fullmatch(condition)
+    return int(share[1]) / 100 if share is not None else 0.10
 
 
 def possible(cases: list[ExamCase], condition: str) -> bool:
@@ -55,7 +71,7 @@ async def context(case: ExamCase, condition: str, *, policy: str, summarizer: Su
     if condition in _NEED_SUMMARY and case.summary is None:
         raise UsageError(f"condition {condition!r} needs {SUMMARY} in {case.name}; choose others with --conditions")
     asked = _requests(case.history)
-    room = int(SHARE * api.count(case.history).total) if condition in ("tenth", "recall") else 0
+    room = int(_share(condition) * api.count(case.history).total)
     if case.summary is not None and condition in _NEED_SUMMARY:
         room = _size(case.history, case.summary)
         if condition == "summary":

@@ -32,7 +32,7 @@ from kompakt.agent.client import ChatClient
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.errors import InputError, UsageError
 from kompakt.evals.exam import models
-from kompakt.evals.exam.contexts import CONDITIONS, context, possible
+from kompakt.evals.exam.contexts import CONDITIONS, context, description, possible
 from kompakt.evals.exam.models import ExamModel, Grade, check_grades
 from kompakt.evals.exam.questions import ExamCase, ExamQuestion, read_exam
 from kompakt.evals.exam.scores import ExamScores, ModelUsage, false_statements, score_rows
@@ -327,7 +327,7 @@ class ExamRound:
             raise UsageError(f"{str(self.out)!r} has no grades; grade {sheet} into {self.out / GRADES}")
         names = sorted({name for q in grades for name in key[q].values()}, key=_order)
         return ExamScores(
-            conditions={name: CONDITIONS.get(name, name) for name in names},
+            conditions={name: description(name) or name for name in names},
             rows=score_rows(self.manifest.questions, key, grades),
             false=false_statements(key, grades),
             tokens={name: sum(self.manifest.tokens.get(name, {}).values()) for name in names},
@@ -352,8 +352,8 @@ sheet.json has all questions. Grades go into grades.json beside this folder, one
 
 def _chosen(conditions: Sequence[str], cases: list[ExamCase]) -> list[str]:
     for name in conditions:
-        if name not in CONDITIONS:
-            raise UsageError(f"condition {name!r} is not known; use some of {', '.join(CONDITIONS)}")
+        if description(name) is None:
+            raise UsageError(f"condition {name!r} is not known; use some of {', '.join(CONDITIONS)}, or N%")
     return list(dict.fromkeys(conditions)) or [name for name in DEFAULT_CONDITIONS if possible(cases, name)]
 
 
