@@ -33,6 +33,8 @@ def calls(*names: str, id: str = "c", **input: Any) -> Message:
 class Scripted:
     """Gives one answer after another and repeats the last one.
 
+    It does not expect to be asked for summaries, so its configuration leaves them to code.
+
     ``limit`` rejects requests with more tokens. ``factor`` is the number of tokens that the provider counts for each of
     ours.
     """
@@ -49,7 +51,7 @@ class Scripted:
     ) -> None:
         self.format, self.model = format, model
         self.context_window, self.output_limit = window, 1_000
-        self.compaction: CompactionConfig | None = None
+        self.compaction: CompactionConfig | None = CompactionConfig(summarizer="off")
         self.answers = list(answers) or ["Done."]
         self.limit, self.factor, self.usage = limit, factor, usage
         self.bodies: list[JsonObject] = []

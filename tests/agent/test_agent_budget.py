@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import kompakt
-from kompakt.agent.client import Delta, Reply, ToolSpec
-from kompakt.agent.config import budget_of, limits_of
+from kompakt.agent.client import Delta, Reply, ToolSpec, limits_of
+from kompakt.agent.config import budget_of
 from kompakt.events import Compacted
 from kompakt.model.budget import Usage
 

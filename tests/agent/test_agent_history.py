@@ -258,7 +258,8 @@ def test_a_tokenizer_replaces_the_counter(at: str) -> None:
         client = Scripted(*steps, "Done.", usage=lambda _: Usage())  # a reported usage would correct the counts
         config = CompactionConfig(tokenizer=len)
         client.compaction = config if at == "client" else None
-        agent = Agent(client, tools=[look], budget=8_000, tokenizer=len if at == "agent" else None)
+        given_tokenizer = len if at == "agent" else None
+        agent = Agent(client, tools=[look], budget=8_000, tokenizer=given_tokenizer, summarizer="off")
         given = {"compaction": config} if at == "call" else {}
         seen = await watched(agent, "Look.", session="s", **given)
         assert seen.count(Compacted)

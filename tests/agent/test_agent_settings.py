@@ -26,7 +26,7 @@ class Echo:
     """A client in this process: a number of calls, then an end."""
 
     format, model, context_window, output_limit = "openai-chat", "gpt-5", 100_000, 1_000
-    compaction: CompactionConfig | None = None
+    compaction: CompactionConfig | None = CompactionConfig(summarizer="off")
 
     def __init__(self, steps: int = 3, pause: float = 0.0) -> None:
         self.steps, self.pause = steps, pause
@@ -81,7 +81,7 @@ def test_settings_of_the_call_precede_the_agents_and_the_clients() -> None:
 def test_the_most_specific_budget_applies(at_call: Any, at_agent: Any, at_client: Any, most: int) -> None:
     async def main() -> None:
         client = Echo(steps=30)
-        client.compaction = CompactionConfig(budget=at_client)
+        client.compaction = CompactionConfig(budget=at_client, summarizer="off")
         async with Agent(client, tools=[work], system=SYSTEM, budget=at_agent) as agent:
             seen = await watched(agent, TASK, session="s", budget=at_call)
             assert seen.count(Compacted) > 0 and most / 2 < max(client.sizes) <= most

@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from kompakt.agent.client import ChatClient
-from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of
+from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of, summarizer_of
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import Loop, shielded
 from kompakt.agent.provider_compaction import ProviderCompactor
@@ -42,7 +42,11 @@ MAX_STEPS = 10_000
 
 
 class Agent:
-    """A model with tools whose history is compacted before it outgrows the context window."""
+    """A model with tools whose history is compacted before it outgrows the context window.
+
+    By default a model writes a part of each summary: the client's own, or ``CompactionConfig.summary_model``, asked in
+    the background. ``summarizer="off"`` leaves summaries to code; an ``LLMSummarizer`` may ask another client.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Agent:
         store: str | Store | None = None,
         budget: int | Budget | None = None,
         policy: AnyPolicy | None = None,
-        summarizer: Summarizer | None = None,
+        summarizer: Summarizer | Literal["auto", "off"] | None = None,
         tokenizer: Tokenizer | None = None,
         compaction: CompactionConfig | None = None,
         providers: Sequence[ContextProvider] = (),
@@ -140,7 +144,7 @@ class Agent:
         instructions: str | None = None,
         budget: int | Budget | None = None,
         policy: AnyPolicy | None = None,
-        summarizer: Summarizer | None = None,
+        summarizer: Summarizer | Literal["auto", "off"] | None = None,
     ) -> SessionCompaction:
         """Compact a session now, whether or not its budget is due."""
         given = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer)
@@ -153,7 +157,7 @@ class Agent:
         return done or await found.compact(
             budget_of(self.client, config),
             policy=policy_of(config),
-            summarizer=config.summarizer,
+            summarizer=summarizer_of(self.client, config),
             instructions=await instructions_of(config, session),
             model=self.client.model,
             tokenizer=config.tokenizer,

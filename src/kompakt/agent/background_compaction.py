@@ -23,7 +23,7 @@ SHARE = 0.8
 """Share of the trigger at which preparation starts: late enough to cover most messages, early enough to finish."""
 
 
-def is_async(summarizer: Summarizer | None) -> bool:
+def is_async(summarizer: Summarizer | str | None) -> bool:
     """Return whether a summarizer is asynchronous; only such a summarizer can run in the background."""
     called = getattr(type(summarizer), "__call__", None)  # noqa: B004 — whether __call__ is async, not whether it exists
     return inspect.iscoroutinefunction(summarizer) or inspect.iscoroutinefunction(called)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 import msgspec
 
 from kompakt.model.budget import Usage
+from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.messages import Json, JsonObject
+from kompakt.wire.registry import WIRES
 
 if TYPE_CHECKING:
     from kompakt.agent.config import CompactionConfig
@@ -117,3 +119,10 @@ class CompactingClient(Protocol):
     def managed(self, how: Managing, tokens: int) -> JsonObject | None:
         """Return the parameters that make the provider act above ``tokens``; ``None`` if it cannot."""
         ...
+
+
+def limits_of(client: ChatClient) -> Limits:
+    """Return the token limits of a client: its window and output limit, and the model's prompt limit."""
+    separate = WIRES[client.format].contract.separate_output
+    found = with_window(lookup(client.model), client.context_window, separate=separate)
+    return msgspec.structs.replace(found, output=client.output_limit)

@@ -9,15 +9,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kompakt.agent.background_compaction import SHARE, is_async
-from kompakt.agent.client import ChatClient, ConfiguredClient
+from kompakt.agent.client import ChatClient, ConfiguredClient, limits_of
+from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.pivot.summarizer import Summarizer
-from kompakt.engine.strategies import OutputPruning, Shortening, SourceAttribution
+from kompakt.engine.strategies import OutputPruning, Shortening, SourceAttribution, Summarization
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget
-from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.tokens import Tokenizer
-from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
 
@@ -44,8 +43,12 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | Budget | None = None
     policy: AnyPolicy | None = None
     """A name, a ``Policy`` or one strategy. Its own triggers apply in addition to the budget."""
-    summarizer: Summarizer | None = None
-    """Writes a narrative next to the extracted facts. It may use another model than the agent."""
+    summarizer: Summarizer | Literal["auto", "off"] | None = None
+    """Writes a narrative next to the facts that code extracts. ``auto``, the default, asks ``summary_model``; ``off``
+    leaves the summary to code, which also takes over when the model fails. An ``LLMSummarizer`` may use another client
+    than the agent."""
+    summary_model: str | None = None
+    """The model that ``auto`` asks, of the same provider. Default: the client's own."""
     prepare: bool | float | None = None
     """Whether an asynchronous summarizer runs in the background before the compaction is due. Default: true. A number
     is the share of the trigger at which it starts."""
@@ -68,6 +71,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.prepare is not None and not 0 <= self.prepare <= 1:
             raise UsageError(f"prepare={self.prepare!r} is not a share; use True, False or a number between 0 and 1")
+        if isinstance(self.summarizer, str) and self.summarizer not in ("auto", "off"):
+            raise UsageError(f"summarizer={self.summarizer!r} is not known; use 'auto', 'off' or a summarizer")
 
     def over(self, other: CompactionConfig) -> CompactionConfig:
         """Return these settings, with those that are ``None`` taken from another config."""
@@ -81,6 +86,21 @@ def config_of(client: ChatClient, *given: CompactionConfig | None) -> Compaction
     for one in (*given, client.compaction if isinstance(client, ConfiguredClient) else None):
         config = config.over(one) if one is not None else config
     return config
+
+
+def summarizer_of(client: ChatClient, config: CompactionConfig) -> Summarizer | None:
+    """Return the summarizer of an agent: the given one, by default a model, and ``None`` for code alone."""
+    if config.summarizer == "off":
+        return None
+    if config.summarizer is None or config.summarizer == "auto":
+        return LLMSummarizer(client, config.summary_model) if _asks_model(config) else None
+    return config.summarizer
+
+
+def _asks_model(config: CompactionConfig) -> bool:
+    """Return whether the policy summarizes and leaves open who writes the summary."""
+    steps = [step for step in policy_of(config).steps if isinstance(step, Summarization)]
+    return bool(steps) and all(step.summarizer is None for step in steps)
 
 
 def policy_of(config: CompactionConfig) -> Policy:
@@ -113,7 +133,9 @@ async def instructions_of(config: CompactionConfig, session: str) -> str | None:
 
 def prepares_at(config: CompactionConfig) -> float:
     """Return the share of the trigger at which background compaction starts; 0 disables it."""
-    if config.auto is False or config.native not in (None, "off") or not is_async(config.summarizer):
+    by_default = config.summarizer is None or config.summarizer == "auto"
+    in_background = _asks_model(config) if by_default else is_async(config.summarizer)
+    if config.auto is False or config.native not in (None, "off") or not in_background:
         return 0.0
     return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
@@ -121,13 +143,6 @@ def prepares_at(config: CompactionConfig) -> float:
 def economic_of(config: CompactionConfig) -> bool | None:
     """Return whether to compact to save money; never if the provider compacts automatically."""
     return False if config.auto is False or config.native in ("threshold", "edits") else config.economic
-
-
-def limits_of(client: ChatClient) -> Limits:
-    """Return the token limits of a client: its window and output limit, and the model's prompt limit."""
-    separate = WIRES[client.format].contract.separate_output
-    found = with_window(lookup(client.model), client.context_window, separate=separate)
-    return msgspec.structs.replace(found, output=client.output_limit)
 
 
 def budget_of(client: ChatClient, config: CompactionConfig) -> Budget:

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from kompakt.agent.background_compaction import BackgroundCompaction
-from kompakt.agent.client import ChatClient, Delta, Reply
+from kompakt.agent.client import ChatClient, Delta, Reply, limits_of
 from kompakt.agent.config import (
     CompactionConfig,
     budget_of,
     economic_of,
     instructions_of,
-    limits_of,
     policy_of,
     prepares_at,
+    summarizer_of,
 )
 from kompakt.agent.cost_trigger import CostTrigger, reason_for
 from kompakt.agent.live_session import LiveSession
@@ -44,6 +44,9 @@ from kompakt.wire.overflow import Overflow, truncated
 T = TypeVar("T")
 
 _log = logging.getLogger("kompakt.agent")
+
+MAX_UNUSABLE = 2
+"""Failed narratives in a row after which the agent's own model is not asked again in a run."""
 
 TRIES = 3
 """How often a request that is too long is shortened where it grew, before the whole history is compacted."""
@@ -89,6 +92,8 @@ class Loop:
         self._previous: tuple[int, int] | None = None
         """Tokens sent with the previous request and tokens read by the provider; ``None`` after a compaction."""
         self._paid = Usage()
+        self._unusable = 0
+        """Compactions in a row for which the model wrote no usable narrative."""
         self._steps = 0
         self.produced: list[Message] = []
         """Messages of the run: answers, calls, results."""
@@ -195,7 +200,9 @@ class Loop:
 
     def _summarizer(self) -> Summarizer | None:
         """Return the summarizer. An ``LLMSummarizer`` may reuse this run's prompt cache and reports its cost."""
-        found = self._config.summarizer
+        if self._unusable >= MAX_UNUSABLE and self._config.summarizer in (None, "auto"):
+            return None
+        found = summarizer_of(self._client, self._config)
         if not isinstance(found, LLMSummarizer):
             return found
         body = None
@@ -232,6 +239,10 @@ class Loop:
         await self._background.drop()
         await self._live.load()
         self._previous = None
+        if (account := done.report.narrative if done.report is not None else None) is not None:
+            self._unusable = 0 if account.sentences else self._unusable + 1
+            if self._unusable == MAX_UNUSABLE:
+                _log.warning("the model wrote no usable summary %d times; code writes summaries alone", MAX_UNUSABLE)
         if done.changed and done.id is not None:
             self.compacted = True
             self._cost.rewrote(shown, self._live.context.projected_tokens)

@@ -15,8 +15,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from kompakt import api
-from kompakt.agent.client import ChatClient, Reply
-from kompakt.agent.config import limits_of
+from kompakt.agent.client import ChatClient, Reply, limits_of
 from kompakt.agent.summarizer.fact_check import Sayings, cited, without
 from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
@@ -372,12 +371,12 @@ class _Task:
             SummaryFault: most sentences are unsupported, so the rest is not trusted either.
         """
         found = verify(text, self.evidence)
-        account = self.account
-        account.sentences, account.marked, account.dropped = found.kept + len(found.marked), found.marked, found.dropped
-        total = account.sentences + len(found.dropped)
-        if len(found.dropped) > total * MAX_DROPPED:
+        sentences, dropped = found.kept + len(found.marked), len(found.dropped)
+        self.account.marked, self.account.dropped = found.marked, found.dropped
+        if dropped > (sentences + dropped) * MAX_DROPPED:
             some = " ".join(found.dropped)[:200]
-            raise SummaryFault("unsupported", f"{len(found.dropped)} of {total} sentences are unsupported: {some!r}")
+            raise SummaryFault("unsupported", f"{dropped} of {sentences + dropped} sentences are unsupported: {some!r}")
+        self.account.sentences = sentences
         return found.text
 
     @cached_property
