@@ -20,6 +20,9 @@ from kompakt.wire.wire import Change, Problem
 _SIGNATURES = ("signature", "thoughtSignature", "thought_signature")
 """Signatures of the text beside or inside them; a changed text makes them invalid."""
 
+_BATCH = 256
+"""Messages that are checked in one call: fewer calls are faster, and a batch takes little memory."""
+
 _ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
@@ -50,15 +53,18 @@ def repair(
 
 def _paths(items: Sequence[Json], body: JsonObject | None, key: str) -> Iterator[str]:
     is_text = isinstance((body or {}).get(key), str)
-    for i, item in enumerate(items):
-        if _is_broken(item):
-            yield from _places(item, key if is_text else f"{key}[{i}]")
+    for start in range(0, len(items), _BATCH):
+        if not _is_broken(items[start : start + _BATCH]):
+            continue
+        for i, item in enumerate(items[start : start + _BATCH], start):
+            if _is_broken(item):
+                yield from _places(item, key if is_text else f"{key}[{i}]")
     beside = {name: value for name, value in (body or {}).items() if name != key}
     if _is_broken(beside):
         yield from (path.removeprefix(".") for path in _places(beside, ""))
 
 
-def _is_broken(value: Json) -> bool:
+def _is_broken(value: Json | Sequence[Json]) -> bool:
     try:
         _ENCODER.encode(value)
     except UnicodeEncodeError:

@@ -26,6 +26,7 @@ class Archive:
     __slots__ = (
         "_grouping",
         "_instructions",
+        "_needed",
         "_references",
         "_runs",
         "_waiting",
@@ -55,6 +56,8 @@ class Archive:
         self.rounds = 0
         """Answers of the model, each of one or more messages: the steps of the run."""
         self._runs = RunWatch()
+        self._needed: set[int] | None = None
+        """Numbers of the groups of requests and open calls; ``None`` until somebody asks after a new message."""
         self._waiting: dict[str, tuple[int, bool]] = {}
         """Calls without a result that may still get one: those of the newest answer, and all that ask for approval."""
         self.tokens = 0
@@ -69,6 +72,7 @@ class Archive:
         """Append a message; return its group and the groups that were merged into it."""
         index = len(self.messages)
         self.messages.append(message)
+        self._needed = None
         if message.role != "system":
             self.newest = index
         elif self.newest >= 0:
@@ -155,10 +159,12 @@ class Archive:
         System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
         message that a later one repeats may go.
         """
-        requests = (self.first_request, self.newest_request, self.newest_words)
-        indices = [index for index in requests if index is not None] + [index for index, _ in self._waiting.values()]
-        numbers = {self.group_at(index).number for index in indices}
-        newest = (self.newest, len(self.messages) - 1)
+        if self._needed is None:
+            requests = (self.first_request, self.newest_request, self.newest_words)
+            indices = [index for index, _ in self._waiting.values()]
+            indices += [index for index in requests if index is not None]
+            self._needed = {self.group_at(index).number for index in indices}
+        numbers, newest = self._needed, (self.newest, len(self.messages) - 1)
         return [
             group
             for group in groups

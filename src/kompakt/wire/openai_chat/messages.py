@@ -100,27 +100,31 @@ def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], path: str) -> tup
     if type(refusal) is str:
         parts = (*parts, Text(refusal, {"type": "refusal", "refusal": refusal}))
     calls = blocks_at(raw, "tool_calls", path) if raw.get("tool_calls") else []
-    parts = (*parts, *[_parse_call(call, f"{path}.tool_calls[{j}]") for j, call in enumerate(calls)])
+    parts = (*parts, *[_parse_call(call, path, number) for number, call in enumerate(calls)])
     if type(raw.get("function_call")) is dict:
         function = raw["function_call"]
         parts = (*parts, ToolCall(str(function.get("name") or ""), str(function.get("name") or ""), raw=function))
     return parts
 
 
-def _parse_call(call: JsonObject, path: str) -> ToolCall:
+def _parse_call(call: JsonObject, path: str, number: int) -> ToolCall:
+    function, call_id = call.get("function"), call.get("id")
+    if type(function) is dict and type(call_id) is str and type(name := function.get("name")) is str:
+        given = function.get("arguments", function.get("input"))
+        return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # the signature of a Gemini call
+    path = f"{path}.tool_calls[{number}]"
     kind = "custom" if call.get("custom") is not None and call.get("function") is None else "function"
     function = an_object(call.get(kind) or {}, f"{path}.{kind}")
-    call_id = call.get("id")
-    if type(call_id) is not str:
-        call_id = text_at(call, "id", path)
-    name = text_at(function, "name", f"{path}.{kind}")
     given = function.get("arguments", function.get("input"))
-    return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # the signature of a Gemini call
+    call_id, name = text_at(call, "id", path), text_at(function, "name", f"{path}.{kind}")
+    return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)
 
 
 def _parse_result(raw: JsonObject, content: Json, index: int) -> ToolResult:
-    path = f"messages[{index}]"
     call_id = raw.get("tool_call_id")
+    if type(call_id) is str and type(content) is str:
+        return ToolResult(call_id, content)
+    path = f"messages[{index}]"
     if type(call_id) is not str:
         call_id = text_at(raw, "tool_call_id" if raw["role"] == "tool" else "name", path)
     if type(content) is str:

@@ -104,14 +104,20 @@ def _check_calls(calls: list[Any], i: int, known: dict[str, bool], report: Any) 
             message = f"two calls of one message have the id {call_id!r}"
             report(Problem("OC-3", f"messages[{i}].tool_calls[{j}].id", message))
         known[call_id] = False
+        kind = _type_of(call)
+        key = "input" if kind == "custom" else "arguments"
+        if call.get("type", "function") == kind and type((call.get(kind) or {}).get(key)) is str:
+            continue
         path = f"messages[{i}].tool_calls[{j}]"
-        if call.get("type", "function") != _type_of(call):
-            report(Problem("OC-8", f"{path}.type", f"the type of this call must be {_type_of(call)!r}"))
-        if _type_of(call) == "custom":
-            if type(call["custom"].get("input")) is not str:
-                report(Problem("OC-8", f"{path}.custom.input", "the input of a custom tool must be a string"))
-        elif type((call.get("function") or {}).get("arguments")) is not str:
-            report(Problem("OC-8", f"{path}.function.arguments", "arguments must be a string of JSON"))
+        if call.get("type", "function") != kind:
+            report(Problem("OC-8", f"{path}.type", f"the type of this call must be {kind!r}"))
+        if type((call.get(kind) or {}).get(key)) is not str:
+            message = (
+                "the input of a custom tool must be a string"
+                if kind == "custom"
+                else "arguments must be a string of JSON"
+            )
+            report(Problem("OC-8", f"{path}.{kind}.{key}", message))
 
 
 def _type_of(call: JsonObject) -> str:
@@ -134,7 +140,9 @@ def _check_content(raw: JsonObject, i: int, report: Any) -> None:
 
 def _is_complete(raw: JsonObject) -> bool:
     """Return whether a message is complete without content: it has calls or audio."""
-    return raw["role"] == "assistant" and any(raw.get(key) for key in ("tool_calls", "function_call", "audio"))
+    if raw["role"] != "assistant":
+        return False
+    return bool(raw.get("tool_calls") or raw.get("function_call") or raw.get("audio"))
 
 
 def _check_model(items: Sequence[Json], body: JsonObject | None, report: Any) -> None:
