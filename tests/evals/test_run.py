@@ -16,8 +16,7 @@ from kompakt.evals import run as running
 from kompakt.evals.case import record
 from kompakt.evals.history_events import events_of, text_of
 from kompakt.evals.measures.attack import ATTACKS, PLANTED, add_to_outputs, plant
-from kompakt.evals.measures.recall import measure_evidence
-from kompakt.evals.measures.retention import PASSES, measure_chains, measure_compression, walk
+from kompakt.evals.measures.retention import PASSES, measure_chains, measure_compression, measure_evidence, walk
 from kompakt.evals.measures.score import Miss, ResultRow
 from kompakt.evals.report import gather, markdown, write
 from kompakt.evals.results import Metric, goals, metrics

@@ -21,8 +21,7 @@ from kompakt.errors import DoesNotFit, KompaktError, UsageError
 from kompakt.evals.case import BUDGET_SHARE, Recording, cut_at, record
 from kompakt.evals.measures.attack import measure_attacks
 from kompakt.evals.measures.bills import measure_bills
-from kompakt.evals.measures.recall import measure_evidence
-from kompakt.evals.measures.retention import measure_chains, measure_compression, measure_retention
+from kompakt.evals.measures.retention import measure_chains, measure_compression, measure_evidence, measure_retention
 from kompakt.evals.measures.score import ResultRow
 from kompakt.evals.session_files import RecordedSession, sessions
 from kompakt.version import __version__

@@ -37,9 +37,8 @@ try:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
     from sqlalchemy.pool import NullPool
 
-    from kompakt.store.sql.migrations import indexed, migrate
     from kompakt.store.sql.records import SqlRecords, refused
-    from kompakt.store.sql.tables import HEADS, NAMES, as_bytes, cleaned, index_names
+    from kompakt.store.sql.schema import HEADS, NAMES, as_bytes, cleaned, index_names, indexed, migrate
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a store in PostgreSQL needs {missing.name}, which is not installed: pip install 'kompakt[postgres]'"

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable
 from kompakt.store.records import Batch, Fence, Head, StoredEvent, StoredRow, check_names, is_sound, used_blobs
-from kompakt.store.sql.tables import (
+from kompakt.store.sql.schema import (
     BATCHES,
     BLOBS,
     EVENTS,

@@ -32,9 +32,8 @@ try:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
     from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-    from kompakt.store.sql.migrations import INDEX_ROWS, WRITE, indexed, migrate
     from kompakt.store.sql.records import SqlRecords, refused
-    from kompakt.store.sql.tables import HEADS, WORDS, chunks, cleaned, index_names
+    from kompakt.store.sql.schema import HEADS, INDEX_ROWS, WORDS, WRITE, chunks, cleaned, index_names, indexed, migrate
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; reinstall kompakt: "

@@ -15,9 +15,9 @@ from tests.contract.builders import begun, digest, event, everything, extend, ro
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
 from kompakt.store import open_records
-from kompakt.store.sql import migrations
-from kompakt.store.sql.migrations import NEWEST, Migration, migrate, version_of
+from kompakt.store.sql import schema
 from kompakt.store.sql.records import SqlRecords
+from kompakt.store.sql.schema import NEWEST, Migration, migrate, version_of
 
 KEY = begun().key
 
@@ -111,8 +111,8 @@ class TestMigrations:
         async def scenario() -> None:
             async with opened(url) as records:
                 before = await filled(records)
-                monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, Migration(fail, fail)))
-                monkeypatch.setattr(migrations, "NEWEST", NEWEST + 1)
+                monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, Migration(fail, fail)))
+                monkeypatch.setattr(schema, "NEWEST", NEWEST + 1)
                 with pytest.raises(ZeroDivisionError):
                     await migrate(records.engine)
                 assert await version(records) == NEWEST
