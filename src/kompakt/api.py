@@ -18,8 +18,8 @@ from kompakt.engine.compaction.compact import CompactionOrder, Outcome, run_sync
 from kompakt.engine.compaction.compact import compact as compact_history
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, announce, balanced
+from kompakt.engine.pivot.pivot import pivot_text
 from kompakt.engine.pivot.summarizer import combined
-from kompakt.engine.pivot.text import retell
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.engine.strategies import Strategy
@@ -507,7 +507,7 @@ def _account(
         repairs=tuple(map(str, repaired.changes)),
         problems=tuple(map(str, repaired.remaining)),
         failures=(*context.failures, *(f"{step.strategy}: {step.failed}" for step in outcome.steps if step.failed)),
-        told=retell(context) if context.summary_text else "",
+        told=pivot_text(context) if context.summary_text else "",
         narrative=combined(context.narratives),
         seconds=time.perf_counter() - began,
     )

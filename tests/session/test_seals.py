@@ -14,7 +14,7 @@ import kompakt
 from kompakt.engine.ledger.items import HEADING, SECTIONS, USER
 from kompakt.engine.pivot import pivot
 from kompakt.engine.pivot.pivot import PivotFrame
-from kompakt.engine.pivot.saved_state import State, resume
+from kompakt.engine.pivot.saved_state import SavedContext, resume
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION, is_own, is_pivot_question, seal, summary_note, unseal
 from kompakt.model.tokens import counter_for
@@ -160,8 +160,10 @@ class TestOwnPivots:
         assert len(sealed) == len(played.compacted) > 1
         assert all(unseal(one, codec.seal_key("")) is not None for one in sealed)
 
-    @pytest.mark.parametrize("state", [State("Told."), State("Told.", keyed=True), State("Told.", question="And?")])
-    def test_a_pivot_becomes_a_note_where_all_is_in_one_message(self, state: State) -> None:
+    @pytest.mark.parametrize(
+        "state", [SavedContext("Told."), SavedContext("Told.", keyed=True), SavedContext("Told.", question="And?")]
+    )
+    def test_a_pivot_becomes_a_note_where_all_is_in_one_message(self, state: SavedContext) -> None:
         """With a seal of an earlier version, with a code, and with a question in other words."""
         envelope = kompakt.parse({"model": "claude-sonnet-4-5", "messages": []}, "anthropic")
         context = resume(envelope, state, counter=counter_for(None), seal_key=KEY)
@@ -175,5 +177,5 @@ class TestOwnPivots:
         """Question and roles are those of any pivot."""
         question, answer = pivot.render("Done.", PivotFrame(KEY))
         assert question == pivot.render("Done.")[0] and answer.role == "assistant"
-        assert pivot.earlier([question, answer], KEY) == pivot.earlier([question, answer]) == (1, "Done.")
+        assert pivot.find_newest([question, answer], KEY) == pivot.find_newest([question, answer]) == (1, "Done.")
         assert text(answer.text).startswith('"Done.')

@@ -22,7 +22,7 @@ from kompakt.engine.compaction.compact import CompactionOrder, proceed
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, balanced
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.saved_state import Kept, state_of
+from kompakt.engine.pivot.saved_state import SavedMessage, save_context
 from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
@@ -297,7 +297,7 @@ def _prepared(
     failures: tuple[str, ...] = (),
 ) -> PreparedCompaction:
     """Turn what a context shows into a record and a report."""
-    state, kept = state_of(context)
+    state, kept = save_context(context)
     report = Report(
         policy=run.policy,
         reason=run.reason,
@@ -334,7 +334,7 @@ def _cleaned(account: NarrativeAccount | None, codec: RowCodec) -> NarrativeAcco
     return msgspec.structs.replace(account, marked=marked, dropped=dropped)
 
 
-def _entry(session: ResumedSession, kept: Kept, codec: RowCodec) -> ViewEntry:
+def _entry(session: ResumedSession, kept: SavedMessage, codec: RowCodec) -> ViewEntry:
     seq, message = session.seqs[kept.index], kept.instead
     if message is None and seq in session.altered:  # unchanged now, but an earlier compaction replaced it
         message = session.context.messages[kept.index]
@@ -345,7 +345,7 @@ def _entry(session: ResumedSession, kept: Kept, codec: RowCodec) -> ViewEntry:
     return ViewEntry(seq, item, kept.pruned, tuple(at or now for at in kept.pruned_at))
 
 
-def _covers_to(session: ResumedSession, kept: list[Kept], reader: SessionReader) -> int:
+def _covers_to(session: ResumedSession, kept: list[SavedMessage], reader: SessionReader) -> int:
     """Return the last row that is hidden."""
     shown = {one.index for one in kept}
     hidden = [seq for index, seq in enumerate(session.seqs) if index not in shown]

@@ -14,8 +14,8 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.saved_state import FULL_LEDGER, State, resume
-from kompakt.engine.pivot.text import told_in_full
+from kompakt.engine.pivot.pivot import full_ledger
+from kompakt.engine.pivot.saved_state import FULL_LEDGER, SavedContext, resume
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
 from kompakt.model.groups import groups, pair, sides, turn_cuts
@@ -62,7 +62,7 @@ async def resume_session(
     rows = await reader.view(frame, after=pivot.tip if pivot is not None else 0)
     envelope = history_of((), reader.head.format, reader.envelope)
     counter = counter_of(tokenizer, model or envelope.model).own()
-    state = frame.state if frame else State()
+    state = frame.state if frame else SavedContext()
     session = _resumed(envelope, state, rows.every, rows.kept, counter, seal_key=reader.seal_key)
     session.markers = rows.markers
     session.altered = frozenset(entry.seq for entry in (frame.view if frame else ()) if entry.item is not None)
@@ -70,7 +70,13 @@ async def resume_session(
 
 
 def _resumed(
-    envelope: History, state: State, every: Sequence[StoredMessage], kept: int, counter: Counter, *, seal_key: bytes
+    envelope: History,
+    state: SavedContext,
+    every: Sequence[StoredMessage],
+    kept: int,
+    counter: Counter,
+    *,
+    seal_key: bytes,
 ) -> ResumedSession:
     names = tuple(one.row.name for one in every)
     annotations = [one.annotation for one in every if one.note.counter == counter.name]
@@ -107,7 +113,7 @@ def ledger_without(session: ResumedSession, seqs: Collection[int]) -> str:
     for group in list(context.live):
         if not any(session.seqs[index] in seqs for index in group.indices):
             context.visibility.hide(group, "no longer shown")
-    ledger = told_in_full(context, FULL_LEDGER)
+    ledger = full_ledger(context, FULL_LEDGER)
     context.rollback(snapshot)  # a conflict may require a second draft from the same context
     return ledger
 

@@ -23,7 +23,7 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
 from kompakt.engine.ledger.items import narrative_of
 from kompakt.engine.pivot import pivot
-from kompakt.engine.pivot.text import settle
+from kompakt.engine.pivot.pivot import count_exactly
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.summarization import MAX_LEDGER
 from kompakt.errors import KompaktError, UsageError
@@ -266,4 +266,4 @@ def _summarize(context: Context, groups: Sequence[ContextGroup], new: Context) -
     load = (earlier.load if earlier is not None else Load()) + made.load
     text = "\n\n".join(filter(None, [text, made.text]))
     context.replace(groups, text, reason="summarized", room=room, load=load)
-    settle(context)
+    count_exactly(context)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine.compaction.report import Report
-from kompakt.engine.pivot.saved_state import State, resume
+from kompakt.engine.pivot.saved_state import SavedContext, resume
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
@@ -79,10 +79,12 @@ async def publish(
     return announce(done[0]) if done else None
 
 
-def _provider_state(reader: SessionReader, now: ResumedSession, view: list[ViewEntry], shown: ProviderView) -> State:
+def _provider_state(
+    reader: SessionReader, now: ResumedSession, view: list[ViewEntry], shown: ProviderView
+) -> SavedContext:
     seqs = [entry.seq for entry in view]
     texts = [message.text for message in shown.messages]
-    return State(
+    return SavedContext(
         breaks=tuple(_breaks(now.seqs, seqs)),
         stripped=1,  # the first message has no reasoning; this marks the prefix as rewritten
         ledger=ledger_without(now, set(seqs)),
@@ -106,7 +108,7 @@ async def replace(session: Session, history: History, *, reason: str) -> Session
         draft = Draft(reader.head, reader.codec)
         view = _view(draft, now, history)
         ledger = ledger_without(now, {entry.seq for entry in view})
-        state = State(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger)
+        state = SavedContext(breaks=tuple(range(1, len(view))), stripped=len(view), ledger=ledger)
         report = _report(now, history, view, state, policy="replace", reason=reason)
         done[:] = [_prepared(now, view, state, report, tip=draft.head.rows)]
         draft.add_event(done[0].record)
@@ -139,7 +141,7 @@ def _report(
     now: ResumedSession,
     history: History,
     view: Sequence[ViewEntry],
-    state: State,
+    state: SavedContext,
     *,
     policy: str,
     reason: str,
@@ -164,7 +166,7 @@ def _report(
 def _prepared(
     now: ResumedSession,
     view: Sequence[ViewEntry],
-    state: State,
+    state: SavedContext,
     report: Report,
     *,
     tip: int,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from kompakt.engine.compaction.report import Report
-from kompakt.engine.pivot.saved_state import State
+from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.model.json import encode
 from kompakt.model.messages import Json
 
@@ -41,7 +41,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """What the model sees after a compaction, with its report. Large, so it is stored apart and read on demand."""
 
     view: tuple[ViewEntry, ...]
-    state: State
+    state: SavedContext
     report: Report
 
 
@@ -215,7 +215,7 @@ class PreparedCompaction(msgspec.Struct):
 
 def build_record(
     view: Sequence[ViewEntry],
-    state: State,
+    state: SavedContext,
     report: Report,
     *,
     covers_to: int,

@@ -12,7 +12,7 @@ import pytest
 import kompakt
 from kompakt import Context, Message, Text, files
 from kompakt.engine.pivot import pivot
-from kompakt.engine.pivot.adoption import adopt_pivots
+from kompakt.engine.pivot.pivot import adopt_pivots
 from kompakt.engine.strategies.shortened_results import shortened
 from kompakt.model.tokens import Counter
 

@@ -21,9 +21,7 @@ from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal,
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.adoption import release_notes
-from kompakt.engine.pivot.pivot import PivotFrame
-from kompakt.engine.pivot.text import frame_tokens, resize
+from kompakt.engine.pivot.pivot import PivotFrame, pivot_tokens, release_notes, resize
 from kompakt.engine.strategies import Strategy, Truncation
 from kompakt.engine.strategies.shortened_results import tabulate_unread
 from kompakt.errors import DoesNotFit, UsageError
@@ -112,7 +110,7 @@ def _first_check(
     if not order.policy.ends_at_goal:
         return 0
     required = Required(history, counts, counter=order.counter, fixed=context.fixed_tokens, pinned=pinned)
-    frame = frame_tokens(context, "", 1, PivotFrame(context.seal_key, context.question))
+    frame = pivot_tokens(context, "", 1, PivotFrame(context.seal_key, context.question))
     return last_due(history, counts, order.budget, required, share=order.policy.target_share, surplus=frame)
 
 

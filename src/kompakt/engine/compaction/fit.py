@@ -24,9 +24,7 @@ import msgspec
 
 from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.extract.user_words import binding, is_injected
-from kompakt.engine.pivot.adoption import release_notes
-from kompakt.engine.pivot.pivot import PLAIN
-from kompakt.engine.pivot.text import frame_tokens, resize, retell
+from kompakt.engine.pivot.pivot import PLAIN, pivot_text, pivot_tokens, release_notes, resize
 from kompakt.engine.strategies.shortened_results import shorten_calls, shorten_results, shortened
 from kompakt.engine.strategies.strategy import answered_calls, results_of
 from kompakt.engine.strategies.summarization import MIN_LEDGER
@@ -80,7 +78,7 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
 def cut_unread(context: Context, ceiling: int) -> bool:
     """Shorten unread results that do not fit even if everything else is removed; return whether anything changed."""
     sizes = _sizes(context, results_of, protected=True)
-    pivot = frame_tokens(context, RUNTIME_LINE, 0, PLAIN) if context.hides or context.droppable() else 0
+    pivot = pivot_tokens(context, RUNTIME_LINE, 0, PLAIN) if context.hides or context.droppable() else 0
     free = ceiling - (context.required_tokens - sum(sizes)) - pivot
     missing = sum(sizes) - free
     if not ceiling or missing <= 0:
@@ -104,17 +102,17 @@ def _told_anew(context: Context, limit: int) -> bool:
 
     Restores the previous ledger if no attempt fits.
     """
-    summary, told = context.summary_text, context.told
+    summary, cached = context.summary_text, context.pivot_cache
     for _ in range(_ATTEMPTS):
         if context.summary_text is None or not context.summary_text.room:
             break
-        context.told = None
+        context.pivot_cache = None
         context.visibility.touch()
         over = context.projected_tokens - limit
         if over <= 0:
             return True
         resize(context, max(1, context.summary_text.room - over - 10))
-    context.summary_text, context.told = summary, told
+    context.summary_text, context.pivot_cache = summary, cached
     context.visibility.touch()
     return context.projected_tokens <= limit
 
@@ -179,7 +177,7 @@ def _limit_given(context: Context, limit: int) -> bool:
 def _told_tokens(context: Context) -> int:
     if context.summary_text is None:
         return 0
-    return context.counter.scaled(context.counter.text(retell(context)))
+    return context.counter.scaled(context.counter.text(pivot_text(context)))
 
 
 def _shorten(context: Context, limit: int) -> bool:

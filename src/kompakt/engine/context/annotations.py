@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.engine.pivot.text import retell
+from kompakt.engine.pivot.pivot import FOLDED, pivot_text
 from kompakt.model.messages import ToolResult
 from kompakt.model.phrases import unseal
 from kompakt.model.references import digest
@@ -46,10 +46,6 @@ class Action(msgspec.Struct, frozen=True):
     why: str
     tokens: int
     """Tokens it saved; negative when it brought some back."""
-
-
-FOLDED = "folded into a newer summary"
-"""Why the pivot of an earlier pass is not shown."""
 
 
 def reinstate(context: Context, annotations: Sequence[Annotation]) -> None:
@@ -98,7 +94,7 @@ def annotate(context: Context) -> list[Annotation]:
     summary = context.summary_text
     if summary is not None and found:
         last = max(0, min(summary.covers_to, len(found) - 1))
-        found[last] = msgspec.structs.replace(found[last], summary=retell(context))
+        found[last] = msgspec.structs.replace(found[last], summary=pivot_text(context))
     return found
 
 

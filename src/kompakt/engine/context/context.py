@@ -18,9 +18,8 @@ from kompakt.engine.context.projection import CachedProjection
 from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, step_size, words_of
 from kompakt.engine.context.visibility import Visibility
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.pivot.pivot import PivotFrame
+from kompakt.engine.pivot.pivot import PivotFrame, pivot_messages, pivot_text, pivot_tokens
 from kompakt.engine.pivot.summarizer import NarrativeAccount
-from kompakt.engine.pivot.text import frame_tokens, framed, retell
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
 from kompakt.model.messages import History, Message, Part, ToolCall, ToolResult
@@ -100,7 +99,7 @@ class Context:
         self.unused = 0
         """Tokens of the budget that a deferred summary may use in addition to its room."""
         self.ledger = Ledger(seal_key)
-        self.told: tuple[object, str] | None = None
+        self.pivot_cache: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""
         self._projection = CachedProjection(self)
         self._known = {annotation.content: annotation for annotation in annotations}
@@ -285,9 +284,9 @@ class Context:
             "tokens": self.visibility.tokens,
             "tool_call_tokens": tools,
         }
-        text = retell(self) if self.summary_text is not None else ""
+        text = pivot_text(self) if self.summary_text is not None else ""
         if text and self.summary_text is not None:
-            pivot = framed(self, text, self.summary_text.frame)
+            pivot = pivot_messages(self, text, self.summary_text.frame)
             included["groups"] += 1
             included["messages"] += len(pivot)
             included["tokens"] += sum(tokens for _, tokens in pivot)
@@ -394,7 +393,7 @@ class Context:
         for group in groups:
             group.summarized_by = number
         frame = PivotFrame(self.seal_key, self.question)
-        tokens = frame_tokens(self, text, room, frame)
+        tokens = pivot_tokens(self, text, room, frame)
         covers_to = max(last, earlier.covers_to if earlier else -1)
         taken = tuple(group.number for group in groups)
         upto = len(self.messages)
@@ -420,7 +419,7 @@ class Context:
         """Say the present summary in other words, perhaps in another room; what it stands for stays."""
         if self.summary_text is not None:
             given = self.summary_text.room if room is None else room
-            tokens = frame_tokens(self, text, given, self.summary_text.frame)
+            tokens = pivot_tokens(self, text, given, self.summary_text.frame)
             self.summary_text = msgspec.structs.replace(self.summary_text, text=text, room=given, tokens=tokens)
             self.visibility.touch()
 

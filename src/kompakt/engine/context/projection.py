@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.engine.context.values import is_own_part
-from kompakt.engine.pivot.text import framed, retell
+from kompakt.engine.pivot.pivot import pivot_messages, pivot_text
 from kompakt.model.json import json_text
 from kompakt.model.messages import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from kompakt.model.phrases import (
@@ -111,10 +111,10 @@ def _pivot_place(context: Context, covers_to: int) -> int:
 
 
 def _pivot(context: Context) -> Iterator[ProjectedMessage]:
-    text, summary = retell(context), context.summary_text
+    text, summary = pivot_text(context), context.summary_text
     if not text or summary is None:
         return
-    for message, tokens in framed(context, text, summary.frame):
+    for message, tokens in pivot_messages(context, text, summary.frame):
         yield ProjectedMessage(message, -1, tokens)
 
 

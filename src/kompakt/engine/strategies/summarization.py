@@ -8,9 +8,8 @@ from functools import partial
 from kompakt.engine.context.context import Context
 from kompakt.engine.context.values import ContextGroup, Load
 from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
-from kompakt.engine.pivot.adoption import adopt_pivots
+from kompakt.engine.pivot.pivot import adopt_pivots, count_exactly, facts_beside
 from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
-from kompakt.engine.pivot.text import facts_beside, settle
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
 from kompakt.model.phrases import RUNTIME_LINE
 
@@ -76,7 +75,7 @@ class Summarization:
             text = await self._asked(context, groups, room)
         context.replace(groups, text, reason="summarized", room=room, load=load)
         if not context.is_replay:
-            settle(context)
+            count_exactly(context)
         if self.summarizer is not None and context.is_replay:
             context.deferred_summary = partial(self._reword, room=room)
         return True
@@ -87,7 +86,7 @@ class Summarization:
         text = await self._asked(context, context.covered_groups(), room)
         if text:
             context.reword(text, room=room)
-            settle(context)
+            count_exactly(context)
         return bool(text)
 
     def is_due(self, context: Context) -> bool:

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from kompakt.engine.compaction import compact as engine
 from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy
-from kompakt.engine.pivot.text import retell
+from kompakt.engine.pivot.pivot import pivot_text
 from kompakt.engine.recall import DEFAULT_TOKENS
 from kompakt.errors import DoesNotFit, StoreDamaged, StoreError, UsageError, WrongKey
 from kompakt.gateway.access import Access, access_of
@@ -347,7 +347,7 @@ def _preview(history: History, tokens: int, budget: Budget, policy: Policy) -> P
         tokens_after=context.projected_tokens,
         messages_after=len(context.project()),
         strategies=list(dict.fromkeys(step.strategy for step in outcome.steps)),
-        text=retell(context) if context.summary_text else "",
+        text=pivot_text(context) if context.summary_text else "",
     )
 
 

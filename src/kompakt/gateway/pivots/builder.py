@@ -13,8 +13,8 @@ from kompakt.engine.compaction import compact as engine
 from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.saved_state import Kept, State, resume, state_of
-from kompakt.engine.pivot.text import retell
+from kompakt.engine.pivot.pivot import pivot_text
+from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
 from kompakt.errors import DoesNotFit
 from kompakt.gateway.pivots.budget import PREPARE_SHARE, LearnedLimits
 from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, VisibleMessage, covered_items
@@ -67,7 +67,7 @@ def _built(request: PivotRequest) -> Pivot:
     if len(request.names) >= len(tail):
         names += request.names[: len(tail)]
     counter = counter_for(history.model).own()
-    state = before.state if before else State()
+    state = before.state if before else SavedContext()
     context = resume(history.with_messages(view), state, counter=counter, references=names, seal_key=request.seal_key)
     context.is_resumed = bool(state.ledger)
     context.extend(tail)
@@ -124,7 +124,7 @@ def _with_pruned(message: Message, pruned: Sequence[int]) -> Message:
 
 def _pivot(request: PivotRequest, history: History, context: Context, tokens_before: int) -> Pivot:
     chain = request.chain
-    state, kept = state_of(context)
+    state, kept = save_context(context)
     shown = history.with_messages(context.project())
     items = _rendered(shown)
     return Pivot(
@@ -139,7 +139,7 @@ def _pivot(request: PivotRequest, history: History, context: Context, tokens_bef
         reason=request.reason,
         tokens_before=tokens_before,
         tokens_after=context.projected_tokens,
-        told=retell(context) if context.summary_text else "",
+        told=pivot_text(context) if context.summary_text else "",
         scale=request.learned.scale,
         limit=request.learned.limit,
         output_counts=request.learned.output_counts,
@@ -147,7 +147,7 @@ def _pivot(request: PivotRequest, history: History, context: Context, tokens_bef
     )
 
 
-def _visible(kept: Kept, request: PivotRequest, context: Context) -> VisibleMessage:
+def _visible(kept: SavedMessage, request: PivotRequest, context: Context) -> VisibleMessage:
     found, chain = request.found, request.chain
     view = found.pivot.view if found is not None else ()
     earlier = view[kept.index] if kept.index < len(view) else None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kompakt.engine.pivot.saved_state import State
+from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.records import decode_note
 from kompakt.model.json import encode
@@ -57,7 +57,7 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """The items to send."""
     tokens: int
     """Tokens of ``items``."""
-    state: State
+    state: SavedContext
     view: tuple[VisibleMessage, ...]
     """The messages from which the next pivot is built."""
     policy: str

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kompakt.engine.compaction.report import Report
-from kompakt.engine.pivot.saved_state import State
+from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.engine.recall import Recalled
 from kompakt.errors import Conflict, UsageError
 from kompakt.gateway.concurrency import off_loop
@@ -221,7 +221,7 @@ def _compaction_record(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord
     offset, state = branch.offset, pivot.state
     lead = tuple(ViewEntry(seq) for seq in range(1, offset + 1))
     shown = tuple(ViewEntry(offset + one.at + 1, one.item if one.altered else None, one.pruned) for one in pivot.view)
-    shifted: State = msgspec.structs.replace(
+    shifted: SavedContext = msgspec.structs.replace(
         state,
         covers=state.covers + offset if state.summary else state.covers,
         stripped=state.stripped + offset if state.stripped else 0,
