@@ -36,6 +36,9 @@ TRIGGERS = (0.5, 0.6, 0.7, 0.85, 0.95)
 MODES = ("when full", "default", "opt-in")
 """Compact only at the trigger; also when it is cheaper above half of the window; also when it is cheaper below."""
 
+TOLERANCE = 0.01
+"""Difference of shares below which a context has the size of one that was examined."""
+
 MIN_TOKENS = 32_000
 """Sessions with fewer tokens are compacted under no setting."""
 
@@ -84,16 +87,17 @@ def _row(chosen: list[Recording], sent: Any, untouched: Any, window: int, share:
     }  # fmt: skip
 
 
-def exam_score(share: float | None, sizes: dict[float, float]) -> str:
-    """Interpolate the exam score of a context of this share of the session; empty where nothing was measured."""
-    if share is None or not sizes:
-        return ""
+def exam_score(share: float | None, sizes: dict[float, float]) -> str | None:
+    """Interpolate the exam score of a context of this share of the session; ``None`` outside of what was measured."""
     known = sorted(sizes)
-    if share >= known[-1]:
-        return f"≥ {sizes[known[-1]]:.0f}"
+    if share is None or not known:
+        return None
+    share = min((one for one in known if abs(one - share) <= TOLERANCE), default=share)
+    if not known[0] <= share <= known[-1]:
+        return None
     at = bisect_left(known, share)
-    if at == 0:
-        return f"{sizes[known[0]]:.0f}" if share == known[0] else f"< {sizes[known[0]]:.0f}"
+    if known[at] == share:
+        return f"{sizes[share]:.0f}"
     low, high = known[at - 1], known[at]
     return f"{sizes[low] + (sizes[high] - sizes[low]) * (share - low) / (high - low):.0f}"
 
@@ -105,21 +109,25 @@ def page(found: dict[str, Any], sizes: dict[float, float]) -> str:
         lines += [f"### A window of {window:,} tokens", "", _TABLE]
         for row in found["rows"]:
             if row["window"] == window:
-                left = f"{row['left']:.0%}" if row["left"] is not None else "–"
+                left = _percent(row["left"]) if row["left"] is not None else "–"
                 score = exam_score(row["left"], sizes) or "–"
                 lines.append(
-                    f"| {row['trigger']:.0%} | {_NAMES[row['mode']]} | {row['saved']:.1%} | {row['compacted']} "
-                    f"| {row['rewrites']} | {left} | {score} |"
+                    f"| {_percent(row['trigger'])} | {_NAMES[row['mode']]} | {_percent(row['saved'])} "
+                    f"| {row['compacted']} | {row['rewrites']} | {left} | {score} |"
                 )
         lines.append("")
-    lines.append(_sizes(sizes))
+    lines += [_sizes(sizes), _CHOICE]
     return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _sizes(sizes: dict[float, float]) -> str:
     if not sizes:
         return "No exam has been taken yet for contexts of several sizes.\n"
-    rows = "\n".join(f"| {share:.0%} | {score:.1f} |" for share, score in sorted(sizes.items()))
+    rows = "\n".join(f"| {_percent(share)} | {score:.1f} |" for share, score in sorted(sizes.items()))
     return f"Exam scores that were measured:\n\n| share of the session's tokens | points of 100 |\n|---|---|\n{rows}\n"
 
 
@@ -150,7 +158,17 @@ to read. This page shows both.
 cache: input 1, output 5, cache read 0.1, cache write 1.25 per token. A cached prefix lives for five minutes, and an
 answer may have 8,000 tokens. *Saved* is relative to sending everything each time, even beyond the window. *Left by a
 compaction* is the size of the new context as a share of all tokens so far. The exam score is that of a context of this
-share of a session, without a model and without recall. Run `python -m benchmarks.trade_off DATA` for your own sessions.
+share of a session, without a model and without recall; sizes that were not examined have none. Run
+`python -m benchmarks.trade_off DATA` for your own sessions.
+"""
+
+_CHOICE = """\
+## The default
+
+Compaction when the window is full keeps most of a session and saves least. The default also compacts above half of the
+window when that is cheaper: in a large window it saves about ten points more, with contexts of the same size. To
+compact whenever it is cheaper saves most, and leaves a tenth of the session; readers then miss about a quarter of what
+is asked, without recall. This costs quality, so it is left to the user (`economic=True`).
 """
 
 
