@@ -6,14 +6,20 @@ requests are not changed. So streaming, parsing, raw responses, Azure and ``with
 
 A request that the provider rejects as too long is shortened where it grew and sent again, a limited number of times.
 The accepted size is remembered for the model, so that later requests are not rejected first.
+
+With ``summarizer`` a model writes a part of each summary. It is asked through the client itself, once for each
+compaction, while the request that needs it waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import AsyncGenerator, Mapping
+import warnings
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
@@ -21,8 +27,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from kompakt import api
+from kompakt.agent.clients import AnthropicMessages, OpenAIChat, OpenAIResponses
 from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
-from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
+from kompakt.agent.summarizer.cache import NarrativeCache
+from kompakt.agent.summarizer.llm import LLMSummarizer
+from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named, with_summarizer
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
 from kompakt.model.budget import Budget
@@ -71,6 +81,9 @@ class WrapOptions(msgspec.Struct, frozen=True):
     policy: Policy
     store: Store | None
     tokenizer: Tokenizer | None = None
+    summarizer: Callable[[str, str], Summarizer] | None = None
+    """Returns who writes narratives, for the format and the model of a request; ``None`` for code alone."""
+    narratives: NarrativeCache = msgspec.field(default_factory=NarrativeCache)
     accepted: dict[str, int] = {}
     """Tokens, as counted here, that the provider accepts for a model, once it has rejected more."""
 
@@ -78,7 +91,8 @@ class WrapOptions(msgspec.Struct, frozen=True):
         """Return the arguments for ``compact``: those of the caller, within what the provider accepts."""
         model = body.get("model")
         budget = Budget.of(self.budget) if isinstance(self.budget, int) else self.budget
-        options = {"format": format, "policy": self.policy, "tokenizer": self.tokenizer, "budget": budget}
+        policy = self._narrated(str(model or ""), format)
+        options = {"format": format, "policy": policy, "tokenizer": self.tokenizer, "budget": budget}
         limit = self.accepted.get(str(model))
         if limit is None:
             return options
@@ -88,6 +102,12 @@ class WrapOptions(msgspec.Struct, frozen=True):
             return {**options, "budget": retried, "policy": policy}
         own = api.budget_for(budget, model if isinstance(model, str) else None)
         return options if 0 < own.trigger <= limit else {**options, "budget": Budget.of(limit)}
+
+    def _narrated(self, model: str, format: str) -> Policy:
+        """Return the policy with the summarizer in its summarization steps; a rejected request is not narrated anew."""
+        if self.summarizer is None or _retries.get():
+            return self.policy
+        return with_summarizer(self.policy, self.narratives.over(self.summarizer(format, model)))
 
     def learn(self, body: JsonObject, refused: Overflow) -> None:
         """Remember what the provider accepts, from its error and the size of the request."""
@@ -107,6 +127,7 @@ def wrap(
     policy: AnyPolicy = "default",
     store: Store | None = None,
     tokenizer: Tokenizer | None = None,
+    summarizer: Summarizer | str | None = None,
 ) -> Client:
     """Return a copy of an SDK client (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) that compacts its requests.
 
@@ -114,6 +135,11 @@ def wrap(
     ``Counter`` or a function from a text to its tokens, replaces the model's own counter. With ``store`` (asynchronous
     clients only) compacted conversations are saved in a session that is named after their first messages. A history
     that cannot be made to fit is sent unchanged.
+
+    By default code writes summaries alone. With ``summarizer`` a model writes the narrative: ``"auto"`` asks the model
+    of the request through this client, another text names the model to ask, and a summarizer such as ``LLMSummarizer``
+    decides itself. The request that needs a compaction waits for it. The cost is in ``Report.narrative``, which
+    ``on_compaction`` reports.
 
     Requests raise ``Overflowed``, which is also the SDK's own error, if the provider still rejects the request as too
     long after everything that can go was removed.
@@ -129,7 +155,8 @@ def wrap(
     if store is not None and not is_async:
         raise UsageError("store=… needs an asynchronous client; wrap AsyncOpenAI or AsyncAnthropic")
     base: Any = found.__mro__[1] if hasattr(found, "kompakt_options") else found
-    options = WrapOptions(budget, policy_named(policy), store, tokenizer, {})
+    narrator = _narrator(client, summarizer, is_async=is_async)
+    options = WrapOptions(budget, policy_named(policy), store, tokenizer, narrator, accepted={})
     copied = cast("Any", client).copy()
     copied.__class__ = _async_class(base, options) if is_async else _sync_class(base, options)
     return copied
@@ -140,6 +167,41 @@ def _rejections(base: Any) -> tuple[type[Exception], ...]:
     packages = (sys.modules.get(kind.__module__.partition(".")[0]) for kind in base.__mro__)
     found = next((package for package in packages if hasattr(package, "APIError")), None)
     return (StreamRejected, DoesNotFit, *([found.APIError] if found is not None else []))
+
+
+_CLIENTS = {"openai-chat": OpenAIChat, "openai-responses": OpenAIResponses, "anthropic": AnthropicMessages}
+
+
+def _narrator(
+    client: object, summarizer: Summarizer | str | None, *, is_async: bool
+) -> Callable[[str, str], Summarizer] | None:
+    """Return a function from format and model of a request to the summarizer for it; ``None`` for code alone."""
+    if summarizer is None:
+        return None
+    if not isinstance(summarizer, str):
+        return lambda _, model: summarizer
+    sdk: Any = client if is_async else _ThreadedSDK(client)
+
+    def narrator(format: str, model: str) -> Summarizer:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the request itself has warned about an unknown model
+            return LLMSummarizer(_CLIENTS[format](model if summarizer == "auto" else summarizer, client=sdk))
+
+    return narrator
+
+
+class _ThreadedSDK:
+    """A synchronous SDK client for callers that await: each request runs in a thread."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.api_key = client.api_key
+
+    def with_options(self, **options: Any) -> _ThreadedSDK:
+        return _ThreadedSDK(self._client.with_options(**options))
+
+    async def post(self, path: str, **how: Any) -> object:
+        return await asyncio.to_thread(self._client.post, path, **how)
 
 
 def _sync_class(base: Any, wrapping: WrapOptions) -> type:
@@ -334,8 +396,13 @@ def _refused_by(event: Any) -> JsonObject | None:
 
 def _compacted(body: Mapping[str, Any], format: str, wrapping: WrapOptions) -> JsonObject:
     given = _body(body)
+    options = wrapping.for_body(given, format)
     try:
-        done = api.compact(given, **wrapping.for_body(given, format))
+        if wrapping.summarizer is None:
+            done = api.compact(given, **options)
+        else:  # in a thread: the caller may be inside of an event loop
+            with ThreadPoolExecutor(1, "kompakt-summary") as threads:
+                done = threads.submit(lambda: asyncio.run(api.acompact(given, **options))).result()
     except (DoesNotFit, InputError) as error:
         return _unchanged(given, error)
     _sent.set(done.tokens_after)

@@ -18,6 +18,7 @@ import msgspec
 from kompakt.engine import strategies
 from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
 from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.strategy import MEASURES, Every, Over, Target, Trigger, aim_of, reason_of
 from kompakt.errors import UsageError, nearest
@@ -161,6 +162,17 @@ def policy_named(policy: AnyPolicy) -> Policy:
     if found is None:
         raise UsageError(f"policy {policy!r} is not known; use one of {', '.join(map(repr, BUILT_IN))} or a Policy")
     return found
+
+
+def with_summarizer(policy: Policy, summarizer: Summarizer) -> Policy:
+    """Return a policy whose summarization steps use a summarizer, unless they have their own."""
+    steps = tuple(
+        strategies.Summarization(summarizer, share=step.share, when=step.when, target=step.target)
+        if isinstance(step, strategies.Summarization) and step.summarizer is None
+        else step
+        for step in policy.steps
+    )
+    return msgspec.structs.replace(policy, steps=steps)
 
 
 def _alone(strategy: Strategy) -> Policy:
