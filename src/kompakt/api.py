@@ -188,6 +188,15 @@ class _Repaired(NamedTuple):
 
 
 def _repaired(history: History, *, strict: bool = False, resting: bool = False) -> _Repaired:
+    done = _repaired_once(history, strict=strict, resting=resting)
+    if resting and _ends_with_answer(done.history) != _ends_with_answer(history):
+        # The repair dropped, moved or completed the last message: whether a user message comes next has changed.
+        again = _repaired_once(done.history, strict=strict, resting=True)
+        done = _Repaired(again.history, (*done.changes, *again.changes), again.remaining)
+    return done
+
+
+def _repaired_once(history: History, *, strict: bool, resting: bool) -> _Repaired:
     wire = WIRES[history.format]
     sent = _sent(history, resting)
     if not _problems(sent, history, strict):
@@ -199,10 +208,7 @@ def _repaired(history: History, *, strict: bool = False, resting: bool = False) 
     if resting and _ends_with_answer(history):
         messages = boundaries.without_last(messages, whole[-1])
         if not messages or messages[-1].role != "assistant":
-            # The repair moved, dropped or completed the answer, so no user message comes next.
-            whole = parse(render(whole.with_messages(messages)), history.format)
-            messages, without_next = wire.repair(whole, strict=strict)
-            more, next_request = [*more, *without_next], messages
+            next_request = messages  # no user message comes next
     body, beside = wire.repair_body(whole, next_request)
     payload = render(whole.with_messages(messages, body=body))
     repaired = parse(payload, history.format)

@@ -45,6 +45,13 @@ class TestEmptiedMessages:
         body = request(USER, empty, {"role": "user", "content": ""})
         assert kompakt.repair(body, "anthropic").payload["messages"] == [USER, empty]
 
+    def test_an_open_server_call_that_a_repair_makes_the_last_is_dropped_at_once(self) -> None:
+        """The message after it had no content, so the user writes next."""
+        body = request(USER, {"role": "assistant", "content": [SEARCH]}, {"role": "user", "content": []})
+        once = kompakt.repair(body, resting=True)
+        assert once.remaining == () and kompakt.repair(once.payload, resting=True).changes == ()
+        assert kompakt.check(once.payload, resting=True) == []
+
 
 class TestThinkingAtRest:
     def test_thinking_is_disabled_when_the_repair_ends_in_results(self) -> None:
