@@ -11,14 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS
+from tests.gateway.payloads import ANSWERS, FORMATS, HEADERS, PATHS, history, request
 from tests.gateway.stub_gateway import Served, served, settings
 from tests.gateway.upstreams import KEYS as LISTS
 
+from kompakt.errors import StoreUnavailable
 from kompakt.gateway.concurrency import SMALL, THREADS, off_loop
 from kompakt.gateway.request import hash_chain
 from kompakt.gateway.request.body import TooManyMessages, read
 from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, HashChain, HashChains, root_of
+from kompakt.gateway.storage import recorder
 from kompakt.gateway.storage.recorder import BATCH
 from kompakt.store.memory import MemoryRecords
 
@@ -240,7 +242,7 @@ def test_another_replica_searches_the_newest_prefixes_first(tmp_path: Path) -> N
             asked.append(len(names))
             return await notes(tenant, names)
 
-        gate.gateway.storage.records.notes = counting  # type: ignore[method-assign]
+        gate.gateway.storage.records.notes = counting
         send(gate, items)
         assert sum(asked) <= 2 * NEAR
     assert sent[1][: len(sent[0])] == sent[0] and sent[1][-2:] == items[-2:]
@@ -293,3 +295,47 @@ def test_the_size_of_a_chain_counts_its_messages() -> None:
     """Tiny messages need more memory than their bytes."""
     chain = chain_of(2_000, lambda at: False)
     assert chain.size > 5 * len(chain.request.body)
+
+
+# --- references ---------------------------------------------------------------------------------------------------
+
+
+def compacted(gate: Served) -> httpx.Response:
+    body = request("openai-chat", history("openai-chat", 1_200))
+    return gate.post(PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"])
+
+
+@pytest.fixture
+def small_window() -> Iterator[Served]:
+    with served(settings(context_window=20_000), None, transport=httpx.MockTransport(answers)) as gate:
+        yield gate
+
+
+def test_references_are_read_page_by_page(small_window: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page has the timeout of one call, so a long history does not count as a store that is unavailable."""
+    pages, read_page = list[int](), recorder.references
+
+    async def counted(*given: Any) -> tuple[str, ...]:
+        page = await read_page(*given)
+        pages.append(len(page))
+        return page
+
+    monkeypatch.setattr(recorder, "references", counted)
+    answer = compacted(small_window)
+    assert answer.status_code == 200 and "x-kompakt-compaction" in answer.headers
+    assert len(pages) > 4 and set(pages[:-1]) == {500} and sum(pages) > 2_400
+
+
+def test_a_store_that_fails_while_references_are_read_fails_no_request(
+    small_window: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is compacted without them, and the answer says so."""
+
+    async def failing(*given: Any) -> tuple[str, ...]:
+        del given
+        raise StoreUnavailable("the store did not respond")
+
+    monkeypatch.setattr(recorder, "references", failing)
+    answer = compacted(small_window)
+    assert answer.status_code == 200 and "x-kompakt-compaction" in answer.headers
+    assert answer.headers["x-kompakt-degraded"] == "store-unavailable"

@@ -86,7 +86,9 @@ class PivotMaker:
                     return Match(found, branch)
             except StoreError as error:
                 degraded = self._storage.store_failed(error)
-        pivot = await self._prepared(owner, chain, Match(match.found, branch, degraded), terms)
+        known = Match(match.found, branch, degraded)
+        pivot = await self._prepared(owner, chain, known, terms)
+        degraded = known.degraded
         before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
         pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
         self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
@@ -120,8 +122,10 @@ class PivotMaker:
         found = await self._storage.prepared(owner, name)
         if found is not None:
             return found
-        pivot = await self._build(owner, chain, Match(match.found, branch), terms)
-        await self._storage.save_prepared(owner, name, pivot)
+        known = Match(match.found, branch)
+        pivot = await self._build(owner, chain, known, terms)
+        if known.degraded is None:
+            await self._storage.save_prepared(owner, name, pivot)
         return pivot
 
     async def _prepared(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
@@ -139,9 +143,13 @@ class PivotMaker:
         return found or await self._build(owner, chain, match, terms)
 
     async def _build(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        """Build a pivot; if the store fails, without its references, and ``match`` says so."""
         names: tuple[str, ...] = ()
         if match.degraded is None:
-            names = await self._storage.references(owner, match.branch, _covered(chain, match))
+            try:
+                names = await self._storage.references(owner, match.branch, _covered(chain, match))
+            except StoreError as error:
+                match.degraded = self._storage.store_failed(error)
         request = PivotRequest(
             chain=chain,
             found=match.found,

@@ -189,16 +189,12 @@ async def _common(stored: Sequence[Message], chain: HashChain, start: int, end: 
 
 
 async def references(session: Session, branch: RecordedBranch, start: int) -> tuple[str, ...]:
-    """Return the references of the items from ``start`` on, not counting leading system messages."""
-    found: list[str] = []
-    at, end = branch.offset + start, branch.rows
-    while at < end:
-        rows = await session.records.rows(session.key, after=at, upto=end, limit=_PAGE)
-        if not rows or any(row.kind != "message" for row in rows):  # deleted, or changed by another tool
-            return ()
-        found += [row.name for row in rows]
-        at = rows[-1].seq
-    return tuple(found)
+    """Return the references of a page of items from ``start`` on, not counting leading system messages.
+
+    Empty after the last item, and if the session was deleted or changed by another tool.
+    """
+    rows = await session.records.rows(session.key, after=branch.offset + start, upto=branch.rows, limit=_PAGE)
+    return tuple(row.name for row in rows) if all(row.kind == "message" for row in rows) else ()
 
 
 async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -> None:

@@ -336,9 +336,18 @@ class GatewayStorage:
         return branch
 
     async def references(self, owner: Owner, branch: RecordedBranch, start: int) -> tuple[str, ...]:
-        """Return the references of the recorded items from ``start`` on."""
-        session = await self.store_of(owner).session(branch.session)
-        return await self._call(recorder.references(session, branch, start))
+        """Return the references of the recorded items from ``start`` on; empty if the store does not have them all.
+
+        Each page has its own timeout: reading very many takes long, but the store responds.
+        """
+        session, count = await self.store_of(owner).session(branch.session), branch.rows - branch.offset - start
+        found: list[str] = []
+        while len(found) < count:
+            page = await self._call(recorder.references(session, branch, start + len(found)))
+            if not page:
+                return ()
+            found += page
+        return tuple(found)
 
     async def recall(
         self, owner: Owner, chain: HashChain, branch: RecordedBranch, query: str, *, tokens: int
