@@ -1,7 +1,7 @@
 """Run every code block of the documentation, and check its links, paths and quoted output.
 
 The Python blocks of a page share one namespace and run in order, in an empty folder. In console blocks, lines that
-begin with ``$ kompakt`` run in the same folder; each must exit with 0, or with N if a line ``# exit N`` follows. A
+start with ``$ kompakt`` run in the same folder; each must exit with 0, or with N if a line ``# exit N`` follows. A
 comment directly after a ``print`` is the output that the page promises.
 """
 

@@ -1,4 +1,4 @@
-"""The examples run as they are: with a model against the strict provider, the others on files."""
+"""The examples run unchanged: agents against the strict provider, the others on files."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class TestAll:
         assert len(text.splitlines()) <= 120
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_each_tells_its_options(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_help_lists_the_options(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             MAINS[name](["--help"])
         assert ended.value.code == 0
         assert "usage:" in capsys.readouterr().out
 
     @pytest.mark.parametrize("name", ["coding_agent.py", "research_agent.py"])
-    def test_nobody_is_asked_who_was_not_named(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_no_provider_is_asked_unless_it_is_named(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
         """Without a base URL there is no request to anybody, also when a key for somebody lies about."""
         with pytest.raises(SystemExit) as ended:
             MAINS[name]([".", "Go."][-1 if name == "coding_agent.py" else 0 :])
@@ -140,8 +140,8 @@ class TestResearchAgent:
         with Provider(Script(steps=1), window=10) as provider:
             arguments = ["--base-url", f"{provider.url}/v1", "--model", "test-model", "--window", "16000"]
             assert research_agent.main([str(texts), "Which berth was free?", *arguments]) == 1
-        told = capsys.readouterr()
-        assert told.err.strip() and "Traceback" not in told.err and not told.out
+        printed = capsys.readouterr()
+        assert printed.err.strip() and "Traceback" not in printed.err and not printed.out
 
 
 class TestCodingAgent:
@@ -162,12 +162,12 @@ class TestCodingAgent:
             assert_flawless(provider)
             assert all(record.stream for record in provider.requests)
             assert "is outside of the working directory" in sent(provider, 3) and "hush" not in sent(provider, 3)
-        told = capsys.readouterr().out
-        assert "> write_file" in told and "exit code 0\none" in told and "! ValueError" in told
-        assert "[compacted: " in told and "[end: session coding, 21 steps" in told
+        printed = capsys.readouterr().out
+        assert "> write_file" in printed and "exit code 0\none" in printed and "! ValueError" in printed
+        assert "[compacted: " in printed and "[end: session coding, 21 steps" in printed
         assert (folder / "log").read_text() == "ran\n"
 
-    def test_it_goes_on_after_an_outage(
+    def test_it_continues_after_an_outage(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(calling, "FIRST_PAUSE", 0.001)
@@ -189,8 +189,8 @@ class TestCodingAgent:
         assert "no session 'new'" in capsys.readouterr().err
 
     @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda end: end.name)
-    def test_it_goes_on_after_its_end(self, end: signal.Signals, tmp_path: Path) -> None:
-        """What had run does not run again; what was running is told to have been interrupted."""
+    def test_it_continues_after_it_was_stopped(self, end: signal.Signals, tmp_path: Path) -> None:
+        """Finished calls do not run again. A running call is reported as interrupted."""
 
         def calls(step: int, dice: random.Random, tools: list[Any]) -> Calls:
             waits = "; echo $$ > pid; exec sleep 60" if step == 3 else ""
@@ -267,10 +267,10 @@ class TestCustomStrategy:
 
     def test_it_is_a_step_of_a_policy_and_can_be_undone_in_a_store(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert custom_strategy.main(["--budget", "40000"]) == 0
-        told = capsys.readouterr().out
-        saved = re.search(r"hide_repeated took out (\d+)", told)
+        printed = capsys.readouterr().out
+        saved = re.search(r"hide_repeated took out (\d+)", printed)
         assert saved and int(saved[1]) > 0
-        numbers = re.search(r"apply: (\d+) -> (\d+) tokens, changed: True\nundo: .*, (\d+) tokens again", told)
+        numbers = re.search(r"apply: (\d+) -> (\d+) tokens, changed: True\nundo: .*, (\d+) tokens again", printed)
         assert numbers and int(numbers[2]) < int(numbers[1]) == int(numbers[3])
 
     def test_what_cannot_be_read_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,13 +305,13 @@ class TestStorageMaintenance:
         assert storage_maintenance.main([str(file), "--budget", "4000"]) == 0
         after = asyncio.run(self.counts(file))
         assert after["small"] == before["small"] and after["large"] <= 4_000 < before["large"]
-        told = capsys.readouterr().out
-        assert "compaction c" in told and "2 sessions, 0 with problems" in told
+        printed = capsys.readouterr().out
+        assert "compaction c" in printed and "2 sessions, 0 with problems" in printed
 
     def test_one_that_cannot_fit_does_not_keep_the_others(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert storage_maintenance.main([str(file), "--budget", "10"]) == 1
-        told = capsys.readouterr().out
-        assert "large: DoesNotFit" in told and "2 sessions, 2 with problems" in told
+        printed = capsys.readouterr().out
+        assert "large: DoesNotFit" in printed and "2 sessions, 2 with problems" in printed
 
     def test_damage_is_found(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         connection = sqlite3.connect(file)
@@ -321,8 +321,8 @@ class TestStorageMaintenance:
         connection.commit()
         connection.close()
         assert storage_maintenance.main([str(file)]) == 1
-        told = capsys.readouterr().out
-        assert "large: not as it should be: message 5" in told and "2 sessions, 1 with problems" in told
+        printed = capsys.readouterr().out
+        assert "large: not as it should be: message 5" in printed and "2 sessions, 1 with problems" in printed
 
     def test_a_store_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
         with pytest.raises(SystemExit) as ended:

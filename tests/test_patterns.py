@@ -230,13 +230,13 @@ def _texts(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
 
 
 def _seconds(pattern: re.Pattern[Any], methods: set[str], text: Any) -> float:
-    began = process_time()
+    start = process_time()
     for method in sorted(methods):
         if method == "finditer":
             list(pattern.finditer(text))
         else:
             getattr(pattern, method)(text)
-    return process_time() - began
+    return process_time() - start
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -1,4 +1,4 @@
-"""A small real model behind a real server."""
+"""A small real model on a real server."""
 
 from __future__ import annotations
 

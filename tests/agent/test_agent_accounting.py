@@ -57,9 +57,9 @@ def reasons(client: Scripted, **options: object) -> list[str]:
         async with Agent(client, tools=[look], compaction=CompactionConfig(economic=False)) as agent:
             seen = await watched(agent, "Look at everything.", session="s", **options)
             assert seen.count(Compacted)
-            told = [event.report.reason for event in seen.events if type(event) is Compacted]
-            assert told == [one.reason for one in await (await agent.session("s")).compactions()]
-            return told
+            reported = [event.report.reason for event in seen.events if type(event) is Compacted]
+            assert reported == [one.reason for one in await (await agent.session("s")).compactions()]
+            return reported
 
     return asyncio.run(main())
 

@@ -122,7 +122,7 @@ def test_broken_streams_are_retried(format: str) -> None:
 
 @each_format
 def test_a_stream_broken_at_any_byte_gives_no_partial_answer(format: str) -> None:
-    """What broke is never taken for a whole answer, whatever came of it: no call by halves."""
+    """A broken stream is never accepted as a whole answer, so no incomplete call runs."""
 
     async def main() -> None:
         with Provider(answers, window=WINDOW) as provider:
@@ -152,8 +152,8 @@ def answers(seen: Seen) -> Answer:
 def places(frames: Sequence[bytes], *, every: int) -> list[int]:
     """Return where to break a stream: everywhere in the smallest event with arguments, at a few places elsewhere."""
     size = sum(map(len, frames))
-    told = [at for at, frame in enumerate(frames) if b"path" in frame]
-    chosen = min(told, key=lambda at: len(frames[at]))
+    with_path = [at for at, frame in enumerate(frames) if b"path" in frame]
+    chosen = min(with_path, key=lambda at: len(frames[at]))
     start = sum(map(len, frames[:chosen]))
     return sorted({*range(start, start + len(frames[chosen]), every), *range(0, size, size // 12)})
 
@@ -179,7 +179,7 @@ def test_one_result_that_is_too_long_is_shortened(format: str) -> None:
         return "\n".join(f"line {number}: nothing of interest" for number in range(6_000))
 
     with Provider(script, window=WINDOW) as provider:
-        budget = 200_000  # nobody looks ahead: the provider has to say it
+        budget = 200_000  # too large to notice in advance: the provider rejects the request
         events, said = ran(format, provider, script.task(TASK), tools=[dump], budget=budget)
         assert events[-1].text == "All 4 steps are done."
         assert any(type(event) is Recovered for event in events) and provider.overflows
@@ -286,8 +286,8 @@ def test_tools_that_fail_do_not_end_the_run(format: str) -> None:
         clean(provider, breaks=0)
         errors = [event.is_error for event in events if type(event) is Answered]
         assert sorted(errors[:2]) == [False, True] and errors[2:5] == [True] * 3
-        told = [result.output for message in said for result in message.results]
-        assert "RuntimeError" in told[0] and "unknown tool 'nowhere'" in told[2] and "lines" in told[3]
+        outputs = [result.output for message in said for result in message.results]
+        assert "RuntimeError" in outputs[0] and "unknown tool 'nowhere'" in outputs[2] and "lines" in outputs[3]
 
 
 @each_format

@@ -176,8 +176,8 @@ def test_the_agents_own_store_has_precedence() -> None:
 
     async def work() -> None:
         own, other = await open_store("memory:"), await open_store("memory:")
-        begun = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ho."}]
-        await (await other.session("s")).append(begun, format="openai-chat")
+        earlier = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ho."}]
+        await (await other.session("s")).append(earlier, format="openai-chat")
         client = Scripted(calls("look"), "Done.")
         agent = Agent(client, tools=[look], store=own, providers=[HistoryProvider(other)])
         await agent.run("Look.", session="s")
@@ -223,8 +223,8 @@ def test_failures_after_a_run_do_not_fail_the_run(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING):
         run(work())
-    for told in ("the strategy broke", "not compacted", "the disk is full", "the notes are lost"):
-        assert told in caplog.text
+    for expected in ("the strategy broke", "not compacted", "the disk is full", "the notes are lost"):
+        assert expected in caplog.text
 
 
 def test_a_listener_that_raises_does_not_end_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -274,13 +274,13 @@ def test_runs_of_one_provider_session_are_serialized() -> None:
     async def work() -> None:
         store = await open_store("memory:")
         key = (await store.session("s")).key
-        held = await store.records.acquire(key, "turn", lease=60)
-        assert isinstance(held, Fence)
+        fence = await store.records.acquire(key, "turn", lease=60)
+        assert isinstance(fence, Fence)
         agent = Agent(Scripted("Done."), providers=[HistoryProvider(store)])
         task = asyncio.create_task(agent.run("Look.", session="s"))
         await asyncio.sleep(0.05)
         assert not task.done()
-        await store.records.release(key, held)
+        await store.records.release(key, fence)
         assert (await task).text == "Done."
 
     run(work())

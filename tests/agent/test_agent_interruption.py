@@ -96,11 +96,11 @@ class Bench:
             done = False
         self.left, self.running = -1, None
         agent = Agent(client, tools=[self.read_file], system=SYSTEM, store=store)
-        begun = await (await store.session("s")).exists()
-        result = await agent.run(text if begun else self.script.task(TASK), session="s")
+        was_saved = await (await store.session("s")).exists()
+        result = await agent.run(text if was_saved else self.script.task(TASK), session="s")
         if not done:
             assert result.text == "All 6 steps are done."
-        said = await said_in(store, "s", whole=text is None)  # where it is not, the requests are mended
+        said = await said_in(store, "s", whole=text is None)  # otherwise the requests are repaired
         await client.close()
         await store.close()
         return done, said
@@ -130,13 +130,13 @@ def test_a_run_cancelled_at_any_await_is_resumed(format: str, text: str | None, 
             assert calls == results, at
             assert provider.refusals == [], at
             assert max(bench.calls.values(), default=0) <= 1, at
-            told = {result.call_id: result.output for message in said for result in message.results}
+            outputs = {result.call_id: result.output for message in said for result in message.results}
             assert set(calls) <= set(made_calls(bench.script))
             if text is None:
                 clean(provider, breaks=0)
                 assert calls == made_calls(bench.script), at
             for id in bench.answered:
-                assert told[id] != NOT_FINISHED, (at, id)
+                assert outputs[id] != NOT_FINISHED, (at, id)
             assert sum(message.text == bench.script.task(TASK) for message in said) == 1
         if done:
             break
@@ -148,21 +148,21 @@ def test_completed_tools_of_a_cancelled_step_keep_their_results() -> None:
     async def main() -> None:
         """Cancel at the given await and resume; return whether there was such an await."""
         script = scripted(1, make=lambda step, dice, tools: [("work", {"number": n}) for n in range(3)])
-        begun, calls = asyncio.Event(), Counter[int]()
+        was_saved, calls = asyncio.Event(), Counter[int]()
 
         async def work(number: int) -> str:
             """Work; number 1 runs forever."""
             calls[number] += 1
             if number == 1:
                 await asyncio.sleep(0.05)
-                begun.set()
+                was_saved.set()
                 await asyncio.sleep(60)
             return f"made {number} " + "x" * 10_000
 
         with Provider(script, window=WINDOW) as provider:
             async with Agent(client_for("openai-chat", provider), tools=[work], system=SYSTEM) as agent:
                 run = asyncio.create_task(agent.run(script.task(TASK), session="s"))
-                await begun.wait()
+                await was_saved.wait()
                 other = await agent.session("s")
                 await other.request_compaction(auto=False)  # whatever else is written meanwhile
                 run.cancel()
@@ -197,8 +197,8 @@ async def main():
     client = client_of(format, url, model="gpt-5", context_window=6_000, output_limit=500)
     agent = Agent(client, tools=[work], system="You work.", store=f"sqlite:///{path}")
     session = await agent.session("s")
-    begun = await session.exists()
-    async for event in agent.stream(None if begun else task, session="s"):
+    was_saved = await session.exists()
+    async for event in agent.stream(None if was_saved else task, session="s"):
         if type(event).__name__ == "Answered":
             print(event.id, flush=True)
     print("END", event.text, flush=True)
@@ -243,10 +243,10 @@ def _assert_whole(path: Path, script: Any, log: Path, kills: int) -> None:
     said = asyncio.run(read())
     calls, results = ids(said)
     assert calls == results == made_calls(script)
-    told = [result.output for message in said for result in message.results]
+    outputs = [result.output for message in said for result in message.results]
     done = Counter(log.read_text().split())
     assert sum(done.values()) <= len(calls)
-    assert sum(output == NOT_FINISHED for output in told) <= 3 * kills
-    assert sum(done.values()) >= sum(output != NOT_FINISHED for output in told)
+    assert sum(output == NOT_FINISHED for output in outputs) <= 3 * kills
+    assert sum(done.values()) >= sum(output != NOT_FINISHED for output in outputs)
     with sqlite3.connect(path) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)

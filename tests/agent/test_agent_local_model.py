@@ -79,13 +79,13 @@ def test_a_request_that_is_too_long_is_recovered(address: str) -> None:
                 "type": "function",
                 "function": {"name": "read_notes", "arguments": '{"number": 1}'},
             }
-            begun = [
+            compacted = [
                 {"role": "user", "content": "What do the notes say?"},
                 {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "call_1", "content": read_notes(1) * 3},
                 {"role": "assistant", "content": "They tell of a ferry."},
             ]
-            await session.append(begun, format="openai-chat")
+            await session.append(compacted, format="openai-chat")
             events = [event async for event in agent.stream("Say it in one word.", session="long")]
             return events, str(await session.export(view="model"))
 

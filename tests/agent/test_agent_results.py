@@ -39,7 +39,7 @@ async def loaded(store: Store, id: str = "s") -> list[ToolResult]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_name_status_and_times_survive_a_reload(format: str, tmp_path: Path) -> None:
     async def main() -> None:
-        url, began = f"sqlite:///{tmp_path}/s.db", time.time()
+        url, started = f"sqlite:///{tmp_path}/s.db", time.time()
         client = Scripted(calls("look", "breaks"), calls("look", id="d"), "Done.", format=format)
         async with Agent(client, tools=[look, breaks], store=url) as agent:
             await agent.run("Look.", session="s")
@@ -51,7 +51,7 @@ def test_name_status_and_times_survive_a_reload(format: str, tmp_path: Path) -> 
         ]  # fmt: skip
         for result in results:
             assert result.started_at is not None and result.finished_at is not None
-            assert began <= result.started_at <= result.finished_at <= ended
+            assert started <= result.started_at <= result.finished_at <= ended
         await store.close()
 
     asyncio.run(main())
@@ -90,11 +90,11 @@ def test_hidden_outputs_have_the_time_of_hiding(strategy: Any) -> None:
         steps = [calls("look", id=f"c{number}_") for number in range(4)]
         config = CompactionConfig(economic=False)
         await Agent(Scripted(*steps, "Done."), tools=[look], store=store, compaction=config).run("Look.", session="s")
-        session, began = await store.session("s"), time.time()
+        session, started = await store.session("s"), time.time()
         assert (await session.apply(strategy)).changed
         ended, first = time.time(), await loaded(store)
         hidden = [result for result in first if result.pruned_at is not None]
-        assert hidden and all(began <= (result.pruned_at or 0) <= ended for result in hidden)
+        assert hidden and all(started <= (result.pruned_at or 0) <= ended for result in hidden)
         assert all(result.name == "look" and result.finished_at for result in hidden)
 
         async def nothing_else(context: Any) -> bool:

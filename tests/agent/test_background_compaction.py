@@ -56,7 +56,7 @@ class Writer:
             self.saw_steps.append((len(self.client.sizes) if self.client else 0) - before)
         if self.error is not None:
             raise self.error
-        return f"{len(material.messages)} messages told by the writer [{material.references[0]}]."
+        return f"{len(material.messages)} messages summarized by the writer [{material.references[0]}]."
 
 
 async def ran(writer: Any, *, steps: int = 30, pause: float = 0.003, **config: Any) -> tuple[Watched, Echo, Store]:
@@ -84,11 +84,11 @@ def test_the_agent_works_while_the_summary_is_written() -> None:
         assert all(reason.startswith("prepared ahead of") for reason in reasons(seen))
         assert sum(writer.saw_steps) > 0, "no step was made while a summary was written"
         shown = (await (await store.session("s")).project()).payload
-        assert "told by the writer" in str(shown)
+        assert "summarized by the writer" in str(shown)
         breaks = sum(after < before for before, after in zip(client.sizes, client.sizes[1:], strict=False))
         assert breaks == seen.count(Compacted), "a request was rewritten although nothing was published"
         asks = [text for text in client.texts[-1] if text.startswith("[kompakt] Earlier steps were summarized")]
-        assert asks  # after a compaction that nobody asked for the agent is asked to go on
+        assert asks  # after an automatic compaction the agent is asked to continue
 
     asyncio.run(main())
 
@@ -122,7 +122,7 @@ def test_a_failing_summarizer_leaves_the_ledger() -> None:
     async def main() -> None:
         seen, client, _ = await ran(Writer(error=ValueError("no words")))
         assert seen.count(Compacted) > 0 and seen.result.stop == "end"
-        assert "told by the writer" not in str(client.texts)
+        assert "summarized by the writer" not in str(client.texts)
 
     asyncio.run(main())
 
@@ -134,7 +134,7 @@ def test_a_failed_preparation_does_not_end_the_run(monkeypatch: pytest.MonkeyPat
     async def main() -> None:
         monkeypatch.setattr("kompakt.session.compaction.CompactionPlan.prepare", broken)
         seen, client, _ = await ran(Writer())
-        assert seen.count(Compacted) > 0 and "told by the writer" in str(client.texts)
+        assert seen.count(Compacted) > 0 and "summarized by the writer" in str(client.texts)
         assert "no plan" in caplog.text and not any(map(str.startswith, reasons(seen), ["prepared"] * 9))
 
     asyncio.run(main())
@@ -296,12 +296,12 @@ def test_a_summary_may_reuse_the_prompt_cache_of_the_run() -> None:
     class Both(Echo):
         def __init__(self) -> None:
             super().__init__(steps=24)
-            self.behind: list[Any] = []
+            self.summaries: list[Any] = []
             self.last: list[Any] = []
 
         async def send(self, body: Any, **options: Any) -> Reply:
             if LISTED in str(body["messages"][-1]["content"]):
-                self.behind.append((body["messages"], list(self.last)))
+                self.summaries.append((body["messages"], list(self.last)))
                 return Reply(({"role": "assistant", "content": "- read pages"},), "end", Usage(), Usage(input=7))
             self.last = list(body["messages"])
             return await super().send(body, **options)
@@ -312,8 +312,8 @@ def test_a_summary_may_reuse_the_prompt_cache_of_the_run() -> None:
         config = CompactionConfig(economic=False, budget=BUDGET, summarizer=writer)
         agent = Agent(client, tools=[work], system=SYSTEM, compaction=config)
         result = await agent.run(TASK, session="s")
-        assert client.behind and result.usage.input == 7 * len(client.behind)
-        for sent, last in client.behind:
+        assert client.summaries and result.usage.input == 7 * len(client.summaries)
+        for sent, last in client.summaries:
             assert sent[: len(last)] == last, "what the provider has cached was not used"
 
     asyncio.run(main())

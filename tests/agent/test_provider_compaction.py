@@ -32,7 +32,7 @@ def config(how: str, **options: Any) -> CompactionConfig:
     return CompactionConfig(native=how, economic=False, **options)  # type: ignore[arg-type]
 
 
-def held(body: dict[str, Any]) -> list[str]:
+def compactions_in(body: dict[str, Any]) -> list[str]:
     """Return the compaction items of a request."""
     found: list[str] = []
 
@@ -72,8 +72,10 @@ def test_the_provider_compacts_on_demand(format: str, streams: bool) -> None:
             asked = [record for record in provider.requests if record.kind == "compaction"]
             steps = [record for record in provider.requests if record.kind == "step"]
             assert result.usage.prompt >= sum(record.prompt for record in asked), "what it cost is not in the bill"
-            assert all(len(held(record.body)) <= 1 for record in steps)
-            assert len({item for record in steps for item in held(record.body)}) == len(made), "an item was changed"
+            assert all(len(compactions_in(record.body)) <= 1 for record in steps)
+            assert len({item for record in steps for item in compactions_in(record.body)}) == len(made), (
+                "an item was changed"
+            )
             assert all(RULE in json.dumps(record.body) for record in steps)
         session = await store.session("s")
         assert [account.policy for account in await session.compactions()] == ["provider"] * len(made)
@@ -140,8 +142,12 @@ def test_the_provider_compacts_automatically(format: str, window: int, steps: in
             assert set(made) == {"threshold"} and provider.overflows == []
             clean(provider, breaks=len(made))
             last = provider.requests[-1].body
-            assert all(item in {*held(record.body)} for record in provider.requests[-1:] for item in held(last)[-1:])
-            assert len(held(last)) == 1 and len(json.dumps(last)) < 4 * window
+            assert all(
+                item in {*compactions_in(record.body)}
+                for record in provider.requests[-1:]
+                for item in compactions_in(last)[-1:]
+            )
+            assert len(compactions_in(last)) == 1 and len(json.dumps(last)) < 4 * window
         session = await store.session("s")
         accounts = await session.compactions()
         assert [account.policy for account in accounts] == ["provider"] * len(made)
@@ -260,7 +266,7 @@ def test_beta_headers_match_the_request() -> None:
     unsigned = {**body, "messages": [*body["messages"], answer]}
     plain = {**body, "messages": [{"role": "user", "content": "Go."}]}
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]}
-    told = {"headers": {"Anthropic-Beta": "mine"}}
+    extra = {"headers": {"Anthropic-Beta": "mine"}}
 
     async def betas(body: Any, **options: Any) -> str:
         _, server = await asked_of("anthropic", whole({"content": [], "stop_reason": "end_turn"}), body=body, **options)
@@ -268,8 +274,8 @@ def test_beta_headers_match_the_request() -> None:
 
     async def main() -> None:
         assert await betas(plain) == ""
-        assert await betas(plain, changes=told) == "mine"
-        assert await betas(body, changes=told) == "mine,compact-2026-09-04"
+        assert await betas(plain, changes=extra) == "mine"
+        assert await betas(body, changes=extra) == "mine,compact-2026-09-04"
         assert await betas(unsigned) == "compact-2026-09-04,compact-2026-01-12"
         assert await betas({**plain, "context_management": edits}) == "compact-2026-01-12,context-management-2025-06-27"
 

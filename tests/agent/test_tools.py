@@ -76,9 +76,9 @@ def test_a_function_without_parameters() -> None:
 
 
 def test_arguments_are_converted_to_the_annotated_types() -> None:
-    told = called(search, {"query": "q", "limit": "3", "span": {"start": {"path": "p"}}, "pace": "slow"})
-    assert not told.is_error
-    assert json.loads(told.output) == [{"path": "q-text-slow", "line": 3}, {"path": "p", "line": 1}]
+    outcome = called(search, {"query": "q", "limit": "3", "span": {"start": {"path": "p"}}, "pace": "slow"})
+    assert not outcome.is_error
+    assert json.loads(outcome.output) == [{"path": "q-text-slow", "line": 3}, {"path": "p", "line": 1}]
     assert called(search, '{"query": "q", "mode": "regex"}').output.startswith('[{"path":"q-regex-fast"')
 
 
@@ -97,8 +97,8 @@ def test_arguments_are_converted_to_the_annotated_types() -> None:
     ],
 )
 def test_invalid_arguments_are_reported_to_the_model(given: Any) -> None:
-    told = called(search, given)
-    assert told.is_error and told.output.startswith("invalid arguments: ")
+    outcome = called(search, given)
+    assert outcome.is_error and outcome.output.startswith("invalid arguments: ")
 
 
 def test_results_of_all_kinds() -> None:
@@ -147,7 +147,7 @@ def test_sync_functions_run_in_threads() -> None:
     async def main() -> None:
         tool = Tool(wait)
         calls = [tool(ToolCall(str(number), "wait", {})) for number in range(4)]
-        assert [told.output for told in await asyncio.gather(*calls)] == ["waited"] * 4
+        assert [outcome.output for outcome in await asyncio.gather(*calls)] == ["waited"] * 4
 
     asyncio.run(main())
     assert len(threads) == 4 and threading.get_ident() not in threads
@@ -169,8 +169,8 @@ def test_exceptions_become_results(error: BaseException) -> None:
     async def breaks() -> str:
         raise error
 
-    told = called(breaks, {})
-    assert told.is_error and told.output and told.output.encode()
+    outcome = called(breaks, {})
+    assert outcome.is_error and outcome.output and outcome.output.encode()
 
 
 def test_cancelling_a_run_cancels_its_tools() -> None:

@@ -53,14 +53,14 @@ class Line:
             return 200, answer_of(path, body)
         self.refused += 1
         if format == "anthropic":
-            told = (
+            message = (
                 f"prompt is too long: {counted} tokens > {self.limit} maximum" if self.states else "prompt is too long"
             )
             return 400, json.dumps(
-                {"type": "error", "error": {"type": "invalid_request_error", "message": told}}
+                {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
             ).encode()
-        told = f"maximum context length is {self.limit} tokens. However, your messages resulted in {counted} tokens."
-        error = {"message": told if self.states else "too long", "code": "context_length_exceeded", "type": "x"}
+        message = f"maximum context length is {self.limit} tokens. However, your messages resulted in {counted} tokens."
+        error = {"message": message if self.states else "too long", "code": "context_length_exceeded", "type": "x"}
         if not (self.in_stream and body.get("stream")):
             return 400, json.dumps({"error": error}).encode()
         if format == "openai-chat":

@@ -1,7 +1,7 @@
 """Run the command line in a separate process with its own standard streams.
 
 Importing the package takes most of the time of a short command. So each command is a fork of one process that has
-imported it already: environment, working directory, streams and exit code are its own, as in a process started anew.
+imported it already: environment, working directory, streams and exit code are its own, as in a new process.
 """
 
 from __future__ import annotations

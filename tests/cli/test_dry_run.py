@@ -45,8 +45,8 @@ class TestCompact:
         """The summary on stdout, numbers and cost on stderr; no result is written."""
         done = kom("compact", file, "--budget", "2000", "--model", "gpt-5", "--dry-run", "-o", tmp_path / "out")
         assert done.code == 0, done.err
-        told = kompakt.compact(BODY, 2000, model="gpt-5").report.told
-        assert told and done.out.strip() == told.strip()
+        shown = kompakt.compact(BODY, 2000, model="gpt-5").report.told
+        assert shown and done.out.strip() == shown.strip()
         assert "uncached: $" in done.err
         assert not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""Where the contract suite keeps its sessions, and how a test gets there."""
+"""The stores that the contract suite runs against."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kompakt.store.records import Records
 
 STORES = ("memory", "sqlite", "postgres", "redis")
 INDEXED = {"sqlite", "postgres"}
-"""Those that have an index of words."""
+"""Stores with a word index."""
 
 
 class Place:
-    """One place of one kind; opening it twice gives two ways to the same sessions."""
+    """A store of one kind; opening it twice gives two connections to the same sessions."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name

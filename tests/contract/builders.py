@@ -1,4 +1,4 @@
-"""Sessions for the contract suite: values that equal arguments make again, and the calls that write them."""
+"""Sessions for the contract suite: reproducible values, and the calls that write them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def noise(size: int, seed: object = 0) -> bytes:
     return random.Random(str(seed)).randbytes(size)
 
 
-def begun(id: str = "session", tenant: str = "tenant") -> Head:
-    """Make the head of a session that nobody has written to."""
+def new_head(id: str = "session", tenant: str = "tenant") -> Head:
+    """Return the head of a session without messages."""
     raw = id.encode("utf-8", "surrogatepass")
     return Head(key_of(tenant, id), tenant, raw, "openai-chat", b'\x00\xff{"model": "x"}', 1700000000.123456)
 
@@ -51,7 +51,7 @@ def batch(
     blobs: Mapping[str, bytes] | None = None,
     id: str = "",
 ) -> Batch:
-    """Make what is written behind a head; its id is a new one unless it is given."""
+    """Return a batch to append after a head; without an id it gets a new one."""
     tip = rows[-1] if rows else None
     after = msgspec.structs.replace(
         head,
@@ -72,7 +72,7 @@ def plain(head: Head, count: int, *, turn: int = 0) -> list[StoredRow]:
 
 async def start(records: Records, id: str = "session", tenant: str = "tenant", *, rows: int = 2) -> Head:
     """Begin a session with some rows; return its head."""
-    head = begun(id, tenant)
+    head = new_head(id, tenant)
     written = batch(head, plain(head, rows))
     await records.commit(written, seen=None)
     return written.head
@@ -86,7 +86,7 @@ async def extend(
     *,
     blobs: Mapping[str, bytes] | None = None,
 ) -> Head:
-    """Write behind a head; return the next."""
+    """Append after a head and return the next head."""
     written = batch(head, rows, events, blobs=blobs)
     await records.commit(written, seen=head)
     return written.head

@@ -1,6 +1,6 @@
-"""Four places to keep sessions, each held to the same contract.
+"""Four stores that must fulfil the same contract.
 
-``place`` is one of them, empty. A server that is not installed is an error, never a reason to leave a test out.
+``place`` is one of them, empty. A missing server is an error, never a reason to skip a test.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from tests.contract.backends import STORES, Place
 
 @pytest.fixture(params=STORES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Name an empty place."""
+    """Return an empty store."""
     return Place(request.param, tmp_path)

@@ -1,6 +1,6 @@
-"""A PostgreSQL for tests: started once, on a socket in a directory of its own, stopped when the tests end.
+"""A PostgreSQL server for tests, started once per process, on a socket in its own directory.
 
-The server is the one in the ``pgserver`` wheel. It refuses to be run by root, so root runs it as ``nobody``.
+The server is part of the ``pgserver`` wheel. It does not run as root, so root starts it as user ``nobody``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _numbers = count(1)
 
 
 def database() -> str:
-    """Make an empty database; return its address."""
+    """Create an empty database and return its URL."""
     name = f"kompakt_{os.getpid()}_{next(_numbers)}"
     _psql(f"CREATE DATABASE {name}")
     return f"postgresql://postgres@/{name}?host={directory()}"
 
 
 def load(url: str, dump: Path) -> None:
-    """Run a file of SQL in a database."""
+    """Run an SQL file in a database."""
     name = url.split("@/")[1].split("?")[0]
     _run(
         "psql", "-X", "-q", "-h", str(directory()), "-U", "postgres", "-d", name, "-f", "-", at=directory(), stdin=dump
@@ -38,7 +38,7 @@ def load(url: str, dump: Path) -> None:
 
 
 def restart(mode: str = "fast") -> None:
-    """Stop the server and start it again; ``immediate`` stops it as a crash would."""
+    """Restart the server; ``immediate`` stops it as a crash would."""
     _control("restart", "-m", mode)
 
 
@@ -54,7 +54,7 @@ def start() -> None:
 
 @cache
 def directory() -> Path:
-    """Return the server's directory, with its socket and its files; starts it when it is not running."""
+    """Return the server's directory with its socket and files; starts the server on the first call."""
     place = Path(tempfile.mkdtemp(prefix="kompakt-pg-"))
     if os.geteuid() == 0:
         shutil.chown(place, "nobody")

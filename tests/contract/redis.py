@@ -1,4 +1,4 @@
-"""Real Redis servers on loopback, for tests: one that a test session shares, and others with settings of their own."""
+"""Real Redis servers on loopback: one shared by all tests of a process, and others with their own settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _names = itertools.count(1)
 
 
 class Server:
-    """A redis-server in a directory of its own; keeps an append-only file and no snapshots unless told otherwise."""
+    """A redis-server in a directory of its own; by default it keeps an append-only file and no snapshots."""
 
     def __init__(self, *options: str) -> None:
         self.program = shutil.which("redis-server")
@@ -45,7 +45,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server and wait until it answers; what its directory holds is loaded."""
+        """Start the server, which loads the data in its directory, and wait until it answers."""
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         settings += ["--appendonly", "yes", "--save", "", "--logfile", "log", *self.options]
         self.process = subprocess.Popen([str(self.program), *settings])
@@ -57,7 +57,7 @@ class Server:
             time.sleep(0.01)
 
     def answers(self) -> bool:
-        """Tell whether the server has loaded its data and takes commands; a demand for a password is an answer."""
+        """Return whether the server accepts commands; a request for a password counts."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 connection.sendall(b"PING\r\n")
@@ -66,27 +66,27 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """Ask the server to end, as the system does when it is restarted."""
+        """Ask the server to stop, as a system restart does."""
         self.process.terminate()
         self.process.wait(30)
 
     def kill(self) -> None:
-        """End the server at once."""
+        """Kill the server."""
         self.process.kill()
         self.process.wait(30)
 
     def close(self) -> None:
-        """End the server and remove its files."""
+        """Kill the server and remove its files."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def files(self) -> list[Path]:
-        """List what the server has written."""
+        """List the files of the server."""
         return [path for path in self.directory.rglob("*") if path.is_file()]
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -112,7 +112,7 @@ def restart() -> None:
 
 
 def on(url: str, scenario: Callable[[RedisRecords], Awaitable[Any]]) -> Any:
-    """Open a store, run something on it, close it."""
+    """Run a scenario on an open store."""
 
     async def run() -> Any:
         records = await open_redis(url)
@@ -125,7 +125,7 @@ def on(url: str, scenario: Callable[[RedisRecords], Awaitable[Any]]) -> Any:
 
 
 def command(url: str, *words: str | bytes | int) -> Any:
-    """Send a command past the store."""
+    """Send a command directly to the server."""
     client = driver.Redis.from_url(url.partition("?")[0])
     try:
         return client.execute_command(*words)

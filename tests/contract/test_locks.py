@@ -1,4 +1,4 @@
-"""What every store promises about locks: one holder, leases that end, fences that show who came later."""
+"""Locks of every store: one holder, leases that end, fences that order the holders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from tests.contract.backends import Place, stored
-from tests.contract.builders import batch, begun, event, plain, row, start
+from tests.contract.builders import batch, event, new_head, plain, row, start
 
 from kompakt.errors import Conflict
 from kompakt.store.records import Fence, Records, key_of
@@ -72,7 +72,7 @@ class TestLocks:
 
     @stored
     async def test_a_lease_does_not_end_early(self, records: Records) -> None:
-        """Within the lease nobody else gets the lock."""
+        """During a lease no other owner gets the lock."""
         await taken(records, lease=2)
         await asyncio.sleep(0.1)
         assert await records.acquire(KEY, "compact", lease=LONG) is None
@@ -143,9 +143,9 @@ class TestLocks:
 class TestFences:
     @stored
     async def test_the_holder_commits(self, records: Records) -> None:
-        """A fence that nobody took over lets a batch through, for new sessions and old ones, again and again."""
+        """A current fence admits any number of batches, for new and for existing sessions."""
         fence = await taken(records)
-        head = begun()
+        head = new_head()
         first = batch(head, plain(head, 1))
         await records.commit(first, seen=None, fence=fence)
         second = batch(first.head, plain(first.head, 1))
@@ -167,8 +167,8 @@ class TestFences:
         await records.commit(batch(head, plain(head, 1)), seen=head, fence=new)
 
     @stored
-    async def test_a_holder_with_an_ended_lease_commits_if_nobody_took_the_lock(self, records: Records) -> None:
-        """A lease that ran out costs nothing as long as nobody has taken the lock since."""
+    async def test_after_its_lease_ended_a_holder_commits_unless_the_lock_was_taken(self, records: Records) -> None:
+        """An ended lease has no effect while no other owner has taken the lock."""
         head = await start(records)
         fence = await taken(records, lease=SHORT)
         await asyncio.sleep(2 * SHORT)
@@ -203,7 +203,7 @@ class TestFences:
 
     @stored
     async def test_deleting_ends_locks(self, records: Records) -> None:
-        """With a session its locks go; who held one is refused, also when session and lock are made anew."""
+        """Deleting a session deletes its locks. An old fence is rejected, also when both are created again."""
         head = await start(records)
         fence = await taken(records)
         assert await records.delete([KEY]) == 1
@@ -212,7 +212,7 @@ class TestFences:
             await records.commit(batch(head, plain(head, 1)), seen=None, fence=fence)
         new = await taken(records)
         assert new.number > fence.number
-        again = batch(begun(), plain(begun(), 2))
+        again = batch(new_head(), plain(new_head(), 2))
         await records.commit(again, seen=None, fence=new)
         with pytest.raises(Conflict):
             await records.commit(batch(again.head, [row(3)]), seen=again.head, fence=fence)
@@ -244,7 +244,7 @@ class TestThreads:
                 failures.append(error)
                 raise
 
-        async def begin() -> None:
+        async def open_session() -> None:
             async with place.opened() as records:
                 await start(records, rows=0)
 
@@ -252,7 +252,7 @@ class TestThreads:
             async with place.opened() as records:
                 return [found.item for found in await records.rows(KEY, upto=1000, limit=1000)]
 
-        asyncio.run(begin())
+        asyncio.run(open_session())
         threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""What every store promises about notes: found by name within a tenant, first value kept, gone with their session."""
+"""Notes of every store: found by name within a tenant, first value kept, deleted with their session."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 
 import pytest
 from tests.contract.backends import STORES, Place, stored
-from tests.contract.builders import begun, everything, noise, start
+from tests.contract.builders import everything, new_head, noise, start
 from tests.contract.test_tenants import STRANGE
 
 from kompakt.errors import UsageError
 from kompakt.session.store import Store
 from kompakt.store.records import Records
 
-KEY = begun().key
-OTHER = begun("other").key
+KEY = new_head().key
+OTHER = new_head("other").key
 
 RACER = """
 import asyncio, sys
@@ -38,7 +38,7 @@ asyncio.run(main(*sys.argv[1:]))
 class TestNames:
     @stored
     async def test_notes_are_read_back(self, records: Records) -> None:
-        """Values come back to the byte, also empty ones and large ones; the session need not have begun."""
+        """Values are returned byte for byte, also empty and large ones, even before their session exists."""
         notes = {"a": b"", "b": b"\0\xff", "c" * 200: noise(3 << 20)}
         await records.note("tenant", KEY, notes)
         assert await records.notes("tenant", [*notes, "d", "a"]) == notes
@@ -105,7 +105,7 @@ class TestRaces:
 
         async def work(records: Records, number: int) -> dict[str, bytes]:
             mine = sorted(names, reverse=bool(number % 3))
-            await records.note("tenant", begun(f"{number}").key, dict.fromkeys(mine, b"%d" % number))
+            await records.note("tenant", new_head(f"{number}").key, dict.fromkeys(mine, b"%d" % number))
             return await records.notes("tenant", names)
 
         async def scenario() -> None:
@@ -120,7 +120,7 @@ class TestRaces:
     def test_the_first_of_two_processes_wins(self, place: Place) -> None:
         """Each call goes in whole: its three names have one value, and belong to one session."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        keys = [begun("one").key, begun("two").key]
+        keys = [new_head("one").key, new_head("two").key]
         racers = [
             subprocess.Popen(
                 [sys.executable, "-c", RACER, place.url, key],
@@ -152,11 +152,11 @@ class TestRaces:
         asyncio.run(scenario())
 
     def test_concurrent_notes_and_deletions(self, place: Place) -> None:
-        """Nobody waits in a circle, whatever the order of names, and afterwards a name can be given anew."""
+        """No deadlock in any order of names; afterwards a name can be written again."""
         names = [f"name {number}" for number in range(30)]
 
         async def work(records: Records, number: int) -> None:
-            keys = [begun(f"{at}").key for at in range(4)]
+            keys = [new_head(f"{at}").key for at in range(4)]
             for turn in range(5):
                 some = names[:: 1 if number % 2 else -1][number % 7 : number % 7 + 20]
                 await records.note("tenant", keys[(number + turn) % 4], dict.fromkeys(some, b"x"))
@@ -166,7 +166,7 @@ class TestRaces:
             async with place.opened() as one, place.opened() as two:
                 workers = [work((one, two)[number % 2], number) for number in range(8)]
                 await asyncio.wait_for(asyncio.gather(*workers), 60)
-                await one.delete([begun(f"{at}").key for at in range(4)])
+                await one.delete([new_head(f"{at}").key for at in range(4)])
                 assert await two.notes("tenant", names) == {}
                 await two.note("tenant", KEY, {"name 1": b"anew"})
                 assert await one.notes("tenant", names) == {"name 1": b"anew"}
@@ -177,7 +177,7 @@ class TestRaces:
 class TestDeletion:
     @stored
     async def test_notes_are_deleted_with_their_session(self, records: Records) -> None:
-        """Those that were first given for it, whether it began or not; a name is free again afterwards."""
+        """The notes first written for the session are deleted, whether or not it exists; their names are free again."""
         head = await start(records)
         await records.note("tenant", head.key, {"a": b"1", "b": b"1"})
         await records.note("tenant", OTHER, {"b": b"2", "c": b"2"})
@@ -193,18 +193,18 @@ class TestDeletion:
     async def test_tenants_share_nothing(self, records: Records) -> None:
         """The same name in two tenants is two notes, whatever characters the tenants have."""
         for number, tenant in enumerate(STRANGE):
-            await records.note(tenant, begun("same", tenant).key, {"name": b"%d" % number})
+            await records.note(tenant, new_head("same", tenant).key, {"name": b"%d" % number})
         for number, tenant in enumerate(STRANGE):
             assert await records.notes(tenant, ["name"]) == {"name": b"%d" % number}
         assert await records.notes("tenant", ["name"]) == {}
-        await records.delete([begun("same", STRANGE[0]).key])
+        await records.delete([new_head("same", STRANGE[0]).key])
         await records.forget(STRANGE[1])
         left = [tenant for tenant in STRANGE if await records.notes(tenant, ["name"])]
         assert left == STRANGE[2:]
 
     @stored
     async def test_forgetting_a_tenant(self, records: Records) -> None:
-        """All its notes go, of sessions that began and of others; sessions stay, and can have notes again."""
+        """All notes of the tenant are deleted, with or without a session. Its sessions stay and can get new ones."""
         head = await start(records)
         await records.note("tenant", head.key, {"a": b"1"})
         await records.note("tenant", OTHER, {"b": b"2"})
@@ -223,11 +223,11 @@ class TestDeletion:
 
     @stored
     async def test_purging_a_tenant(self, records: Records) -> None:
-        """No note of it is left, not even of a session that never began; other tenants keep theirs."""
+        """No note of the tenant is left, not even of a session that never existed. Other tenants keep theirs."""
         for tenant in ("one", "two"):
-            head = await start(records, "begun", tenant)
+            head = await start(records, "started", tenant)
             await records.note(tenant, head.key, {"a": b"a"})
-            await records.note(tenant, begun("never", tenant).key, {"b": b"b"})
+            await records.note(tenant, new_head("never", tenant).key, {"b": b"b"})
         assert await Store(records, tenant="one").purge() == 1
         assert await records.notes("one", "ab") == {}
         assert await records.notes("two", "ab") == {"a": b"a", "b": b"b"}

@@ -1,4 +1,4 @@
-"""Every store does what the plainest one does, over random sequences of calls.
+"""Every store behaves like the simplest one over random sequences of calls.
 
 Each call goes to the store and to ``MemoryRecords``; both must answer the same, or refuse the same. Fence numbers are
 each store's own, so calls speak of the n-th fence that was given.
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.backends import STORES, Place
-from tests.contract.builders import begun, digest, event, everything, row
+from tests.contract.builders import digest, event, everything, new_head, row
 
 from kompakt.errors import Conflict
 from kompakt.store.memory import MemoryRecords
@@ -63,7 +63,7 @@ class Both:
     def __init__(self, records: Records, example: int) -> None:
         self.ways: tuple[Records, Records] = (records, MemoryRecords())
         self.tenants = [f"{tenant} {example}" for tenant in TENANTS]
-        self.starts = [begun(id, tenant) for tenant in self.tenants for id in IDS]
+        self.starts = [new_head(id, tenant) for tenant in self.tenants for id in IDS]
         self.before: dict[str, Head | None] = {}
         self.last: dict[str, tuple[Batch, Head | None]] = {}
         self.fences: list[tuple[Fence, Fence]] = []
@@ -125,8 +125,8 @@ class Both:
 
     async def heads(self, tenant: int, limit: int, after: int | None) -> None:
         """List a tenant's sessions."""
-        behind = self.starts[after].key if after is not None else ""
-        await self.same(lambda way: way.heads(self.tenants[tenant], after=behind, limit=limit))
+        after_key = self.starts[after].key if after is not None else ""
+        await self.same(lambda way: way.heads(self.tenants[tenant], after=after_key, limit=limit))
 
     async def delete(self, numbers: list[int]) -> None:
         """Delete sessions."""
@@ -178,7 +178,7 @@ class Both:
 class TestRandom:
     @pytest.mark.parametrize("place", [name for name in STORES if name != "memory"], indirect=True)
     def test_every_store_behaves_like_memory(self, place: Place) -> None:
-        """Calls in any order are answered alike, and leave the same behind."""
+        """Any sequence of calls gives the same answers and the same final state."""
         examples = itertools.count()
 
         async def compare(records: Records, sequence: list[tuple[Any, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""What every store promises about rows, events and blobs."""
+"""Rows, events and blobs of every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.contract.backends import Place, stored
-from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, digest, event, everything, extend, new_head, noise, plain, row, start
 
 from kompakt.errors import Conflict
 from kompakt.store.records import Records, key_of
@@ -19,7 +19,7 @@ class TestCommit:
     @stored
     async def test_a_commit_is_read_back(self, records: Records) -> None:
         """Every field of head, rows and events comes back, to the byte; the index's words do not."""
-        head = begun()
+        head = new_head()
         rows = [row(1, words="some words"), row(2, blobs=[digest("a"), digest("b")]), row(3, turn=1)]
         rows += [msgspec.structs.replace(row(4, turn=1), kind=kind, seq=seq, name=f"m{seq}") for seq, kind in kinds()]
         written = batch(
@@ -33,7 +33,7 @@ class TestCommit:
 
     @stored
     async def test_an_unknown_session_is_empty(self, records: Records) -> None:
-        """A session that nobody began is empty whichever way it is asked for."""
+        """A session that does not exist is empty for every read."""
         assert await everything(records, NOBODY) == (None, [], [], [[]] * 5, {}, [], {})
         assert await records.rows_at(NOBODY, [1, 2]) == []
         assert await records.named(NOBODY, ["m1"]) == {}
@@ -43,7 +43,7 @@ class TestCommit:
     @stored
     async def test_a_session_can_be_created_empty(self, records: Records) -> None:
         """A head alone is a session."""
-        head = begun()
+        head = new_head()
         await records.commit(batch(head), seen=None)
         assert await records.head(head.key) == head
         assert await records.heads("tenant") == [head]
@@ -51,7 +51,7 @@ class TestCommit:
     @stored
     async def test_a_batch_is_written_once(self, records: Records) -> None:
         """Repeating a batch changes nothing, even after others were written, and says so without an error."""
-        head = begun()
+        head = new_head()
         first = batch(head, plain(head, 2), id="first")
         assert await records.commit(first, seen=None) is True
         assert await records.commit(first, seen=None) is False
@@ -65,7 +65,7 @@ class TestCommit:
     async def test_batch_ids_are_per_session(self, records: Records) -> None:
         """The same id in another session is another batch."""
         for id in ("one", "two"):
-            head = begun(id)
+            head = new_head(id)
             await records.commit(batch(head, plain(head, 1), id="same"), seen=None)
             assert len(await records.rows(head.key, upto=9, limit=9)) == 1
 
@@ -93,11 +93,11 @@ class TestCommit:
 
     @stored
     async def test_a_session_is_created_once(self, records: Records) -> None:
-        """A session cannot begin twice, nor go on before it has begun."""
+        """A session cannot start twice, nor continue before it has started."""
         head = await start(records)
         with pytest.raises(Conflict):
-            await records.commit(batch(begun(), plain(begun(), 1)), seen=None)
-        other = begun("other")
+            await records.commit(batch(new_head(), plain(new_head(), 1)), seen=None)
+        other = new_head("other")
         with pytest.raises(Conflict):
             await records.commit(batch(other, plain(other, 1)), seen=other)
         assert await records.head(other.key) is None
@@ -135,7 +135,7 @@ class TestCommit:
 class TestReading:
     @stored
     async def test_ranges(self, records: Records) -> None:
-        """After one number, up to another, at most so many; beyond the end is nothing."""
+        """Rows after one number, up to another, at most a given number of them; none after the end."""
         head = await start(records, rows=10)
 
         async def seqs(after: int, upto: int, limit: int) -> list[int]:
@@ -150,7 +150,7 @@ class TestReading:
     @stored
     async def test_pages_are_complete(self, records: Records) -> None:
         """A batch of thousands goes in whole, and pages of any size give it back whole, in order."""
-        head = begun()
+        head = new_head()
         rows = [row(seq, turn=seq // 7) for seq in range(1, 2501)]
         await records.commit(batch(head, rows, [event(number) for number in range(1, 1201)]), seen=None)
         for size in (1000, 2500, 777):
@@ -185,7 +185,7 @@ class TestReading:
     @stored
     async def test_turns(self, records: Records) -> None:
         """A turn's rows in the order of their numbers, with those from before a revert."""
-        head = begun()
+        head = new_head()
         turns = [0, 0, 1, 1, 2, 1, 1, 2, 2, 2, 2, 2]
         await records.commit(batch(head, [row(seq, turn=turn) for seq, turn in enumerate(turns, 1)]), seen=None)
         assert await records.turn_seqs(head.key, 0) == [1, 2]
@@ -196,7 +196,7 @@ class TestReading:
     @stored
     async def test_large_values(self, records: Records) -> None:
         """Items, notes, envelopes, events and blobs of megabytes come back to the byte."""
-        head = msgspec.structs.replace(begun(), envelope=noise(1 << 20, "envelope"))
+        head = msgspec.structs.replace(new_head(), envelope=noise(1 << 20, "envelope"))
         large = msgspec.structs.replace(row(1, item=noise(3 << 20)), note=noise(1 << 20, "note"), blobs=(digest("a"),))
         written = msgspec.structs.replace(event(1), data=noise(1 << 20, "event"))
         await records.commit(batch(head, [large], [written], blobs={digest("a"): noise(3 << 20, "blob")}), seen=None)

@@ -1,4 +1,4 @@
-"""What every store with an index promises about finding rows by their words."""
+"""Full-text search of every store with an index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.backends import INDEXED, Place
-from tests.contract.builders import batch, begun, extend, row, start
+from tests.contract.builders import batch, extend, new_head, row, start
 
 from kompakt.store.records import Head, Records
 
@@ -58,7 +58,7 @@ HOSTILE = [
 
 async def written(records: Records, id: str = "session", tenant: str = "tenant") -> Head:
     """Begin a session whose rows have the texts."""
-    head = begun(id, tenant)
+    head = new_head(id, tenant)
     made = batch(head, [row(number, words=text) for number, text in enumerate(TEXTS, 1)])
     await records.commit(made, seen=None)
     return made.head
@@ -151,7 +151,7 @@ class TestSearch:
         """Rows whose words hold anything are written and found by what is readable in them."""
 
         async def scenario(records: Records) -> None:
-            head = begun()
+            head = new_head()
             texts = [f"before {hostile} needle{number} after" for number, hostile in enumerate(HOSTILE)]
             texts.append("needle " * 200_000)
             rows = [row(number, words=text) for number, text in enumerate(texts, 1)]

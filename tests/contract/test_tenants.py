@@ -1,4 +1,4 @@
-"""What every store promises about who sees what: tenants and ids of any characters, shared blobs, deletion for good."""
+"""Isolation in every store: tenants and ids of any characters, shared blobs, permanent deletion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from tests.contract.backends import Place, stored
-from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, digest, event, everything, extend, new_head, noise, plain, row, start
 
 from kompakt.store.records import Records, StoredEvent
 
@@ -90,7 +90,7 @@ class TestTenants:
         """Whatever characters a tenant has, it has its own sessions and its own blobs."""
         hash = digest("blob")
         for tenant in STRANGE:
-            head = begun("same", tenant)
+            head = new_head("same", tenant)
             blob = tenant.encode("utf-8", "surrogatepass")
             await records.commit(batch(head, [row(1, blobs=[hash])], blobs={hash: blob}), seen=None)
         for tenant in STRANGE:
@@ -149,7 +149,7 @@ class TestBlobs:
     async def test_many_at_once(self, records: Records) -> None:
         """Hundreds in one batch, asked for together with others that never were."""
         blobs = {digest(str(number)): noise(100, number) for number in range(700)}
-        head = begun()
+        head = new_head()
         await records.commit(batch(head, [row(1, blobs=list(blobs))], blobs=blobs), seen=None)
         asked = [*blobs, *(digest(f"other {number}") for number in range(700)), "%", "", "\0", "\ud800"]
         assert await records.blobs("tenant", asked) == blobs
@@ -160,7 +160,7 @@ class TestBlobs:
 class TestDeletion:
     @stored
     async def test_a_session_is_deleted_completely(self, records: Records) -> None:
-        """Nothing of it is left, others are untouched, and it can begin again from nothing."""
+        """Nothing of the session is left, others are unchanged, and it can be created again."""
         a = digest("a")
         head = await start(records, rows=3)
         head = await extend(records, head, [row(4, turn=1, blobs=[a])], [event(1)], blobs={a: b"a"})
@@ -173,7 +173,7 @@ class TestDeletion:
         assert await records.named(head.key, names) == {}
         assert await records.blobs("tenant", [a]) == {}
         assert await everything(records, other.key) == before
-        first = batch(begun(), plain(begun(), 1), id="batch 1")
+        first = batch(new_head(), plain(new_head(), 1), id="batch 1")
         await records.commit(first, seen=None)
         assert await everything(records, head.key) == (
             first.head,
@@ -187,8 +187,8 @@ class TestDeletion:
 
     @stored
     async def test_batch_ids_are_deleted(self, records: Records) -> None:
-        """The batch that once began a session begins it again."""
-        head = begun()
+        """The first batch of a deleted session creates it again."""
+        head = new_head()
         first = batch(head, plain(head, 2))
         await records.commit(first, seen=None)
         await records.delete([head.key])
@@ -199,7 +199,7 @@ class TestDeletion:
     async def test_many_are_counted(self, records: Records) -> None:
         """Those that were there, each once; any iterable will do."""
         keys = [(await start(records, f"session {number}")).key for number in range(30)]
-        assert await records.delete(key for key in [*keys[:20], keys[0], begun("nobody").key]) == 20
+        assert await records.delete(key for key in [*keys[:20], keys[0], new_head("nobody").key]) == 20
         assert await records.delete([]) == 0
         assert len(await records.heads("tenant")) == 10
         assert await records.delete(keys) == 10

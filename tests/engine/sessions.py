@@ -31,7 +31,7 @@ def rounds(count: int, *, output: str = LONG, name: str = "read", start: int = 0
 
 
 def session(turns: int, count: int, *, output: str = LONG) -> list[Message]:
-    """Make turns of so many rounds each, ending in an open one."""
+    """Return turns of a number of rounds each; the last one is open."""
     made: list[Message] = []
     for turn in range(turns):
         made += [user(f"Request {turn}."), *rounds(count, output=output, start=turn * count)]

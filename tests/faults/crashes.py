@@ -1,4 +1,4 @@
-"""Records that fail on purpose: at one call, before it or after it, for good or for a moment."""
+"""Records that fail on purpose: before or after one call, permanently or once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DROPS: tuple[Mode, ...] = ("lost call", "lost answer")
 
 
 class Crash(BaseException):
-    """The end of the process; nobody catches it."""
+    """The end of the process; no handler catches it."""
 
 
 class Crashing:

@@ -1,4 +1,4 @@
-"""Writers that are run in processes of their own, and what they leave behind to be checked.
+"""Writers in separate processes, and the checks of what they stored.
 
 A writer says in a file what it is going to do and, when its store has acknowledged it, that it is done. The file
 outlives the process however that ends, so whoever killed it knows what must be there.

@@ -80,7 +80,7 @@ OPERATIONS = [
     Operation("undo a compaction", lambda session: session.undo(), _compacted),
     Operation("undo a revert", lambda session: session.undo(), _reverted),
     Operation("revert", lambda session: session.revert(3)),
-    Operation("revert behind a compaction", lambda session: session.revert(3), _compacted),
+    Operation("revert after a compaction", lambda session: session.revert(3), _compacted),
     Operation("edit", lambda session: session.edit_summary("In other words."), _compacted),
     Operation("pin", lambda session: session.pin("never touch main"), again=True),
     Operation("fork", _fork, again=True),
@@ -150,7 +150,7 @@ class Trial:
         assert len(self.states) > 1
 
     async def fails_at(self, call: int, mode: Mode) -> bool:
-        """Let the operation fail at a call; tell whether it made that call."""
+        """Let the operation fail at a call; return whether it made that call."""
         id = await self.copy()
         crashing = Crashing(self.records, call, mode)
         try:
@@ -206,7 +206,7 @@ class TestEveryCall:
 
 
 def test_references_are_returned_after_a_lost_answer() -> None:
-    """A batch that was written, and sent again because nobody said so, is told like any other."""
+    """A batch that is repeated because its confirmation was lost is confirmed like any other."""
 
     async def run() -> None:
         place = Place("memory", Path())

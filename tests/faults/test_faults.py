@@ -1,4 +1,4 @@
-"""Stores that are full, read-only, gone, damaged or too new: a clear error, nothing lost, and it works again later."""
+"""Stores that are full, read-only, unreachable, damaged or too new: a clear error, no loss, and recovery."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(place: Place, scenario: Callable[[Any, Session], Awaitable[None]]) -> No
 
 class TestDisk:
     def test_full(self, tmp_path: Path) -> None:
-        """A limit of one page more than there is stands for the end of the disk."""
+        """A limit of one more page simulates a full disk."""
         self.refuses("max_page_count=1", "max_page_count=1000000000", "full", tmp_path)
 
     def test_read_only(self, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ class TestDisk:
 
 
 def damage(place: Place, change: Callable[[bytes], bytes], seq: int = 2) -> None:
-    """Overwrite the bytes of a message behind the store's back."""
+    """Overwrite the stored bytes of a message directly."""
     key = key_of("", "a")
     if place.name == "memory":
         rows = place.memory._sessions[key].rows
@@ -126,7 +126,7 @@ class TestDamage:
         place, kept = Place(store, tmp_path), list[bytes]()
         wanted = [asked("one"), asked(SECRET), asked("three")]
 
-        async def begin(_: Any, session: Session) -> None:
+        async def start(_: Any, session: Session) -> None:
             await session.append(wanted, format="openai-chat")
 
         async def look(records: Any, session: Session) -> None:
@@ -139,7 +139,7 @@ class TestDamage:
             await other.append(wanted, format="openai-chat")
             await settled(other, wanted)
 
-        run(place, begin)
+        run(place, start)
         damage(place, lambda item: kept.append(item) or b"p{\xff" + item[3:])  # type: ignore[func-returns-value]
         run(place, look)
         damage(place, lambda _: kept[0])
@@ -148,7 +148,7 @@ class TestDamage:
     def test_a_replaced_text_is_found(self, store: str, tmp_path: Path) -> None:
         place = Place(store, tmp_path)
 
-        async def begin(_: Any, session: Session) -> None:
+        async def start(_: Any, session: Session) -> None:
             await session.append([asked("one"), asked("pay 100"), asked("three")], format="openai-chat")
 
         async def look(_: Any, session: Session) -> None:
@@ -156,7 +156,7 @@ class TestDamage:
             assert any("message 2" in fault and "differs from what was written" in fault for fault in found)
             assert not any("pay" in fault for fault in found)
 
-        run(place, begin)
+        run(place, start)
         damage(place, lambda item: item.replace(b"pay 100", b"pay 999"))
         run(place, look)
 
@@ -224,7 +224,7 @@ async def hang_up(place: Place) -> None:
 @pytest.mark.parametrize("store", SERVERS)
 class TestServers:
     def test_connections_that_are_cut(self, store: str, tmp_path: Path) -> None:
-        """All connections are cut again and again, amid appends and compactions: each is done once."""
+        """All connections are cut repeatedly during appends and compactions; each happens once."""
         place = Place(store, tmp_path)
 
         async def scenario(_: Any, session: Session) -> None:
@@ -250,7 +250,7 @@ class TestServers:
         run(place, scenario)
 
     def test_a_restart(self, store: str, tmp_path: Path) -> None:
-        """The server is restarted between two calls and amid others."""
+        """The server is restarted between calls and during calls."""
         place, wanted = Place(store, tmp_path), list[Any]()
         restart = redis.restart if store == "redis" else lambda: postgres.restart("immediate")
 
@@ -280,8 +280,8 @@ def test_a_connection_lost_within_a_transaction(tmp_path: Path) -> None:
         first, second = turn_of("w", 1), turn_of("w", 2)
         await session.append(first)
         blocker, watcher = await asyncpg.connect(place.url), await asyncpg.connect(place.url)
-        held = blocker.transaction()
-        await held.start()
+        transaction = blocker.transaction()
+        await transaction.start()
         await blocker.execute("LOCK TABLE kompakt_rows IN EXCLUSIVE MODE")
         appending = asyncio.create_task(insistent(session, second, "k"))
         cut = 0
@@ -291,7 +291,7 @@ def test_a_connection_lost_within_a_transaction(tmp_path: Path) -> None:
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
                 " WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO kompakt_rows%'"
             )
-        await held.rollback()
+        await transaction.rollback()
         await blocker.close()
         await watcher.close()
         await appending

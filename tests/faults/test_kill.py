@@ -1,4 +1,4 @@
-"""kill -9 at random moments: what was acknowledged is there, byte for byte, and the next process goes on at once."""
+"""kill -9 at random moments: acknowledged data is stored byte for byte, and the next process continues at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Model:
-    """What must be there: what was acknowledged, and what may have been written with nobody told."""
+    """What must be stored: acknowledged writes; and what may be stored: writes without an acknowledgement."""
 
     def __init__(self) -> None:
         self.turns: list[list[Body]] = []
@@ -79,12 +79,12 @@ def flat(turns: list[list[Body]]) -> list[Body]:
 
 
 def killed(url: str, seed: int, path: Path) -> None:
-    """Let a writer begin some things and kill it within the last."""
+    """Kill a writer during the last of several operations."""
     chance = random.Random(seed)
     process = started(write_until_killed, url, "victim", seed, str(path))
     lines, deadline = chance.randint(1, 20), time.monotonic() + 60
     while not (path.exists() and path.read_bytes().count(b"\n") >= lines):
-        assert process.is_alive() and time.monotonic() < deadline, "the writer ended, or did not begin"
+        assert process.is_alive() and time.monotonic() < deadline, "the writer ended, or did not start"
         time.sleep(0.001)
     time.sleep(chance.uniform(0.0, 0.03))
     process.kill()
@@ -92,7 +92,7 @@ def killed(url: str, seed: int, path: Path) -> None:
 
 
 async def checked(url: str, model: Model) -> None:
-    """Open the store as the next process would, look at all of it, finish what was begun, and go on."""
+    """Open the store as the next process would, check everything, finish started operations, and continue."""
     async with await open_store(url) as store:
         session = await store.session("victim")
         if await session.exists():
@@ -105,11 +105,11 @@ async def checked(url: str, model: Model) -> None:
             await session.append(messages, key=key)
         model.unsure = []
         model.compare(await session.export() if model.turns else [])
-        began = time.monotonic()
+        start = time.monotonic()
         async with session.turn(patience=30):
             await session.append(turn_of("after", model.done))
         await session.compact(3_000, patience=30)
-        assert time.monotonic() - began < LEASE * 2 + 5, "the lock of a dead process was not free after its lease"
+        assert time.monotonic() - start < LEASE * 2 + 5, "the lock of a dead process was not free after its lease"
         model.turns.append(turn_of("after", model.done))
         model.compare(await session.export())
         assert await session.verify() == []

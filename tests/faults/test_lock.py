@@ -1,4 +1,4 @@
-"""A lock is given back whatever its renewal is doing at that moment."""
+"""A lock is released even during its renewal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kompakt.store.records import Fence
 
 
 class Deaf(MemoryRecords):
-    """Renews slowly and, as some drivers do, goes on when it is cancelled."""
+    """Renews slowly and, as some drivers do, continues when it is cancelled."""
 
     renewals = 0
 
@@ -35,7 +35,7 @@ class Gone(MemoryRecords):
         raise StoreUnavailable("gone")
 
 
-async def held(records: Any, *, lease: float, seconds: float) -> None:
+async def hold_lock(records: Any, *, lease: float, seconds: float) -> None:
     async with hold(records, "k", "turn", lease=lease):
         await asyncio.sleep(seconds)
 
@@ -45,7 +45,7 @@ class TestHold:
         async def run() -> None:
             records = Deaf()
             async with asyncio.timeout(10):
-                await held(records, lease=0.3, seconds=0.12)
+                await hold_lock(records, lease=0.3, seconds=0.12)
             assert records.renewals == 1
             assert await records.acquire("k", "turn", lease=1) is not None
 
@@ -56,8 +56,8 @@ class TestHold:
 
         async def run() -> None:
             records = Gone()
-            await held(records, lease=0.15, seconds=0.07)
+            await hold_lock(records, lease=0.15, seconds=0.07)
             async with asyncio.timeout(10):
-                await held(records, lease=0.15, seconds=0.0)
+                await hold_lock(records, lease=0.15, seconds=0.0)
 
         asyncio.run(run())

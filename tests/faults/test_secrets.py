@@ -1,4 +1,4 @@
-"""What is said in a session, and how to get at it, is in no log and in no error; an id is a value and nothing else."""
+"""No log and no error contains messages or credentials; an id is never interpreted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = [
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+def logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Log all there is to log; statements too."""
     loggers = [logging.getLogger(name) for name in ("sqlalchemy.engine", "sqlalchemy.pool", "asyncpg", "redis")]
     before = [logger.level for logger in loggers]
@@ -47,15 +47,15 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
         logger.setLevel(level)
 
 
-def leaks(told: pytest.LogCaptureFixture) -> list[str]:
+def leaks(logs: pytest.LogCaptureFixture) -> list[str]:
     """List the lines of the log that hold a secret."""
-    texts = [record.getMessage() + (record.exc_text or "") for record in told.records]
+    texts = [record.getMessage() + (record.exc_text or "") for record in logs.records]
     return [text[:300] for text in texts if any(secret in text for secret in SECRETS)]
 
 
 @pytest.mark.parametrize("store", STORES)
 class TestLogs:
-    def test_no_content_in_logs(self, store: str, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    def test_no_content_in_logs(self, store: str, tmp_path: Path, logs: pytest.LogCaptureFixture) -> None:
         place = Place(store, tmp_path)
 
         async def run() -> None:
@@ -73,13 +73,13 @@ class TestLogs:
                 await session.delete()
 
         asyncio.run(run())
-        assert leaks(told) == []
+        assert leaks(logs) == []
 
-    def test_errors(self, store: str, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    def test_errors(self, store: str, tmp_path: Path, logs: pytest.LogCaptureFixture) -> None:
         """Neither the text of an error nor what a traceback shows beside it."""
         place = Place(store, tmp_path)
 
-        async def begin() -> None:
+        async def start() -> None:
             async with place.opened() as records:
                 await session_of(records, "a").append([asked(SAID), asked(SAID)], format="openai-chat")
 
@@ -87,12 +87,12 @@ class TestLogs:
             async with place.opened() as records:
                 await session_of(records, "a").export()
 
-        asyncio.run(begin())
+        asyncio.run(start())
         damage(place, lambda item: b"p{\xff" + item)
         with pytest.raises(KompaktError) as caught:
             asyncio.run(fail())
         assert not any(secret in shown(caught.value) for secret in SECRETS)
-        assert leaks(told) == []
+        assert leaks(logs) == []
 
 
 def shown(error: BaseException) -> str:
@@ -101,7 +101,7 @@ def shown(error: BaseException) -> str:
 
 
 class TestUrls:
-    def test_a_password_is_never_shown(self, tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    def test_a_password_is_never_shown(self, tmp_path: Path, logs: pytest.LogCaptureFixture) -> None:
         with Server("--requirepass", "another") as server:
             redis = server.url.replace("://", f"://:{PASSWORD}@")
             urls = [
@@ -121,7 +121,7 @@ class TestUrls:
                     asyncio.run(open_store(url))
                 assert PASSWORD not in shown(caught.value), url.partition(":")[0]
                 assert "\n" not in str(caught.value)
-        assert leaks(told) == []
+        assert leaks(logs) == []
 
 
 @pytest.mark.parametrize("store", STORES)

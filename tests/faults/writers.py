@@ -30,7 +30,7 @@ MARK = re.compile(r"\[(w\d+) (\d+)\]")
 
 
 class Outcome(msgspec.Struct):
-    """What came of a race."""
+    """The result of a race."""
 
     store: str
     seconds: float = 0.0
@@ -82,8 +82,8 @@ def _thread(records: MemoryRecords, share: int, end: float, path: str) -> None:
 
 def race(url: str, seconds: float, directory: Path, *, memory: MemoryRecords | None = None) -> Outcome:
     """Let them all write for some time; say what is wrong with what they left."""
-    path, began = directory / "log", time.monotonic()
-    end, limit = began + seconds, seconds + 90
+    path, since = directory / "log", time.monotonic()
+    end, limit = since + seconds, seconds + 90
     workers: list[Any] = []
     for share in range(PROCESSES):
         if memory is not None:
@@ -92,8 +92,8 @@ def race(url: str, seconds: float, directory: Path, *, memory: MemoryRecords | N
         else:
             workers.append(started(_process, url, share, end, str(path)))
     for worker in workers:
-        worker.join(max(1.0, began + limit - time.monotonic()))
-    outcome = Outcome("memory" if memory is not None else url.partition(":")[0], time.monotonic() - began)
+        worker.join(max(1.0, since + limit - time.monotonic()))
+    outcome = Outcome("memory" if memory is not None else url.partition(":")[0], time.monotonic() - since)
     if _ended(path) < PROCESSES:
         outcome.failures.append(f"only {_ended(path)} of {PROCESSES} processes ended: a deadlock, or an error")
     asyncio.run(_judge(url, path, outcome, memory))

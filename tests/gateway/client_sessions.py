@@ -1,4 +1,4 @@
-"""Sessions of tool calls through the gateway with the official clients, and what must hold of what the upstream saw."""
+"""Sessions of tool calls through the gateway with the official clients, and checks of the upstream requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK = f"Go through the repository and write down what you find. {RULE}"
 SECRET_KEY = "sk-upstream-credential-0123456789"
 LINES = 8
 EACH_WHOLE = 7
-"""Of so many results one is restored whole, byte for byte; of all a passage is found."""
+"""One result of this many is restored completely, byte for byte; of every result a passage is found."""
 
 
 def needle(id: str) -> str:
@@ -36,7 +36,7 @@ def needle(id: str) -> str:
 def result_of(id: str, lines: int = LINES) -> str:
     """Return what a tool answers: lines as of a file, the middle one with the needle."""
     rows = [f"{at}: value_{at} = compute(total, {at}) in module {id[-7:]}" for at in range(lines)]
-    rows[lines // 2] = f"the marker here is {needle(id)} and stands only once"
+    rows[lines // 2] = f"the marker here is {needle(id)} and occurs only once"
     return "\n".join(rows)
 
 
@@ -125,7 +125,7 @@ def head_of(raw: Raw, format: str) -> dict[str, Any]:
 
 
 def breaks(asked: list[Raw], format: str) -> list[int]:
-    """Return the numbers of the requests that do not begin with the one before them, from 0."""
+    """Return the indexes of the requests that do not start with the previous one."""
     found = []
     for at, (one, two) in enumerate(pairwise(asked)):
         before, after = items_of(one, format), items_of(two, format)
@@ -142,15 +142,15 @@ def holds(provider: Recorded, talk: Talk) -> None:
     assert len(provider.asked) == len(talk.answers)
     assert all(one["status"] == "200" for one in talk.answers)
     broken = set(breaks(provider.asked, talk.format)) - set(talk.compacted)
-    assert not broken, f"requests {sorted(broken)} do not begin with the one before; compacted: {talk.compacted}"
+    assert not broken, f"requests {sorted(broken)} do not start with the previous one; compacted: {talk.compacted}"
     assert {one["x-kompakt-session"] for one in talk.answers} == {talk.session}
-    told = [talk.answers[at]["x-kompakt-compaction"] for at in talk.compacted]
-    # each is told once, by the request in which it happened
-    assert len(set(told)) == len(told), f"told again: {[told.index(one) for one in told]} by {talk.compacted}"
+    announced = [talk.answers[at]["x-kompakt-compaction"] for at in talk.compacted]
+    # only the request that caused a compaction reports it
+    assert len(set(announced)) == len(announced), f"reported twice: {announced} in {talk.compacted}"
 
 
 async def _reaches(session: Any, id: str, lines: int, *, whole: bool) -> bool:
-    """Tell whether a word of a result leads to its passage and, if asked, the reference there to all of it."""
+    """Return whether a word of a result finds its passage and, if ``whole``, its reference restores the result."""
     passage = await session.recall(needle(id))
     if not whole:
         return needle(id) in passage.text
@@ -172,7 +172,7 @@ async def _recalled(store: str, tenant: str, session: str, calls: list[str], lin
 
 
 def all_recalled(store: str, tenant: str, talk: Talk) -> None:
-    """Assert that every result can be recalled; what is recorded behind a request may take a moment."""
+    """Assert that every result can be recalled; recording continues for a moment after the answer."""
     left = list(talk.calls)
 
     def is_done() -> bool:

@@ -1,4 +1,4 @@
-"""Clients as they are in the field: what each sends of the same history differs from request to request.
+"""Real clients: how the same history differs from request to request.
 
 Written from what such clients were seen to send; none of it is known to the gateway.
 """
@@ -74,7 +74,7 @@ class Claude(Shaped):
     def shape(self, items: list[Any], at: int) -> list[Any]:
         self.extra = {"system": self._system(at), "metadata": {"user_id": f"user_{at}"}}
         reminder = {"type": "text", "text": f"<system-reminder>The list has {at} entries.</system-reminder>"}
-        if at % 3 == 1:  # it stands in the newest message of one request and is gone from the next
+        if at % 3 == 1:  # only the newest message of a request has it
             items[-1] = {**items[-1], "content": [*blocks(items[-1]), reminder]}
         shaped = [plain(item) if at % 2 else {**item, "content": blocks(item)} for item in items]
         return [*shaped[:-2], *(marked(item) for item in shaped[-2:])] if len(shaped) > 2 else shaped
@@ -171,7 +171,7 @@ def canonical(items: list[Any], format: str) -> list[Any]:
 
 
 def common(one: list[Any], two: list[Any]) -> int:
-    """Count the messages that two requests begin with."""
+    """Count the common first messages of two requests."""
     same = 0
     for left, right in zip(one, two, strict=False):
         if left != right:

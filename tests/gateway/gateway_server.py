@@ -1,4 +1,4 @@
-"""A gateway for tests: a real server on a free port of this machine, in a thread or in a process of its own.
+"""A gateway for tests: a real server on a free local port, in a thread or in a separate process.
 
 ``with gateway(provider.url, store=url) as gate:`` and point a client at ``gate.url``.
 """
@@ -38,12 +38,12 @@ KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "t
 
 
 def hashed(keys: dict[str, str]) -> dict[str, str]:
-    """Return keys as they are configured: by digest."""
+    """Return keys by their digests, as in the configuration."""
     return {hashlib.sha256(key.encode()).hexdigest(): tenant for key, tenant in keys.items()}
 
 
 def settings_for(upstream: str, store: str, **changes: Any) -> GatewayConfig:
-    """Make settings with one upstream for all protocols."""
+    """Return settings with one upstream for all protocols."""
     given: dict[str, Any] = {
         "store": store,
         "upstreams": {name: Upstream(name=name, url=upstream) for name in NAMES},
@@ -61,11 +61,11 @@ class Gate:
         self.url, self.store = url, store
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        """Ask the gateway's own interface."""
+        """Get a page of the gateway's own API."""
         return httpx.get(self.url + path, **{"timeout": 10, **options})
 
     def metric(self, name: str) -> float:
-        """Sum up a metric over its labels."""
+        """Return a metric summed over its labels."""
         lines = [line for line in self.get("/metrics").text.splitlines() if line.startswith(name)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
@@ -119,26 +119,26 @@ def gateway(
 
 
 class Replica(Gate):
-    """A gateway in a process of its own, started as a user starts it."""
+    """A gateway in a separate process, started as a user starts it."""
 
     def __init__(self, url: str, store: str, process: subprocess.Popen[bytes], log: Path) -> None:
         super().__init__(url, store)
         self.process, self.log = process, log
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
     def end(self, seconds: float = 20) -> int:
-        """Ask it to end; return its exit code."""
+        """Stop the process gracefully and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
 
@@ -188,5 +188,5 @@ def _answers(url: str) -> bool:
 
 
 def toml(value: object) -> str:
-    """Write a value as TOML does."""
+    """Return a value as TOML."""
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""A client that resends its whole history, step after step, through a gateway without sockets, and what arrives."""
+"""A client that resends its whole history step by step through a gateway without sockets, and what arrives."""
 
 from __future__ import annotations
 

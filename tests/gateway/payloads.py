@@ -1,4 +1,4 @@
-"""Request bodies and answers of the four interfaces, as bytes: short ones, and ones too long for the window."""
+"""Request bodies and answers of the four APIs, as bytes: short ones, and ones too long for the window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = tuple(PATHS)
 
 
 def history(format: str, rounds: int, *, size: int = 40, tag: str = "") -> list[Any]:
-    """Make a task and rounds of one call and one result each, every result with a word of its own."""
+    """Return a task and rounds of one call and one result each; every result has a unique word."""
     items: list[Any] = [_user(format, f"{TASK} {tag}".strip())]
     for at in range(rounds):
         items += one_round(format, at, FILLER * size + f"marker{at:05d}{tag}")
@@ -39,7 +39,7 @@ def _user(format: str, text: str) -> Any:
 
 
 def one_round(format: str, at: int, result: str) -> list[Any]:
-    """Make a call and its result."""
+    """Return a call and its result."""
     id, given, said_ = f"call_{at:05d}", {"path": f"src/part_{at}.py"}, f"Looking at part {at}."
     if format == "openai-chat":
         call = {"id": id, "type": "function", "function": {"name": "read", "arguments": json.dumps(given)}}
@@ -84,7 +84,7 @@ def request(format: str, items: list[Any], **more: Any) -> dict[str, Any]:
 
 
 def odd(body: dict[str, Any]) -> bytes:
-    """Write a body as no encoder would by itself, so that whoever writes it anew is found out."""
+    """Return a body with unusual whitespace and escapes, so that encoding it again is detected."""
     text = json.dumps(body, indent=1, ensure_ascii=True, separators=(" ,", " : "))
     return text.replace('"model"', '"mod\\u0065l"', 1).encode()
 
@@ -149,5 +149,5 @@ def answering(raw: Raw) -> Reply:
 
 def events(format: str, pieces: int = 3) -> list[bytes]:
     """Make the chunks of a stream; what is in them is the client's affair."""
-    told = [{"type": "ping", "at": at, "text": "x" * 20} for at in range(pieces)]
-    return [b"event: ping\ndata: " + json.dumps(one).encode() + b"\n\n" for one in told]
+    pings = [{"type": "ping", "at": at, "text": "x" * 20} for at in range(pieces)]
+    return [b"event: ping\ndata: " + json.dumps(one).encode() + b"\n\n" for one in pings]

@@ -1,4 +1,4 @@
-"""A model that says what a test planned, one answer after the other, and what the client and the provider saw of it."""
+"""A model with planned answers, and what the client and the provider saw of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ each_case = pytest.mark.parametrize(
     [("openai-chat", False), ("openai-responses", True), ("anthropic", False), ("gemini", True)],
     ids=["chat-whole", "responses-streamed", "anthropic-whole", "gemini-streamed"],
 )
-"""Every format once, half of them streamed, for what does not depend on how both go together."""
+"""Every format once, half of them streamed, for tests that do not depend on the combination."""
 
 
 class Model:
-    """Answers with texts and calls in the order planned; a call is a pair of name and arguments."""
+    """Answers with planned texts and calls in order; a call is a pair of name and arguments."""
 
     def __init__(self, *plan: tuple[str, list[tuple[str, dict[str, Any]]]], thinking: bool = False) -> None:
         self.plan, self.thinking, self.at = list(plan), thinking, 0
@@ -49,7 +49,7 @@ def read(path: str = "src/a.py") -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def recalling(model: Any, folder: Path, *, window: int = 16_000, **changes: Any) -> Iterator[tuple[Recorded, Gate]]:
-    """Run a model behind a gateway that offers recall."""
+    """Run a model with a gateway that offers recall."""
     settings = {"recall": True, "context_window": window, **changes}
     with (
         Recorded(model, window=window) as provider,
@@ -93,7 +93,7 @@ def held(
 
 
 def sound(provider: Recorded, format: str) -> None:
-    """Assert that the provider took everything, and that each request begins with the one before it."""
+    """Assert that the provider accepted everything, and that each request starts with the previous one."""
     assert [record.refusal for record in provider.refusals] == []
     assert breaks(provider.asked, format) == []
 
@@ -120,7 +120,7 @@ def words(raw: Raw, format: str) -> str:
 
 
 def prompt_of(last: Any, format: str) -> int:
-    """Return the whole input that the client was told of."""
+    """Return the total input tokens that the client saw."""
     if format == "openai-chat":
         return last.usage.prompt_tokens
     if format == "openai-responses":
@@ -132,7 +132,7 @@ def prompt_of(last: Any, format: str) -> int:
 
 
 def output_of(last: Any, format: str) -> int:
-    """Return the whole output that the client was told of."""
+    """Return the total output tokens that the client saw."""
     if format == "openai-chat":
         return last.usage.completion_tokens
     if format == "gemini":

@@ -1,4 +1,4 @@
-"""A gateway whose proxy is a stand-in: what the shell around the proxy does, with real sockets and nothing behind."""
+"""A gateway with a stub handler in place of the proxy, on real sockets, to test the layers around the proxy."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ ADMIN = "key-of-the-operator-0123456789"
 
 
 async def echo(request: Request, tenant: Tenant, route: Route) -> Response:
-    """Answer with what the shell found out."""
+    """Answer with what the layers before the handler found out."""
     body = await request.body()
     found = {"size": len(body), "tenant": tenant.id, "source": tenant.source, "route": route.name, "url": route.url}
     return JSONResponse(found)
 
 
 class Served:
-    """A gateway that runs."""
+    """A running gateway."""
 
     def __init__(self, url: str, gateway: Gateway, loop: asyncio.AbstractEventLoop) -> None:
         self.url, self.gateway, self.loop = url, gateway, loop
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return int(self.url.rpartition(":")[2])
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -48,26 +48,26 @@ class Served:
         return httpx.request(method, self.url + path, timeout=10, trust_env=False, **options)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        """Ask for something."""
+        """Send a GET request."""
         return self.ask("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        """Send something."""
+        """Send a POST request."""
         return self.ask("POST", path, **options)
 
     def run(self, work: Any) -> Any:
-        """Do something where the gateway lives."""
+        """Run a coroutine on the gateway's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
     def empty(self) -> None:
-        """Wait until the last request is over: a client has its answer a moment before."""
+        """Wait until no request is in flight; a client has its answer a moment earlier."""
         end = time.monotonic() + 10
         while self.gateway.slots.total or "kompakt_in_flight 0.0" not in self.gateway.metrics.text().decode():
-            assert time.monotonic() < end, "a request is not over"
+            assert time.monotonic() < end, "a request is still in flight"
             time.sleep(0.01)
 
     def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
-        """Send bytes that are no proper request, perhaps, and read until the other side has enough."""
+        """Send raw bytes and read until the gateway closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as line:
             line.sendall(data)
             found = b""
@@ -80,7 +80,7 @@ class Served:
 
 
 def settings(**changes: Any) -> GatewayConfig:
-    """Make settings for tests."""
+    """Return settings for tests."""
     given: dict[str, Any] = {
         "port": 0,
         "store": "memory:",
@@ -99,7 +99,7 @@ def served(
     make: Callable[[Gateway], Handler] | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Iterator[Served]:
-    """Run a gateway in a thread; with no handler the proxy itself answers."""
+    """Run a gateway in a thread; without a handler the real proxy answers."""
     chosen = make or ((lambda _: handler) if handler is not None else None)
     app = create_app(made, transport=transport, make=chosen)
     listening = serving.listen(made)

@@ -258,7 +258,7 @@ async ([gateway, body]) => {
 
 
 @pytest.fixture
-def behind() -> Iterator[Upstream]:
+def upstream() -> Iterator[Upstream]:
     with Upstream(answering) as upstream:
         yield upstream
 
@@ -281,12 +281,12 @@ def refused(gate: Gate) -> float:
 class TestBrowser:
     @pytest.mark.parametrize("name", ["other.test", "127.0.0.1", "localhost"])
     def test_a_page_of_another_origin_reaches_nothing(
-        self, browser: Any, site: int, behind: Upstream, tmp_path: Path, name: str
+        self, browser: Any, site: int, upstream: Upstream, tmp_path: Path, name: str
     ) -> None:
         """Whatever a page does, no request reaches the provider, nothing can be read, and no session is deleted."""
-        with gateway(behind.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+        with gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
-            before = len(behind.raw)
+            before = len(upstream.raw)
             page = browser.new_page()
             page.goto(f"http://{name}:{site}/")
             body = json.dumps(request("openai-chat", history("openai-chat", 0)))
@@ -297,16 +297,16 @@ class TestBrowser:
             page.close()
             assert set(seen.values()) <= {"failed", "opaque 0"}, seen
             wait_for(lambda: refused(gate) >= len(seen), "the attempts arrive")
-            assert [(raw.method, raw.target) for raw in behind.raw[before:]] == []
+            assert [(raw.method, raw.target) for raw in upstream.raw[before:]] == []
             assert gate.get(f"/kompakt/sessions/{id}").status_code == 200
 
     def test_a_name_that_is_rebound_to_this_machine_reaches_nothing(
-        self, browser: Any, behind: Upstream, tmp_path: Path
+        self, browser: Any, upstream: Upstream, tmp_path: Path
     ) -> None:
         """To the browser, page and gateway have the same origin: only the Host differs."""
-        with gateway(behind.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+        with gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
-            before = len(behind.raw)
+            before = len(upstream.raw)
             rebound = gate.url.replace("127.0.0.1", REBOUND)
             page = browser.new_page()
             assert page.goto(f"{rebound}/healthz").status == 403
@@ -316,11 +316,11 @@ class TestBrowser:
             for way in ("readable", "json", "sessions", "remove", "request"):
                 assert "Host header" in seen[way], seen
             assert seen["simple"] == "basic 403" and seen["events"] == "failed", seen
-            assert behind.raw[before:] == []
+            assert upstream.raw[before:] == []
             assert gate.get(f"/kompakt/sessions/{id}").status_code == 200
 
-    def test_the_gateways_own_page_works(self, browser: Any, behind: Upstream, tmp_path: Path) -> None:
-        with gateway(behind.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
+    def test_the_gateways_own_page_works(self, browser: Any, upstream: Upstream, tmp_path: Path) -> None:
+        with gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
             page = browser.new_page()
             assert page.goto(f"{gate.url.replace('127.0.0.1', 'localhost')}/inspect").status == 200
@@ -329,4 +329,4 @@ class TestBrowser:
             page.click(f"a[title='{id}']")
             assert "session=" in page.url and id in page.content()
             page.close()
-            assert [raw.method for raw in behind.raw] == ["POST"]  # what a browser asks for by itself stays here
+            assert [raw.method for raw in upstream.raw] == ["POST"]  # what a browser asks for by itself stays here

@@ -174,7 +174,7 @@ class TestBeforeTheFirstByte:
         assert_in_shape(format, ask(gate, format), 504)
         gate.empty()
 
-    def test_nobody_listening_is_answered_with_502(self, format: str) -> None:
+    def test_a_refused_connection_gives_502(self, format: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         nowhere = {name: Upstream(name, f"http://127.0.0.1:{port}") for name in ("openai", "anthropic", "gemini")}
@@ -207,15 +207,15 @@ class TestAfterTheFirstByte:
 
         crooked.act = act
         body = request(format, history(format, 1))
-        came = list[bytes]()
+        received = list[bytes]()
         with (
             httpx.Client(timeout=10, trust_env=False) as client,
             client.stream("POST", gate.url + paths[format], json=body, headers=HEADERS[format]) as answer,
         ):
             assert answer.status_code == 200
             with pytest.raises(httpx.RemoteProtocolError):
-                came.extend(answer.iter_raw())
-        assert b"".join(came) == b"data: 1\n"
+                received.extend(answer.iter_raw())
+        assert b"".join(received) == b"data: 1\n"
         gate.empty()
 
 

@@ -1,4 +1,4 @@
-"""What is shipped to run the gateway with is well formed, and names only what there is. No engine runs here."""
+"""The deployment files are well formed and name existing files and settings. No container is started."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestContainer:
                 command = json.loads(text.partition("CMD ")[2])
                 compile(command[-1], "healthcheck", "exec")
 
-    def test_it_runs_the_gateway_as_nobody_special(self) -> None:
+    def test_it_runs_the_gateway_without_privileges(self) -> None:
         """On the port that the gateway has when none is named."""
         found = dict(instructions())
         assert json.loads(found["ENTRYPOINT"]) == ["kompakt", "serve"]

@@ -1,4 +1,4 @@
-"""The gateway before a real model: every request is taken, and its prompt cache works between compactions."""
+"""The gateway with a real model: every request is accepted, and its prompt cache works between compactions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PROTOCOLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("path", PROTOCOLS)
 def test_a_chat_that_outgrows_the_window(path: str, address: str, tmp_path: Path) -> None:
-    """The client sends everything each time; what the model reads anew is little, but for where it was compacted."""
+    """The client sends everything each time, but the model processes few new tokens, except after compactions."""
     said: list[Any] = []
     shares, compacted = list[float](), list[bool]()
     with gateway(address, store=f"sqlite:///{tmp_path / 'k.db'}", context_window=WINDOW) as gate:

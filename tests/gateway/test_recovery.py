@@ -1,4 +1,4 @@
-"""When something fails behind the gateway: a request too long after all, a store that is down. The client goes on."""
+"""Failures of the provider and the store: a request that is too long after all, a store that is down."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ WRITES = ("note", "commit", "acquire", "renew", "release")
 
 @each_format
 @pytest.mark.parametrize("names", [READS + WRITES, WRITES], ids=["gone", "read-only"])
-def test_requests_go_on_without_the_store(
+def test_requests_are_served_without_the_store(
     format: str, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kompakt.store.sql.sqlite import SqliteRecords
@@ -176,7 +176,7 @@ def test_requests_go_on_without_the_store(
 def test_a_history_that_was_substituted_is_compacted_even_where_it_fits_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the store the same history is compacted anew, from what the client sent, the same way each time."""
+    """Without the store the same history is compacted again from the request, with the same result each time."""
     from kompakt.store.sql.sqlite import SqliteRecords
 
     with (
@@ -219,10 +219,10 @@ def test_postgres_stopped_and_started_again(tmp_path: Path) -> None:
         postgres.stop()
         try:
             for rounds in (4, 40, 42):
-                began = time.monotonic()
+                since = time.monotonic()
                 answer = ask(gate, "openai-chat", rounds, "pg2")
                 assert answer.status_code == 200
-                assert time.monotonic() - began < 15
+                assert time.monotonic() - since < 15
                 fits(upstream, "openai-chat")
             assert answer.headers["x-kompakt-degraded"]
             assert gate.get("/healthz").status_code == 200

@@ -1,4 +1,4 @@
-"""What nobody may do through the gateway: read another's sessions, reach other hosts, hold it up, learn secrets."""
+"""Attacks on the gateway: reading sessions of other tenants, reaching other hosts, blocking it, learning secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_format = pytest.mark.parametrize("format", FORMATS)
 
 
 @pytest.fixture
-def behind() -> Iterator[Upstream]:
+def upstream() -> Iterator[Upstream]:
     with Upstream(answering) as upstream:
         yield upstream
 
@@ -57,9 +57,9 @@ def recall(gate: Gate, id: str, asked: str, **headers: str) -> httpx.Response:
 # --- tenants ------------------------------------------------------------------------------------------------------
 
 
-def test_one_tenant_never_reads_another(behind: Upstream, store: str) -> None:
+def test_one_tenant_never_reads_another(upstream: Upstream, store: str) -> None:
     a, b = {"x-kompakt-key": KEY_A}, {"x-kompakt-key": KEY_B}
-    with gateway(behind.url, store=store, keys=HASHED) as gate:
+    with gateway(upstream.url, store=store, keys=HASHED) as gate:
         id = talked(gate, "secretofa", **a)
         assert gate.get(f"/kompakt/sessions/{id}", headers=a).status_code == 200
         for path in ("", "/recall?q=marker00003secretofa", "/export", "/messages", "/compactions", "/inspect"):
@@ -74,7 +74,7 @@ def test_one_tenant_never_reads_another(behind: Upstream, store: str) -> None:
                 assert id not in shown.text.replace(path, "") and "secretofa" not in shown.text
         # the name of a's session does not help b
         answer = ask(gate, "openai-chat", 40, "ofb", **b, **{"x-kompakt-session": id})
-        assert answer.status_code == 200 and b"secretofa" not in behind.raw[-1].body
+        assert answer.status_code == 200 and b"secretofa" not in upstream.raw[-1].body
         assert not recall(gate, answer.headers["x-kompakt-session"], "secretofa", **b).json()["found"]
         found = recall(gate, id, "marker00003ofb", **a).json()
         assert not found["found"] or "marker00003ofb" not in found["text"].partition("\n")[2]
@@ -83,9 +83,9 @@ def test_one_tenant_never_reads_another(behind: Upstream, store: str) -> None:
         assert "marker00003secretofa" in recall(gate, id, "marker00003secretofa", **a).text
 
 
-def test_the_same_history_of_another_tenant_is_another_session(behind: Upstream, store: str) -> None:
+def test_the_same_history_of_another_tenant_is_another_session(upstream: Upstream, store: str) -> None:
     """Replayed word for word, a's history finds nothing that was made for a."""
-    with gateway(behind.url, store=store, keys=HASHED) as gate:
+    with gateway(upstream.url, store=store, keys=HASHED) as gate:
         made, sessions = [], []
         for key in (KEY_A, KEY_A, KEY_B, KEY_B):
             answer = ask(gate, "openai-chat", 40, "same", **{"x-kompakt-key": key})
@@ -96,8 +96,8 @@ def test_the_same_history_of_another_tenant_is_another_session(behind: Upstream,
         assert sessions[0] == sessions[1] != sessions[2] == sessions[3]
 
 
-def test_credentials_are_tenants_of_their_own(behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store) as gate:
+def test_credentials_are_tenants_of_their_own(upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store) as gate:
         id = talked(gate, "first")
         other = ask(gate, "openai-chat", 40, "first", authorization="Bearer sk-somebody-else")
         assert other.headers["x-kompakt-compaction"] and other.headers["x-kompakt-session"] != id
@@ -106,13 +106,13 @@ def test_credentials_are_tenants_of_their_own(behind: Upstream, store: str) -> N
         assert other.headers.get("x-kompakt-tenant") == "new"
 
 
-def test_without_a_key_nothing_is_served_where_keys_are_needed(behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store, keys=HASHED) as gate:
+def test_without_a_key_nothing_is_served_where_keys_are_needed(upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store, keys=HASHED) as gate:
         for format in FORMATS:
             for headers in ({}, {"x-kompakt-key": "nobody"}, {"x-kompakt-key": KEY_A + "x"}):
                 answer = ask(gate, format, 2, "none", **headers)
                 assert answer.status_code == 401 and "error" in answer.json()
-        assert behind.raw == []
+        assert upstream.raw == []
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_without_a_key_nothing_is_served_where_keys_are_needed(behind: Upstream,
     ],
     ids=str,
 )
-def test_pages_of_others_get_nothing_from_this_machine(headers: dict[str, str], behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store) as gate:
+def test_pages_of_others_get_nothing_from_this_machine(headers: dict[str, str], upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store) as gate:
         for path in ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x/recall?q=a"):
             answer = gate.get(path, headers=headers)
             assert answer.status_code in (401, 403), (path, answer.status_code)
 
 
 @pytest.mark.parametrize("id", ["..%2f..%2fetc%2fpasswd", "%00", "a" * 5_000, "'; DROP TABLE rows; --"])
-def test_ids_that_are_none(id: str, behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store) as gate:
+def test_ids_that_are_none(id: str, upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store) as gate:
         answer = gate.get(f"/kompakt/sessions/{id}/recall?q=x")
         assert answer.status_code in (400, 404, 414, 422) and "root:" not in answer.text
         if id.isprintable() and "%" not in id:
@@ -176,27 +176,27 @@ BODIES = [
 ]
 
 
-def test_bodies_that_are_none_pass_or_are_refused(behind: Upstream, store: str) -> None:
-    """The provider judges bodies; whatever it is, it goes on as it came or is refused, and nothing breaks."""
-    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
+def test_bodies_that_are_none_pass_or_are_refused(upstream: Upstream, store: str) -> None:
+    """The provider judges bodies: any body is passed on unchanged or rejected, and nothing breaks."""
+    with gateway(upstream.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
         for format in FORMATS:
             for body in BODIES:
-                before = len(behind.raw)
+                before = len(upstream.raw)
                 answer = client.post(PATHS[format], content=body, headers=HEADERS[format])
                 assert answer.status_code < 500, (format, body[:60], answer.text[:200])
                 if answer.status_code == 200:
-                    assert behind.raw[-1].body == body
+                    assert upstream.raw[-1].body == body
                 else:
-                    assert len(behind.raw) == before and "error" in answer.json()
+                    assert len(upstream.raw) == before and "error" in answer.json()
 
 
 @each_format
 def test_numbers_and_nesting_beyond_the_limits_are_refused_in_the_shape_of_the_provider(
-    format: str, behind: Upstream, store: str
+    format: str, upstream: Upstream, store: str
 ) -> None:
     """Beside the messages and inside them, whether the gateway knows the beginning of the request or not."""
     values = ["9" * 4_301, "9" * 50_000, "[" * 250 + "]" * 250, '{"a":' * 250 + "1" + "}" * 250]
-    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
+    with gateway(upstream.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
         for rounds in (1, 12):
             items = history(format, rounds)
             sending: dict[str, Any] = {
@@ -204,7 +204,7 @@ def test_numbers_and_nesting_beyond_the_limits_are_refused_in_the_shape_of_the_p
                 "headers": {**HEADERS[format], "content-type": "application/json"},
             }
             assert client.post(**sending, content=json.dumps(request(format, items))).status_code == 200
-            sent = len(behind.raw)
+            sent = len(upstream.raw)
             fresh = {**items[-1], "extra": "VALUE"}
             bodies = [request(format, items, **{name: "VALUE"}) for name in ("metadata", "max_tokens", "tools")]
             bodies += [request(format, [*items, fresh]), {"metadata": "VALUE", **request(format, items)}]
@@ -215,7 +215,7 @@ def test_numbers_and_nesting_beyond_the_limits_are_refused_in_the_shape_of_the_p
                     assert answer.headers["x-kompakt-refusal"] == "invalid_json"
                     assert answer.json() == error_body(format, 400, answer_text(answer), code="invalid_json")
                     assert "4,300 digits" in answer_text(answer)
-            assert len(behind.raw) == sent
+            assert len(upstream.raw) == sent
 
 
 def answer_text(answer: httpx.Response) -> str:
@@ -223,7 +223,7 @@ def answer_text(answer: httpx.Response) -> str:
     return answer.json()["error"]["message"]
 
 
-def test_long_histories_that_break_every_rule_do_not_break_the_gateway(behind: Upstream, store: str) -> None:
+def test_long_histories_that_break_every_rule_do_not_break_the_gateway(upstream: Upstream, store: str) -> None:
     good = history("openai-chat", 60, tag="broken")
     changes: list[Any] = [
         [*good[:5], {"role": "tool", "tool_call_id": "nobody", "content": "x"}, *good[5:]],
@@ -234,7 +234,7 @@ def test_long_histories_that_break_every_rule_do_not_break_the_gateway(behind: U
         [*good, {"role": "user", "content": [{"type": "new_thing", "data": "x" * 200_000}]}],
         [{"role": "user", "content": "x " * 200_000}],
     ]
-    with gateway(behind.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=30) as client:
+    with gateway(upstream.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=30) as client:
         for items in changes:
             body = json.dumps(request("openai-chat", items)).encode()
             answer = client.post(CHAT, content=body, headers=HEADERS["openai-chat"])
@@ -243,26 +243,26 @@ def test_long_histories_that_break_every_rule_do_not_break_the_gateway(behind: U
 
 
 @each_format
-def test_bodies_too_large_are_refused_in_the_providers_words(format: str, behind: Upstream, store: str) -> None:
+def test_bodies_too_large_are_refused_in_the_providers_words(format: str, upstream: Upstream, store: str) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(200):
             yield b"x" * 1_000
 
-    with gateway(behind.url, store=store, max_body=50_000) as gate:
+    with gateway(upstream.url, store=store, max_body=50_000) as gate:
         for content in (b"x" * 60_000, pieces()):
             answer = httpx.post(gate.url + PATHS[format], content=content, headers=HEADERS[format], timeout=10)
             assert answer.status_code == 413 and "error" in answer.json()
-        assert behind.raw == []
+        assert upstream.raw == []
         assert httpx.post(gate.url + PATHS[format], content=b"{}", headers=HEADERS[format]).status_code < 500
 
 
-def test_headers_too_large_are_refused(behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store, max_header=4_096) as gate:
+def test_headers_too_large_are_refused(upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store, max_header=4_096) as gate:
         answer = httpx.post(gate.url + CHAT, content=b"{}", headers={"x-long": "a" * 5_000}, timeout=10)
-        assert answer.status_code == 431 and behind.raw == []
+        assert answer.status_code == 431 and upstream.raw == []
 
 
-def test_too_many_at_once_are_told_to_wait(store: str) -> None:
+def test_too_many_requests_at_once_get_retry_after(store: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     slow = Reply([b"{}"], delay=1.5)
@@ -281,14 +281,14 @@ def test_too_many_at_once_are_told_to_wait(store: str) -> None:
 
 
 def test_credentials_are_nowhere_but_upstream(
-    behind: Upstream, store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    upstream: Upstream, store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secrets = [CREDENTIAL, KEY_A, SECRET, "key-in-the-query-0123"]
-    with caplog.at_level(logging.DEBUG), gateway(behind.url, store=store, keys=HASHED) as gate:
+    with caplog.at_level(logging.DEBUG), gateway(upstream.url, store=store, keys=HASHED) as gate:
         for format in FORMATS:
             for rounds in (2, 40, 42):
                 assert ask(gate, format, rounds, "log", **{"x-kompakt-key": KEY_A}).status_code == 200
-        assert {raw.header("authorization") for raw in behind.raw} >= {f"Bearer {CREDENTIAL}"}
+        assert {raw.header("authorization") for raw in upstream.raw} >= {f"Bearer {CREDENTIAL}"}
         body = request("gemini", history("gemini", 40))
         httpx.post(
             f"{gate.url}{PATHS['gemini']}?key=key-in-the-query-0123",
@@ -296,13 +296,13 @@ def test_credentials_are_nowhere_but_upstream(
             headers={"x-kompakt-key": KEY_A},
             timeout=20,
         )
-        assert behind.raw[-1].target.endswith("?key=key-in-the-query-0123")
-        behind.plan = Reply([CREDENTIAL.encode()], 500)
+        assert upstream.raw[-1].target.endswith("?key=key-in-the-query-0123")
+        upstream.plan = Reply([CREDENTIAL.encode()], 500)
         ask(gate, "openai-chat", 2, "log", **{"x-kompakt-key": KEY_A})
         shown = gate.get("/metrics", headers={"x-kompakt-key": KEY_A}).text
-    told = [record for record in caplog.records if record.name.startswith("kompakt")]
-    assert told
-    text = shown + "".join(f"{record.getMessage()} {record.__dict__}" for record in told)
+    logged = [record for record in caplog.records if record.name.startswith("kompakt")]
+    assert logged
+    text = shown + "".join(f"{record.getMessage()} {record.__dict__}" for record in logged)
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in secrets:
         assert secret not in text and secret.encode() not in kept

@@ -132,8 +132,8 @@ class TestEnding:
                 whole = first + b"".join(arriving)
             assert whole.endswith(b"data: [DONE]\n\n")
             assert gate.process.wait(15) == 0
-            told = [json.loads(line) for line in gate.log.splitlines() if line.startswith("{")]
-            (one,) = [line for line in told if line.get("route") == "chat"]
+            logged = [json.loads(line) for line in gate.log.splitlines() if line.startswith("{")]
+            (one,) = [line for line in logged if line.get("route") == "chat"]
             assert one["status"] == 200 and one["model"] == "m" and one["tokens_before"] > 0
             assert one["request"] == answer.headers["x-kompakt-request"]
             assert "overhead_ms" in one and "upstream_ms" in one
@@ -149,10 +149,10 @@ class TestEnding:
             httpx.stream("POST", f"{gate.url}/v1/chat/completions", json=BODY, timeout=20) as answer,
         ):
             next(answer.iter_raw())
-            began = time.monotonic()
+            since = time.monotonic()
             gate.signal(signal.SIGTERM)
             assert gate.process.wait(15) == 0
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - since < 8
 
 
 def _refuses(url: str) -> bool:

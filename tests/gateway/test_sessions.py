@@ -1,4 +1,4 @@
-"""Official clients hold long sessions of tool calls through it: nothing refused, forgotten, or rewritten twice."""
+"""Long sessions of tool calls with the official clients: nothing is rejected, forgotten, or rewritten twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes untouched: bodies and headers when nothing is due, answers and errors always, streams as they arrive."""
+"""What passes unchanged: bodies and headers that fit, all answers and errors, and streams as they arrive."""
 
 from __future__ import annotations
 

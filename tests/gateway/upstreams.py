@@ -1,6 +1,6 @@
-"""What stands behind the gateway in tests: the strict provider with the raw bytes kept, and a server that does as told.
+"""Upstreams of the gateway in tests: the strict provider with raw bytes recorded, and a server with planned answers.
 
-Both keep every request as it came over the wire: method, target, headers in order, body.
+Both record every request as it arrived: method, target, headers in order, body.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tests.provider.server import Quick
 
 KEYS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 HOP = frozenset(["host", "content-length", "connection", "transfer-encoding", "accept-encoding", "keep-alive"])
-"""Headers that belong to one connection, or to what carries the body."""
+"""Headers of one connection or of the transfer of the body."""
 
 
 @dataclass
 class Raw:
-    """One request as it came over the wire."""
+    """One request as it arrived."""
 
     method: str
     target: str
     headers: list[tuple[str, str]]
     body: bytes = b""
     aborted: bool = False
-    """Whether the client went before it had its answer."""
+    """Whether the client disconnected before the end of the answer."""
 
     @property
     def json(self) -> Any:
@@ -49,7 +49,7 @@ class Raw:
 
     @property
     def lasting(self) -> list[tuple[str, str]]:
-        """The headers that must arrive as they were sent."""
+        """The headers that must arrive unchanged."""
         return sorted((name, value) for name, value in self.headers if name not in HOP)
 
 
@@ -101,7 +101,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     holds: list[threading.Event] = field(default_factory=list)
     breaks: bool = False
-    """Whether the connection is cut behind the last chunk."""
+    """Whether the connection is cut after the last chunk."""
     delay: float = 0
 
 
@@ -115,7 +115,7 @@ Plan = Callable[[Raw], Reply]
 
 
 class Upstream:
-    """A server that answers as it is told and keeps what it was asked."""
+    """A server with planned answers that records the requests."""
 
     def __init__(self, plan: Plan | Reply | None = None) -> None:
         self.plan = plan if plan is not None else Reply()

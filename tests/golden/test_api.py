@@ -1,6 +1,6 @@
 """The public API: every name in ``kompakt.__all__`` with its signature.
 
-Run ``python -m tests.golden.test_api`` to write it anew after an intended change, and add the change to the changelog.
+Run ``python -m tests.golden.test_api`` to update it after an intended change, and add the change to the changelog.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bytes of projections: a refactoring must not change them.
 
-Run ``python -m tests.golden.test_projections`` to write the hashes anew after an intended change of wording or
+Run ``python -m tests.golden.test_projections`` to update the hashes after an intended change of wording or
 selection, and say in the commit why they changed.
 """
 

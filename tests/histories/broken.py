@@ -4,7 +4,7 @@ The one invariant is that the judge of its format rejects every body in here.
 
 Codes that no body can show on its own, and why:
 
-- OC-9, AN-16, MI-2: nothing is refused (a memory nobody could confirm; a silent drop; taken by current versions).
+- OC-9, AN-16, MI-2: nothing is rejected (an unconfirmed report; dropped silently; accepted by current versions).
 - AN-11, AN-14, AN-15, AN-27, BR-8 for edited prefixes, OR-6 and AN-13 for edited blobs, GE-5, GE-6: only a comparison
   with the original shows an edit; see ``tests.judges.prefix``. Empty or missing blobs are in here.
 - AN-20: the provider combines neighbours of one role, so they are valid; ``judge_alternation`` is stricter.

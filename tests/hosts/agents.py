@@ -26,7 +26,7 @@ OUTPUT_LINES = 90
 
 @dataclass(frozen=True)
 class Agent:
-    """How to run one agent, and how to tell that it compacted its history by itself."""
+    """How to run one agent, and how to recognize that it compacted its history itself."""
 
     name: str
     format: str

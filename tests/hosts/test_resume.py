@@ -128,7 +128,7 @@ class TestClaudeCode:
         assert broken.read_bytes() == before
         finished, provider = claude.resume(str(fixed))
         assert finished.code == 0, finished.output[-2000:]
-        # The provider was started anew and knows no signature of before; Claude Code then resends without thinking.
+        # The restarted provider knows no earlier signature. Claude Code then resends without thinking.
         refusals = [str(record.refusal) for record in provider.refusals]
         assert [refusal for refusal in refusals if "Invalid `signature`" not in refusal] == []
         sent = str(provider.requests[-1].body["messages"])
@@ -149,7 +149,7 @@ class TestCodex:
             codex.file.write_bytes(broken)
             finished, provider = codex.resume(codex.session)
             assert (finished.code != 0) == is_refused
-            if damage is cut:  # Codex does not read the line and tells the model that the call was aborted
+            if damage is cut:  # Codex skips the line and reports to the model that the call was aborted
                 assert "step-2 " not in _outputs(provider)
             codex.file.write_bytes(broken)
             assert command("check", codex.file).code == 1

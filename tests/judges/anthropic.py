@@ -184,7 +184,7 @@ def _check_empty(body: Body) -> Iterator[str]:
 def _check_ends(body: Body) -> Iterator[str]:
     messages = body["messages"]
     first, last = messages[0], messages[-1]
-    # AN-21 against on-demand compaction: its signed block stands first, in an assistant message.
+    # AN-21 against on-demand compaction: its signed block comes first, in an assistant message.
     compacted = bool(blocks_of(first)) and blocks_of(first)[0]["type"] == "compaction"
     if first["role"] == "assistant" and not compacted:
         yield "AN-21 messages.0: the first message must be from the user"

@@ -4,7 +4,7 @@ The one invariant: in a list without faults, user and assistant alternate, start
 assistant turn's tool uses are answered, all of them and once, at the head of the next user message.
 
 Not decidable from one body, and so left to ``prefix``: BR-8. Choices where the documents are silent: the limits
-that Claude sets behind Bedrock (unique ids, four cache points, thinking first under manual thinking) hold here too.
+that Claude enforces on Bedrock (unique ids, four cache points, thinking first under manual thinking) hold here too.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _check_turns(body: Body) -> Iterator[str]:
             continue
         after = messages[index + 1]["role"] if index + 1 < len(messages) else "assistant"
         if not index or messages[index - 1]["role"] != "user" or after != "assistant":
-            yield f"BR-4 messages.{index}: a system message must stand between a user and an assistant turn"
+            yield f"BR-4 messages.{index}: a system message must be between a user and an assistant turn"
 
 
 def _check_pairs(body: Body) -> Iterator[str]:

@@ -165,8 +165,12 @@ def _deepseek(body: Body) -> Iterator[str]:
     if not model.startswith("deepseek"):
         return
     assistants = [(i, m) for i, m in enumerate(body["messages"]) if m["role"] == "assistant"]
-    told = (body.get("thinking") or {}).get("type") == "enabled"
-    thinks = told or model.startswith("deepseek-reasoner") or any("reasoning_content" in m for _, m in assistants)
+    thinking_enabled = (body.get("thinking") or {}).get("type") == "enabled"
+    thinks = (
+        thinking_enabled
+        or model.startswith("deepseek-reasoner")
+        or any("reasoning_content" in m for _, m in assistants)
+    )
     for index, message in assistants:
         if message.get("tool_calls"):
             if thinks and not isinstance(message.get("reasoning_content"), str):

@@ -187,7 +187,7 @@ def _limits(path: str, kind: str, item: Item) -> Iterator[str]:
         yield f"OR-8 {path}.encrypted_content: expected 1 to {MAX_COMPACTION} characters"
     prefix, id_ = ID_PREFIX.get(kind), item.get("id")
     if prefix and isinstance(id_, str) and not id_.startswith(prefix):
-        yield f"OR-7 {path}.id: expected an id that begins with {prefix!r}"
+        yield f"OR-7 {path}.id: expected an id that starts with {prefix!r}"
 
 
 def call_key(item: Item) -> str | None:
@@ -245,7 +245,7 @@ def _check_outputs(body: Body, items: list[Item]) -> Iterator[str]:
         elif type_of(items[at]) not in OUTPUTS[kind]:
             yield f"OR-2 input[{index}]: a {kind} cannot answer a {type_of(items[at])}"
         elif last_message > at:
-            yield f"OR-1 input[{index}]: a message stands between call {key!r} and its output"
+            yield f"OR-1 input[{index}]: there is a message between call {key!r} and its output"
 
 
 def _check_approvals(body: Body, items: list[Item]) -> Iterator[str]:
@@ -272,7 +272,7 @@ def _check_reasoning_before(body: Body, items: list[Item]) -> Iterator[str]:
 
     Choice: a body shows that the model reasons when it holds any reasoning item; then every function call or
     assistant message that still carries its server id must have reasoning earlier in its own run. An item
-    reference may stand for that reasoning. Without any reasoning item nothing can be said.
+    reference may replace that reasoning. Without any reasoning item nothing can be decided.
     """
     if not any(type_of(item) == "reasoning" for item in items):
         return

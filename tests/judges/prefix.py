@@ -4,7 +4,7 @@ A single body cannot show this, so the original is needed too; the one invariant
 one in the original or is reported.
 
 Rules by format. Anthropic and Bedrock bind a block to everything before it, so what is kept must be one unbroken run
-of the original blocks, each behind an unchanged prefix (AN-14, AN-15, BR-8). OpenAI drops reasoning silently when the
+of the original blocks, each after an unchanged prefix (AN-14, AN-15, BR-8). OpenAI drops reasoning silently when the
 prefix changed, so there only the pairing with the produced item counts. Gemini signatures bind their own part alone.
 
 Choice: joining two user messages into one counts as a change, though the provider combines them itself.
@@ -114,7 +114,7 @@ def _judge_bound(old: Body, new: Body) -> Iterator[str]:
         if bound.block not in known:
             yield f"AN-13 messages.{bound.at}: a thinking block was edited"
         elif (bound.block, bound.prefix) not in placed:
-            yield f"AN-14 messages.{bound.at}: a thinking block stands behind a changed prefix"
+            yield f"AN-14 messages.{bound.at}: a thinking block follows a changed prefix"
     blocks, all_blocks = [bound.block for bound in kept], [bound.block for bound in original]
     starts = range(len(all_blocks) - len(blocks) + 1)
     if not any(all_blocks[at : at + len(blocks)] == blocks for at in starts):

@@ -144,11 +144,11 @@ class TestHosted:
     def test_a_hosted_call_is_one_tool_group_with_its_result(self, use: str, answer: str) -> None:
         """Call and result in one assistant message, or in two that were streamed apart."""
         made = {"type": use, "id": "srvtoolu_1", "name": "web_search", "input": {}}
-        came = {"type": answer, "tool_use_id": "srvtoolu_1", "content": []}
+        response = {"type": answer, "tool_use_id": "srvtoolu_1", "content": []}
         body = [
             {"role": "user", "content": "go"},
             {"role": "assistant", "content": [made]},
-            {"role": "assistant", "content": [came, {"type": "text", "text": "so"}]},
+            {"role": "assistant", "content": [response, {"type": "text", "text": "so"}]},
             {"role": "user", "content": "on"},
         ]
         found = kompakt.groups(body, "anthropic")

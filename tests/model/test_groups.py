@@ -147,7 +147,7 @@ class TestTurns:
 
     @given(malformed)
     def test_turns_join_to_the_history(self, history: list[Message]) -> None:
-        """Nothing is lost between turns, and each but the first begins with a request."""
+        """The turns contain every message, and each but the first starts with a request."""
         found = turns(history)
         assert list(chain.from_iterable(turn.messages for turn in found)) == history
         assert all(is_request(turn.messages[0]) for turn in found[1:])

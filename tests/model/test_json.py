@@ -117,7 +117,7 @@ class TestPlain:
 
 class TestRestore:
     def test_untouched_parts_are_the_callers_objects(self) -> None:
-        """Wherever they are now; what was made anew stays."""
+        """At any depth. New values stay as they are."""
         one, other = Dumped({"a": 1}), ({"b": 2},)
         value, origins = plain([one, other, {"c": 3}])
         back = restore([value[2], value[0], {"new": value[1]}], origins)

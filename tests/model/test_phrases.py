@@ -42,7 +42,7 @@ class TestRecognition:
         assert {getattr(phrases, name) for name in fixed - notes} == set(phrases.OWN_LINES)
 
     def test_marked_lines_are_defined_only_here(self) -> None:
-        """Every whole sentence that begins with kompakt's mark is written in one module."""
+        """Every whole sentence that starts with kompakt's mark is written in one module."""
         found: list[str] = []
         for path in SOURCE.rglob("*.py"):
             if path.name == "phrases.py":

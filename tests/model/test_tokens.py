@@ -142,7 +142,7 @@ class TestCache:
         assert counter.text("abc" * 50) == counter.text("".join(["abc"] * 50)) == 150
         assert len(seen) == 1
 
-    def test_an_edited_text_is_counted_anew(self) -> None:
+    def test_an_edited_text_is_counted_again(self) -> None:
         """An edit makes another content and so another count."""
         counter, seen = self.counted()
         message = kompakt.Message("user", (Text("short"),))

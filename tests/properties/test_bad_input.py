@@ -43,8 +43,8 @@ values = st.recursive(
 def _repair_twice(payload: Any, format: str | None) -> None:
     """Repair a payload, and the result again."""
     for strict in (False, True):
-        mended = kompakt.repair(payload, format, strict=strict)
-        kompakt.repair(mended.payload, format, strict=strict)
+        repaired = kompakt.repair(payload, format, strict=strict)
+        kompakt.repair(repaired.payload, format, strict=strict)
 
 
 DOORS: dict[str, Callable[[Any, str | None], Any]] = {

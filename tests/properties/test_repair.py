@@ -75,23 +75,23 @@ class TestBrokenCases:
     def test_each_is_repaired_or_reported(self, code: str, format: str, body: Body) -> None:
         """After a repair only unrepairable problems remain, and the judge agrees."""
         before = deepcopy(body)
-        mended = kompakt.repair(body, format, strict=True)
+        repaired = kompakt.repair(body, format, strict=True)
         assert body == before
-        assert mended.changed or mended.remaining
-        assert [problem for problem in mended.remaining if problem.repairable] == []
-        assert mended.remaining or faults(format, mended.payload) == []
+        assert repaired.changed or repaired.remaining
+        assert [problem for problem in repaired.remaining if problem.repairable] == []
+        assert repaired.remaining or faults(format, repaired.payload) == []
 
     @pytest.mark.parametrize(("code", "format", "body"), [c for c in CASES if c.values[1] == "openai-chat"])
     def test_repaired_chats_are_valid_for_mistral(self, code: str, format: str, body: Body) -> None:
         """An independent judge accepts the result of a strict repair."""
-        mended = kompakt.repair(body, format, strict=True)
-        assert mended.remaining or judge_mistral(mended.payload) == []
+        repaired = kompakt.repair(body, format, strict=True)
+        assert repaired.remaining or judge_mistral(repaired.payload) == []
 
     def test_unrepairable_problems_are_reported(self) -> None:
         """An empty history is reported, not filled with invented text."""
-        mended = kompakt.repair({"model": "gpt-5.4", "messages": []}, "openai-chat")
-        assert [problem.repairable for problem in mended.remaining] == [False]
-        assert mended.payload == {"model": "gpt-5.4", "messages": []}
+        repaired = kompakt.repair({"model": "gpt-5.4", "messages": []}, "openai-chat")
+        assert [problem.repairable for problem in repaired.remaining] == [False]
+        assert repaired.payload == {"model": "gpt-5.4", "messages": []}
 
 
 class TestDrawnFaults:
@@ -109,11 +109,11 @@ class TestDrawnFaults:
     def test_they_are_repaired(self, format: str, data: st.DataObject) -> None:
         """Nothing repairable is left, unless a message with an unknown role prevents it; the judge agrees."""
         fault, body = data.draw(broken(format))
-        mended = kompakt.repair(body, format, strict=True)
+        repaired = kompakt.repair(body, format, strict=True)
         if fault != "misname a role":
-            assert [problem for problem in mended.remaining if problem.repairable] == []
-        assert not mended.remaining or any(not problem.repairable for problem in mended.remaining)
-        assert mended.remaining or faults(format, mended.payload) == []
+            assert [problem for problem in repaired.remaining if problem.repairable] == []
+        assert not repaired.remaining or any(not problem.repairable for problem in repaired.remaining)
+        assert repaired.remaining or faults(format, repaired.payload) == []
 
     @every_format
     @given(data=st.data(), strict=st.booleans())
@@ -141,9 +141,9 @@ class TestDrawnFaults:
         """Changes are made when there are problems and only then; what remains is what a new check finds."""
         _, body = data.draw(broken(format))
         problems = kompakt.check(body, format)
-        mended = kompakt.repair(body, format)
-        assert bool(problems) == bool(mended.changes or mended.remaining)
-        assert tuple(kompakt.check(mended.payload, format)) == mended.remaining
+        repaired = kompakt.repair(body, format)
+        assert bool(problems) == bool(repaired.changes or repaired.remaining)
+        assert tuple(kompakt.check(repaired.payload, format)) == repaired.remaining
 
 
 class TestLittleChange:
@@ -155,10 +155,10 @@ class TestLittleChange:
         """A message is rebuilt only when a change names it, its neighbour, or one that shares an id with these."""
         _, body = data.draw(broken(format))
         items = listed(format, body)
-        mended = kompakt.repair(body, format)
-        assume(listed(format, mended.payload))
-        kept = {id(item) for item in listed(format, mended.payload)}
-        for index in untouched(items, mended.changes):
+        repaired = kompakt.repair(body, format)
+        assume(listed(format, repaired.payload))
+        kept = {id(item) for item in listed(format, repaired.payload)}
+        for index in untouched(items, repaired.changes):
             assert id(items[index]) in kept
 
     @pytest.mark.parametrize("format", FORMATS)
@@ -168,10 +168,10 @@ class TestLittleChange:
         items = listed(format, body)
         lost = _result_from(format, items, 60)
         given_body = {**body, _key(format): [item for i, item in enumerate(items) if i != lost]}
-        mended = kompakt.repair(given_body, format)
+        repaired = kompakt.repair(given_body, format)
         before = {id(item) for item in items}
-        rebuilt = [item for item in listed(format, mended.payload) if id(item) not in before]
-        assert len(mended.changes) >= 1
+        rebuilt = [item for item in listed(format, repaired.payload) if id(item) not in before]
+        assert len(repaired.changes) >= 1
         assert len(rebuilt) <= 2
         assert "Interrupted" in text(rebuilt)
 
@@ -211,7 +211,7 @@ def ids_in(value: Any) -> list[str]:
     keys = ("id", "call_id", "tool_call_id", "tool_use_id", "toolUseId", "approval_request_id")
     here = [value[key] for key in keys if isinstance(value.get(key), str)]
     names = [value["name"]] if isinstance(value.get("name"), str) and ("args" in value or "response" in value) else []
-    inner = [found for key, held in value.items() if key not in ("input", "args") for found in ids_in(held)]
+    inner = [found for key, child in value.items() if key not in ("input", "args") for found in ids_in(child)]
     return here + names + inner
 
 
@@ -222,17 +222,17 @@ class TestMistral:
     def test_strictly_repaired_bodies_pass(self, body: Body) -> None:
         """Any valid chat that Mistral can express passes its own validator after a strict repair."""
         assume(mistral_has_words_for(body))
-        mended = kompakt.repair(body, strict=True, format="openai-chat")
-        assert mended.remaining == ()
-        assert judge_mistral(mended.payload) == []
+        repaired = kompakt.repair(body, strict=True, format="openai-chat")
+        assert repaired.remaining == ()
+        assert judge_mistral(repaired.payload) == []
 
     @given(case=broken("openai-chat"))
     def test_strictly_repaired_broken_bodies_pass(self, case: tuple[str, Body]) -> None:
         """Any broken one, too."""
         _, body = case
         assume(mistral_has_words_for(body))
-        mended = kompakt.repair(body, strict=True, format="openai-chat")
-        assert mended.remaining or judge_mistral(mended.payload) == []
+        repaired = kompakt.repair(body, strict=True, format="openai-chat")
+        assert repaired.remaining or judge_mistral(repaired.payload) == []
 
 
 def mistral_has_words_for(body: Body) -> bool:
@@ -255,9 +255,9 @@ class TestRegressions:
         """pi: the repair covers the end of the list."""
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
-        mended = kompakt.repair(history)
-        assert mended.payload[-1]["tool_call_id"] == "a"
-        assert judge("openai-chat", mended.payload) == []
+        repaired = kompakt.repair(history)
+        assert repaired.payload[-1]["tool_call_id"] == "a"
+        assert judge("openai-chat", repaired.payload) == []
 
     def test_the_context_never_ends_in_an_assistant_message_where_prefill_is_rejected(self) -> None:
         """DCP#463: the list ends in user or tool content."""
@@ -274,25 +274,25 @@ class TestRegressions:
         body = plain.build("anthropic", messages=21)
         del body["messages"][20]["content"][0]
         body["messages"][20]["content"].append({"type": "text", "text": "and?"})
-        mended = kompakt.repair(body)
+        repaired = kompakt.repair(body)
         signed = {text(b) for m in body["messages"] for b in m["content"] if b["type"] == "thinking"}
-        kept = [text(b) for m in mended.payload["messages"] for b in m["content"] if b["type"] == "thinking"]
-        assert mended.changes
+        kept = [text(b) for m in repaired.payload["messages"] for b in m["content"] if b["type"] == "thinking"]
+        assert repaired.changes
         assert set(kept) <= signed
 
     def test_a_renamed_id_does_not_cost_a_result_its_parts(self) -> None:
         """Giving a call a shorter id keeps the content of its result as it was."""
         call = {"id": "c" * 46, "type": "function", "function": {"name": "f", "arguments": "{}"}}
         content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]
-        mended = kompakt.repair(
+        repaired = kompakt.repair(
             [
                 {"role": "user", "content": "go"},
                 {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "c" * 46, "content": content},
             ]
         )
-        assert mended.payload[2]["content"] == content
-        assert mended.payload[2]["tool_call_id"] == mended.payload[1]["tool_calls"][0]["id"]
+        assert repaired.payload[2]["content"] == content
+        assert repaired.payload[2]["tool_call_id"] == repaired.payload[1]["tool_calls"][0]["id"]
 
     def test_a_function_message_of_the_older_api_finds_its_call(self) -> None:
         """A function message that strayed from its call goes back; one that answers another name goes away."""
@@ -300,9 +300,9 @@ class TestRegressions:
         call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
         answer = {"role": "function", "name": "f", "content": "1"}
         stranger = {"role": "function", "name": "g", "content": "2"}
-        mended = kompakt.repair([said, call, stranger, said, answer], "openai-chat")
-        assert mended.payload == [said, call, answer, said]
-        assert mended.remaining == ()
+        repaired = kompakt.repair([said, call, stranger, said, answer], "openai-chat")
+        assert repaired.payload == [said, call, answer, said]
+        assert repaired.remaining == ()
 
 
 def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:
@@ -329,7 +329,7 @@ ONE_PASS: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {"role": "function", "name": "f", "content": "1"},
         ),
     ),
-    "a function message behind another": (
+    "a function message after another": (
         "openai-chat",
         said(FUNCTION_CALL, *[{"role": "function", "name": "f", "content": "1"}] * 2),
     ),

@@ -31,9 +31,9 @@ class TestBothVersions:
         """Whole and compacted, after strict repair: ids of nine characters, a bridge from tool to user."""
         given = long_bodies()
         compacted = [kompakt.compact(body, max(400, kompakt.count(body).total // 3)).payload for body in given]
-        mended = [kompakt.repair(body, strict=True) for body in (*given, *compacted)]
-        assert [one.remaining for one in mended] == [()] * len(mended)
-        histories = [plain_chat(one.payload["messages"]) for one in mended]
+        repaired = [kompakt.repair(body, strict=True) for body in (*given, *compacted)]
+        assert [one.remaining for one in repaired] == [()] * len(repaired)
+        histories = [plain_chat(one.payload["messages"]) for one in repaired]
         assert judge_all(histories) == [[]] * len(histories)
         assert [judge_mistral(history) for history in histories] == [[]] * len(histories)
 
@@ -44,5 +44,5 @@ class TestBothVersions:
         verdicts = judge_all([plain_chat(body["messages"]) for body in cases])
         assert [bool(verdict) for verdict in verdicts] == [True] * len(cases)
         assert all(kompakt.check(body, "openai-chat", strict=True) for body in cases)
-        mended = [kompakt.repair(body, "openai-chat", strict=True).payload["messages"] for body in cases]
-        assert judge_all([plain_chat(messages) for messages in mended]) == [[]] * len(mended)
+        repaired = [kompakt.repair(body, "openai-chat", strict=True).payload["messages"] for body in cases]
+        assert judge_all([plain_chat(messages) for messages in repaired]) == [[]] * len(repaired)

@@ -97,11 +97,11 @@ class TestCheck:
     def test_a_valid_body_needs_no_repair(self, format: str, data: st.DataObject) -> None:
         """Repairing a valid body changes nothing and reports nothing."""
         body = data.draw(bodies(format))
-        mended = kompakt.repair(body, format)
-        assert mended.changes == ()
-        assert mended.remaining == ()
-        assert not mended.changed
-        assert text(mended.payload) == text(body)
+        repaired = kompakt.repair(body, format)
+        assert repaired.changes == ()
+        assert repaired.remaining == ()
+        assert not repaired.changed
+        assert text(repaired.payload) == text(body)
 
 
 UNKNOWN_PARTS: dict[str, Body] = {
@@ -153,13 +153,13 @@ class TestUnknown:
         body = with_unknowns("openai-chat")
         strange = body["messages"][1]
         body["messages"] = [m for m in body["messages"] if m.get("tool_call_id") != "call_000002"]
-        mended = kompakt.repair(body)
-        assert mended.changes
-        assert mended.payload["messages"][1] is strange
-        assert mended.payload["x_experiment"] == {"on": True, "ratio": -0.0}
+        repaired = kompakt.repair(body)
+        assert repaired.changes
+        assert repaired.payload["messages"][1] is strange
+        assert repaired.payload["x_experiment"] == {"on": True, "ratio": -0.0}
 
     def test_an_edited_message_keeps_its_other_fields(self) -> None:
-        """Only the parts of an edited message are written anew."""
+        """Only the parts of an edited message are rendered again."""
         raw = {"role": "user", "x_trace": 7, "content": "go"}
         history = kompakt.parse([raw, {"role": "tool", "tool_call_id": "a", "content": "x"}])
         edited = history[0].with_parts([kompakt.Text("stop")])
@@ -199,9 +199,9 @@ class TestConversion:
         drops: list[kompakt.Drop] = []
         said = kompakt.render(kompakt.parse(body, format), target, dropped=drops)
         said |= {"modelId" if target == "bedrock" else "model": MODELS[target]}
-        mended = kompakt.repair(said, target, strict=True)
-        assert mended.remaining == ()
-        assert judge(target, mended.payload) == []
+        repaired = kompakt.repair(said, target, strict=True)
+        assert repaired.remaining == ()
+        assert judge(target, repaired.payload) == []
 
     @pytest.mark.parametrize("target", FORMATS)
     @every_format

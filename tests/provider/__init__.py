@@ -1,4 +1,4 @@
-"""A provider of models that runs on this machine, refuses what the real ones refuse, and keeps count of everything.
+"""A local model provider that rejects what the real ones reject and records every request.
 
 Written from the providers' documents alone: nothing in this package but its own test imports the library under test.
 """

@@ -33,7 +33,7 @@ class Answer:
     stop: Stop = "end"
     signature: str = ""
     compaction: tuple[str, str] | None = None
-    """A compaction that stands before it: what can be read of it, and its mark."""
+    """A compaction before the answer: its readable part and its mark."""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _deltas(block: Body, answer: Answer) -> Iterator[Body]:
 
 
 def usage_of(usage: Usage) -> Body:
-    """Return usage as this interface counts it: what was read from or written to the cache stands beside the input."""
+    """Return usage as this interface counts it: cache reads and writes are not part of the input."""
     return {
         "input_tokens": usage.prompt - usage.cached - usage.written,
         "cache_creation_input_tokens": usage.written,

@@ -78,8 +78,8 @@ def whole(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -> 
 def events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -> Iterator[bytes]:
     """Yield an answer as chunks; usage comes last, and only to who asked for it."""
     head = _head("chat.completion.chunk", seen, number)
-    told = bool((body.get("stream_options") or {}).get("include_usage"))
-    if told:
+    with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+    if with_usage:
         head["usage"] = None
 
     def chunk(delta: Body, stop: str | None = None) -> bytes:
@@ -98,7 +98,7 @@ def events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) ->
         for piece in pieces(call.text, 12):
             yield chunk({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
     yield chunk({}, _stop(answer))
-    if told:
+    if with_usage:
         yield frame({**head, "choices": [], "usage": usage_of(usage)})
     yield frame("[DONE]")
 

@@ -1,4 +1,4 @@
-"""Compactions of the provider's own: made when asked for or from a size on, known again when they come back.
+"""Compactions by the provider: on request or above a size. It recognizes them when they are sent back.
 
 OpenAI: ``/responses/compact`` and ``context_management`` (section 2b). Anthropic: on demand, at a threshold, and the
 clearing of tool outputs (section 3c). What was not given out here is refused, and so is a beta without its header.
@@ -51,7 +51,7 @@ def faults(format: str, path: str, body: Body, headers: dict[str, str]) -> Itera
 def _anthropic_faults(body: Body, betas: list[str]) -> Iterator[str]:
     kinds = [str(edit.get("type")) for edit in (body.get("context_management") or {}).get("edits") or []]
     blocks = [block for message in body.get("messages") or [] for block in blocks_of(message)]
-    held = [block for block in blocks if block.get("type") == "compaction"]
+    compactions = [block for block in blocks if block.get("type") == "compaction"]
     if body.get("compaction") is not None:
         if ON_DEMAND not in betas:
             yield f"BODY compaction: requires anthropic-beta: {ON_DEMAND}"
@@ -62,28 +62,28 @@ def _anthropic_faults(body: Body, betas: list[str]) -> Iterator[str]:
             for key in ("context_management", "stop_sequences")
             if key in body
         )
-    if any(block.get("signature") for block in held) and ON_DEMAND not in betas:
+    if any(block.get("signature") for block in compactions) and ON_DEMAND not in betas:
         yield "AN-25 messages: 'compaction' is not one of the expected content block types"
-    if any(not block.get("signature") for block in held) and THRESHOLD not in betas:
+    if any(not block.get("signature") for block in compactions) and THRESHOLD not in betas:
         yield "AN-25 messages: 'compaction' is not one of the expected content block types"
     if "compact_20260112" in kinds and THRESHOLD not in betas:
         yield f"BODY context_management: requires anthropic-beta: {THRESHOLD}"
     if any(kind.startswith("clear_") for kind in kinds) and EDITING not in betas:
         yield f"BODY context_management: requires anthropic-beta: {EDITING}"
-    if "compact_20260112" in kinds and any(block.get("signature") for block in held):
+    if "compact_20260112" in kinds and any(block.get("signature") for block in compactions):
         yield "BODY context_management: a signed compaction block is there already"
 
 
 def managed(format: str, body: Body) -> list[Managed]:
     """List what a request lets the provider do by itself."""
-    told = body.get("context_management")
+    settings = body.get("context_management")
     if format == "openai-responses":
-        return [Managed("compaction", one.get("compact_threshold") or 0) for one in told or []]
-    if format != "anthropic" or not told:
+        return [Managed("compaction", one.get("compact_threshold") or 0) for one in settings or []]
+    if format != "anthropic" or not settings:
         return []
     kinds = {"compact_20260112": ("compaction", 150_000), "clear_tool_uses_20250919": ("clearing", 100_000)}
     found = []
-    for edit in told.get("edits") or []:
+    for edit in settings.get("edits") or []:
         kind, default = kinds.get(edit.get("type"), ("", 0))
         found.append(Managed(kind, (edit.get("trigger") or {}).get("value", default)))
     return found
@@ -133,15 +133,15 @@ class Compactor:
         return [{**m, "content": [_cleared(block, uses) for block in blocks_of(m)]} for m in items]
 
     def answer(self, seen: Seen, number: int, usage: Body, text: str, mark: str) -> Body:
-        """Return what stands for all that was sent, in the words of the interface."""
+        """Return the item that replaces all that was sent, in the format of the interface."""
         if seen.format == "anthropic":
             block = {"type": "compaction", "content": text, "signature": mark}
-            told = {
+            made = {
                 **{key: 0 for key in usage if isinstance(usage[key], int)},
                 "iterations": [{"type": "compaction", **usage}],
             }
             head = {"id": f"msg_{number:06d}", "type": "message", "role": "assistant", "model": seen.model}
-            return {**head, "content": [block], "stop_reason": "compaction", "stop_sequence": None, "usage": told}
+            return {**head, "content": [block], "stop_reason": "compaction", "stop_sequence": None, "usage": made}
         users = [item for item in seen.items if type_of(item) == "message" and item["role"] == "user"]
         kept: list[Body] = [
             {

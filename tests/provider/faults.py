@@ -23,7 +23,7 @@ class Fault:
     at: int = 0
     """Bytes of the body that get through before a cut."""
     seconds: float = 0.5
-    """How long a slow answer takes to begin."""
+    """Seconds before a slow answer starts."""
     retry_after: str = "0"
 
     def __post_init__(self) -> None:

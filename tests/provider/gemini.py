@@ -111,22 +111,22 @@ def _chunk(parts: list[Body], answer: Answer | None, seen: Seen, usage: Usage, n
 
 
 def usage_of(usage: Usage) -> Body:
-    """Return usage as this interface counts it: thoughts stand beside the candidates, the cache inside the prompt."""
-    told: Body = {
+    """Return usage as this interface counts it: candidates without thoughts, the prompt with its cached part."""
+    reply: Body = {
         "promptTokenCount": usage.prompt,
         "candidatesTokenCount": usage.output - usage.reasoning,
         "totalTokenCount": usage.prompt + usage.output,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": usage.prompt}],
     }
     if usage.reasoning:
-        told["thoughtsTokenCount"] = usage.reasoning
+        reply["thoughtsTokenCount"] = usage.reasoning
     if usage.cached:
-        told["cachedContentTokenCount"] = usage.cached
-    return told
+        reply["cachedContentTokenCount"] = usage.cached
+    return reply
 
 
 def overflow(prompt: int, output: int, window: int, style: str) -> Refusal:
-    """Say that the input is too long; what is kept for the output is no part of the limit that is told."""
+    """Say that the input is too long. The stated limit does not include the output reserve."""
     limit = window if prompt > window else max(0, window - output)
     text = f"The input token count ({prompt}) exceeds the maximum number of tokens allowed ({limit})."
     return Refusal(400, STATUSES[400], text)

@@ -1,4 +1,4 @@
-"""What a cache of prompts sees: how much of each request is the one before it in the same conversation."""
+"""What a prompt cache sees: how much of each request repeats the previous one of the conversation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.provider.token_count import count_head, count_item
 
 @dataclass(frozen=True)
 class Break:
-    """A request that did not begin with the whole of the one before it."""
+    """A request that does not start with the whole previous request."""
 
     number: int
     conversation: str
@@ -60,7 +60,7 @@ class Tracker:
         return cached, written
 
     def _compare(self, old: Sent | None, new: Sent, conversation: str, number: int) -> int | None:
-        """Return how many messages both begin with; None when nothing was sent before or the heads differ."""
+        """Return the number of common first messages; None for a first request and when the heads differ."""
         if old is None:
             return None
         if old.head != new.head:

@@ -49,7 +49,7 @@ def read(body: Body, model: str, stream: bool) -> Seen:
     items: list[Body] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     last = max((i for i, item in enumerate(items) if is_model_item(item)), default=-1)
     tail = [item["call_id"] for item in items[last + 1 :] if type_of(item) == "function_call_output"]
-    # Calls of one answer share the stem of their ids; a client may put each output right behind its call.
+    # Calls of one answer share the stem of their ids; a client may put each output directly after its call.
     stem = tail[-1].rsplit("_", 1)[0] if tail else None
     outputs = [item["call_id"] for item in items if type_of(item) == "function_call_output"]
     users = (first_text(i["content"]) for i in items if type_of(i) == "message" and i["role"] == "user")
@@ -90,11 +90,11 @@ def events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) ->
 
 
 def failed(refusal: Refusal, seen: Seen, number: int, body: Body) -> Iterator[bytes]:
-    """Yield a stream that fails: an overflow is told this way, with status 200."""
+    """Yield a stream that fails. An overflow is reported this way, with status 200."""
     start = _response(None, seen, number, body, output=[], usage=None)
     error = {"code": refusal.code, "message": refusal.message}
-    told = {**start, "status": "failed", "error": error}
-    for at, (kind, data) in enumerate((("response.created", start), ("response.failed", told))):
+    failure = {**start, "status": "failed", "error": error}
+    for at, (kind, data) in enumerate((("response.created", start), ("response.failed", failure))):
         yield frame({"type": kind, "sequence_number": at, "response": data}, kind)
 
 

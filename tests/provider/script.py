@@ -1,4 +1,4 @@
-"""What the model does: a long run of tool calls, decided from the request and a count kept for each conversation.
+"""What the model does: a long run of tool calls. The request and a count per conversation decide the next one.
 
 A conversation is known by the token that ``Script.task`` puts into its first user message, so a compacted history still
 gets its next step. Ids of calls hold the step, so a request sent again gets the same step again: the results that it
@@ -44,7 +44,7 @@ MakeCalls = Callable[[int, random.Random, list[Body]], Sequence[tuple[str, Body]
 
 @dataclass
 class Conversation:
-    """Where one conversation stands."""
+    """The state of one conversation."""
 
     task: str
     step: int = 0
@@ -57,7 +57,7 @@ class Conversation:
 class Script:
     """A run of ``steps`` answers with tool calls, then an end.
 
-    ``turn`` makes every so many steps an answer without calls, so that the user speaks again. ``constraints`` are texts
+    After every ``turn`` steps comes an answer without calls, so that the user writes again. ``constraints`` are texts
     that every request must hold. ``tools`` limits what is called; ``make`` replaces what is called altogether.
     """
 

@@ -1,4 +1,4 @@
-"""A minimal agent over the official SDKs: it sends, runs tools that do nothing, and goes on. It never compacts."""
+"""A minimal agent over the official SDKs: it sends, runs tools that do nothing, and continues. It never compacts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("read_file", "run_tests")
 FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 Body = dict[str, Any]
 TRUST = ssl.create_default_context()
-"""One for all clients: to read the certificates anew takes longer than a test."""
+"""One for all clients, because loading the certificates takes longer than a test."""
 MODELS = {"anthropic": "claude-opus-5-5", "gemini": "gemini-3-pro"}
 ERRORS = (openai.APIError, anthropic.APIError, genai.errors.APIError)
 each_format = pytest.mark.parametrize("format", FORMATS)

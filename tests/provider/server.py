@@ -1,4 +1,4 @@
-"""The provider itself: a server on this machine that judges, counts, remembers and answers.
+"""The provider: a local server that judges requests, counts tokens, records and answers.
 
 ``with Provider(Script(steps=100), window=16_000) as p:`` and point an SDK at ``p.url``. Everything runs in one thread,
 one request at a time up to its answer, so what it recorded can be read once the client has its answers.
@@ -69,7 +69,7 @@ class Record:
 
 
 class Quick(uvicorn.Server):
-    """A server that ends at once, whatever is under way."""
+    """A server that ends at once, even with requests in flight."""
 
     async def main_loop(self) -> None:
         """Wait for the end."""
@@ -93,8 +93,8 @@ class Provider:
     ``estimate_factor`` counts more (or less) than is there. ``stop_at_window`` takes a prompt that fits without its
     output and stops with model_context_window_exceeded (Anthropic). ``truncates`` silently cuts the prompt instead of
     refusing it. ``style`` words the overflow of chat completions: openai, vllm, llama.cpp. ``binds`` forces or forbids
-    the binding of thinking to its prefix; by default the model's name decides. ``asks`` tells requests for a summary,
-    which ``summary`` answers, from steps of the script. Without ``compacts`` it has no compaction of its own.
+    the binding of thinking to its prefix; by default the model's name decides. ``asks`` recognizes requests for a
+    summary, which ``summary`` answers, from steps of the script. Without ``compacts`` it has no compaction of its own.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Provider:
 
     @property
     def prefix_breaks(self) -> list[Break]:
-        """Requests that did not begin with the one before them."""
+        """Requests that do not start with the previous one."""
         return self._tracker.breaks
 
     def fault(self, nth: int | Iterable[int], kind: str, **options: Any) -> None:
@@ -186,7 +186,7 @@ class Provider:
             Route("/v1/responses", partial(self._serve, format="openai-responses"), methods=["POST"]),
             Route("/v1/responses/compact", partial(self._serve, format="openai-responses"), methods=["POST"]),
             Route("/v1/messages", partial(self._serve, format="anthropic"), methods=["POST"]),
-            # The SDK asks v1 unless told otherwise; most other clients ask v1beta.
+            # The SDK uses v1 by default; most other clients use v1beta.
             Route("/v1/models/{call:path}", partial(self._serve, format="gemini"), methods=["POST"]),
             Route("/v1beta/models/{call:path}", partial(self._serve, format="gemini"), methods=["POST"]),
             Route("/v1/models", self._list, methods=["GET"]),

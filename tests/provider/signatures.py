@@ -1,6 +1,6 @@
-"""Signatures of what the model thought: given out with an answer, checked when it comes back.
+"""Signatures of reasoning: sent with an answer, checked when the client sends them back.
 
-Anthropic binds a block to all that stood before it (AN-13 to AN-15), Gemini to its own call (GE-5), OpenAI to nothing
+Anthropic binds a block to everything before it (AN-13 to AN-15), Gemini to its own call (GE-5), OpenAI to nothing
 that can be seen (OR-6). A signature that was never given out is refused everywhere.
 """
 
@@ -124,7 +124,7 @@ def _holds(place: Place, known: Issued) -> bool:
 
 
 def _places(seen: Seen) -> Iterator[Place]:
-    """Walk through the blocks of a request; the last place is where the answer will stand."""
+    """Iterate over the blocks of a request; the last place is that of the answer."""
     passed = sha256(_text([unmarked(seen.system), unmarked(seen.raw_tools)]).encode())
     before: list[str] = []
     for index, message in enumerate(seen.items):

@@ -14,8 +14,8 @@ NOTES = 12
 def asks_for_summary(seen: Seen) -> bool:
     """Say whether a request without tools wants a summary, from its system text or its last message."""
     first = seen.items[0] if isinstance(seen.items[0], dict) else {}
-    told = str(first.get("content")) if first.get("role") in ("system", "developer") else ""
-    return not seen.tools and any(ASKS.search(text) for text in (str(seen.system or ""), seen.closing, told))
+    instructions = str(first.get("content")) if first.get("role") in ("system", "developer") else ""
+    return not seen.tools and any(ASKS.search(text) for text in (str(seen.system or ""), seen.closing, instructions))
 
 
 def good(seen: Seen) -> Answer:

@@ -1,4 +1,4 @@
-"""The fake provider is held to account by the official SDKs: what they cannot read, it may not say.
+"""The fake provider is tested with the official SDKs: they must be able to read every answer.
 
 Where it refuses or overflows, the library must understand it, so that the tests of the agent rest on something firm.
 """
@@ -20,16 +20,16 @@ import kompakt
 def usage_of(format: str, last: Any) -> tuple[int, int, int]:
     """Return prompt, cached and output as the SDK read them, in sums that are the same for every format."""
     if format == "gemini":
-        told = last.usage_metadata
-        output = (told.candidates_token_count or 0) + (told.thoughts_token_count or 0)
-        return told.prompt_token_count, told.cached_content_token_count or 0, output
-    told = last.usage
+        usage = last.usage_metadata
+        output = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
+        return usage.prompt_token_count, usage.cached_content_token_count or 0, output
+    usage = last.usage
     if format == "openai-chat":
-        return told.prompt_tokens, told.prompt_tokens_details.cached_tokens, told.completion_tokens
+        return usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens
     if format == "openai-responses":
-        return told.input_tokens, told.input_tokens_details.cached_tokens, told.output_tokens
-    cached = told.cache_read_input_tokens
-    return told.input_tokens + cached + told.cache_creation_input_tokens, cached, told.output_tokens
+        return usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens
+    cached = usage.cache_read_input_tokens
+    return usage.input_tokens + cached + usage.cache_creation_input_tokens, cached, usage.output_tokens
 
 
 @each_format
@@ -41,9 +41,9 @@ def test_the_sdks_read_what_it_says_whole_and_streamed_alike(format: str) -> Non
             task = script.task("Do it all.")
             assert driver.run(task) == 9 == script.step_of(task)
             assert not provider.refusals and not provider.violations and not provider.prefix_breaks
-            told = provider.requests[-1].usage
-            assert usage_of(format, driver.last) == (told.prompt, told.cached, told.output)
-            assert (told.cached > told.prompt / 2) == (format != "anthropic")
+            usage = provider.requests[-1].usage
+            assert usage_of(format, driver.last) == (usage.prompt, usage.cached, usage.output)
+            assert (usage.cached > usage.prompt / 2) == (format != "anthropic")
             assert max(len(record.answer.calls) for record in provider.requests) > 1
             histories.append(driver.items)
     assert histories[0] == histories[1]
@@ -125,7 +125,7 @@ def name_a_tool_twice(driver: Driver) -> None:
     driver.extra = {"tools": [*declared, *declared]}
 
 
-def tell_nothing(driver: Driver) -> None:
+def answer_nothing(driver: Driver) -> None:
     driver.items = []
 
 
@@ -139,7 +139,7 @@ def tell_nothing(driver: Driver) -> None:
         ("openai-chat", name_a_tool_twice, "TOOL"),
         ("openai-responses", name_a_tool_twice, "TOOL"),
         ("anthropic", name_a_tool_twice, "TOOL"),
-        ("openai-chat", tell_nothing, "OC-6"),
+        ("openai-chat", answer_nothing, "OC-6"),
     ],
 )
 def test_what_breaks_a_rule_is_refused_by_its_name(format: str, change: Callable[[Driver], None], rule: str) -> None:
@@ -176,7 +176,7 @@ def test_a_changed_signature_is_refused(format: str, path: tuple[Any, ...], key:
         assert driver.step() and len(provider.refusals) == 1
 
 
-def test_thinking_is_bound_to_what_stood_before_it() -> None:
+def test_thinking_is_bound_to_everything_before_it() -> None:
     script = Script(steps=4, seed=1, thinking=True)
     with running("anthropic", script) as (provider, driver, _):
         driver.say(script.task("Do it."))
@@ -260,6 +260,6 @@ def test_all_of_a_request_can_be_cached() -> None:
     with running("anthropic") as (provider, driver, script):
         driver.extra = {"cache_control": {"type": "ephemeral"}}
         driver.run(script.task("word " * 300))
-        told = driver.last.usage
-        assert told.input_tokens < 10 and told.cache_read_input_tokens > 300
+        usage = driver.last.usage
+        assert usage.input_tokens < 10 and usage.cache_read_input_tokens > 300
         assert usage_of("anthropic", driver.last)[0] == provider.requests[-1].prompt

@@ -1,4 +1,4 @@
-"""What the provider's model does, and what goes wrong on the way: steps, turns, summaries, faults.
+"""The scripted model and the injected faults: steps, turns, summaries, broken connections.
 
 The one invariant: a step is given again until the client shows, by its results, that it has it.
 """
@@ -116,7 +116,7 @@ def test_a_stream_can_be_cut_anywhere(format: str) -> None:
 
 
 @each_way
-def test_a_cut_lets_exactly_so_many_bytes_through(stream: bool) -> None:
+def test_a_cut_sends_exactly_the_given_number_of_bytes(stream: bool) -> None:
     asked = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]}
     with Provider() as provider, httpx.Client(base_url=provider.url, headers={"authorization": "Bearer k"}) as client:
 

@@ -1,4 +1,4 @@
-"""The provider's own count of tokens: what is text is counted as text, frames at a flat rate.
+"""The provider's own token count: texts are tokenized, frames have a flat rate.
 
 It shares the vocabulary o200k with most clients and nothing else, so a client's estimate is near and never equal.
 """
@@ -51,7 +51,7 @@ def count_item(item: Any) -> int:
 
 
 def count_head(system: Any, tools: Any) -> int:
-    """Count what stands before the messages."""
+    """Count everything before the messages."""
     declared = sum(PER_ITEM + count_text(json.dumps(tool)) for tool in tools or [])
     return PRIMING + (PER_ITEM + _count(system) if system else 0) + declared
 

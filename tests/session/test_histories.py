@@ -50,7 +50,7 @@ class Watched:
         patch.setattr(compaction, "proceed", watched)
 
     def payload(self, history: kompakt.History, *, auto: bool) -> Any:
-        """Render what the compaction itself would show, asked to go on where that is due."""
+        """Render what the compaction itself would show, with the request to continue where one is due."""
         assert self.outcome is not None
         context = self.outcome.context
         if auto:
@@ -119,9 +119,9 @@ class TestStored:
 
         async def work() -> None:
             session = await fresh()
-            begun = await session.save(with_items(format, body, items[:some]), format=format)
+            saved = await session.save(with_items(format, body, items[:some]), format=format)
             rest = await session.save(body, format=format)
-            assert [*begun, *rest] == References(kompakt.parse(body, format)).names
+            assert [*saved, *rest] == References(kompakt.parse(body, format)).names
             assert await session.save(body, format=format) == []
             if some:
                 assert await session.save(with_items(format, body, items[:some]), format=format) == []

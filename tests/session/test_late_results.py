@@ -1,4 +1,4 @@
-"""A result may come any distance behind its call: no page, revert, fork or export ever comes between the two."""
+"""A result may come any time after its call: no page, revert, fork or export separates the two."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def stored(items: list[Item]) -> Session:
 
 
 def straddled(items: list[Item], at: int) -> bool:
-    """Tell whether a result behind a place answers a call before it."""
+    """Return whether a result after a position answers a call before it."""
     before = {item["call_id"] for item in items[:at] if item.get("type") == "function_call"}
     return any(item.get("type") == "function_call_output" and item["call_id"] in before for item in items[at:])
 

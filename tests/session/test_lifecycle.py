@@ -21,7 +21,7 @@ from kompakt.store.memory import MemoryRecords
 BUDGET = 900
 
 
-async def begun(count: int = 8, records: MemoryRecords | None = None, **options: Any) -> Session:
+async def started(count: int = 8, records: MemoryRecords | None = None, **options: Any) -> Session:
     """Return a session of some turns, well over the budget."""
     session = await fresh(records, **options)
     await session.save(turns(count), format="openai-chat")
@@ -54,7 +54,7 @@ class TestRequests:
 
         async def work() -> None:
             records = MemoryRecords()
-            seq = await (await begun(records=records)).request_compaction(instructions="keep the names")
+            seq = await (await started(records=records)).request_compaction(instructions="keep the names")
             again, telling = await fresh(records), Telling("All parts were looked at.")
             assert [marker.instructions for marker in (await again.pending()).values()] == ["keep the names"]
             done = await again.compact(1_000_000, summarizer=telling, instructions="be short")
@@ -70,7 +70,7 @@ class TestRequests:
         """The model sees the message once, and it is not part of the conversation."""
 
         async def work() -> None:
-            session, manual = await begun(), await begun()
+            session, manual = await started(), await started()
             before = text(await session.export())
             assert (await session.compact(BUDGET)).changed
             assert (await seen(session)).count(RESUME_PROMPT) == 1
@@ -86,7 +86,7 @@ class TestRequests:
         """During a step the agent continues by itself: the result follows its call."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             await session.append([called("late")], format="openai-chat")
             assert (await session.compact(BUDGET)).changed
             await session.append([answered("late")], format="openai-chat")
@@ -100,7 +100,7 @@ class TestRequests:
         """Within budget a compaction writes nothing."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             before = await session.head()
             done = await session.compact(1_000_000)
             assert (done.id, done.changed, done.tokens_before) == (None, False, done.tokens_after)
@@ -117,7 +117,7 @@ class TestSummarizer:
         """Three attempts, each failure is recorded, and the pivot contains the ledger."""
 
         async def work() -> None:
-            session, plain, telling = await begun(), await begun(), Telling(answer)
+            session, plain, telling = await started(), await started(), Telling(answer)
             done = await session.compact(2 * BUDGET, summarizer=telling)
             assert done.changed
             assert len(telling.given) == 3
@@ -134,7 +134,7 @@ class TestSummarizer:
         """The second answer is used, the failure of the first is recorded."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             await session.compact(BUDGET, summarizer=Telling(ValueError("busy"), "Everything was looked at."))
             assert "Everything was looked at." in await seen(session)
             assert [*(await session.compactions())[0].failures] == ["ValueError('busy')"]
@@ -145,7 +145,7 @@ class TestSummarizer:
         """A long error is recorded shortened."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             await session.compact(BUDGET, summarizer=Telling(ValueError("x" * 100_000)))
             assert await session.verify() == []
             assert all(len(one) <= 1_000 for one in (await session.compactions())[0].failures)
@@ -156,7 +156,7 @@ class TestSummarizer:
         """The summarizer gets its earlier summary; facts of the first part are still in the ledger."""
 
         async def work() -> None:
-            session, telling = await begun(), Telling("First words.", "Second words.")
+            session, telling = await started(), Telling("First words.", "Second words.")
             await session.compact(BUDGET, summarizer=telling)
             for number in range(9, 17):
                 await session.append(turn(number), format="openai-chat")
@@ -166,13 +166,13 @@ class TestSummarizer:
             shown = await seen(session)
             assert "Second words." in shown
             assert "First words." not in shown
-            assert "tests/part_1.py" in (await told_in_full(session))
+            assert "tests/part_1.py" in (await full_text(session))
             assert not {message.text for message in telling.given[1].messages} & {"Part 1 is done."}
 
         run(work())
 
 
-async def told_in_full(session: Session) -> str:
+async def full_text(session: Session) -> str:
     """Return the ledger that the newest compaction stores for the next."""
     reader = await session.reader()
     assert reader.timeline.pivot is not None
@@ -184,7 +184,7 @@ class TestFailures:
         """The projection is unchanged, and a large enough budget has nothing to do."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             before = await seen(session)
             for _ in range(2):
                 with pytest.raises(kompakt.DoesNotFit):
@@ -202,7 +202,7 @@ class TestFailures:
         """A manual request is not dropped."""
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             await session.request_compaction()
             with pytest.raises(kompakt.DoesNotFit):
                 await session.compact(20)
@@ -223,7 +223,7 @@ class Slow:
         self.times += 1
         self.asked.set()
         await self.speak.wait()
-        return "Slowly told."
+        return "Slowly written."
 
 
 class TestFailureReports:
@@ -236,7 +236,7 @@ class TestFailureReports:
             options = {"policy": kompakt.Policy("own", (kompakt.strategies.Summarization(telling),))}
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             done = await session.compact(BUDGET, **options)
             assert "All parts were looked at." in await seen(session)
             assert done.report is not None and len(done.report.failures) == 2
@@ -252,7 +252,7 @@ class TestFailureReports:
             raise RuntimeError("not today")
 
         async def work() -> None:
-            session = await begun()
+            session = await started()
             policy = kompakt.Policy("own", (broken, kompakt.strategies.Summarization()))
             await session.compact(BUDGET, policy=policy)
             assert any("not today" in one for one in (await session.compactions())[-1].failures)
@@ -289,7 +289,7 @@ class TestCost:
 
         async def work() -> None:
             records = Counted()
-            session = await begun(records=records)
+            session = await started(records=records)
             for number in range(earlier):
                 assert (await session.compact(BUDGET)).changed
                 for more in range(4):
@@ -319,7 +319,7 @@ class TestCost:
 
         async def work() -> None:
             records = Counted()
-            await begun(records=records)
+            await started(records=records)
             session = await fresh(records)
             records.calls.clear()
             assert (await session.compact(BUDGET, summarizer=Telling("All parts were looked at."))).changed
@@ -335,7 +335,7 @@ class TestConcurrency:
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
-            session = await begun(records=records)
+            session = await started(records=records)
             working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
             await slow.asked.wait()
             other = await fresh(records)
@@ -343,19 +343,19 @@ class TestConcurrency:
             slow.speak.set()
             assert (await working).changed
             shown = await seen(other)
-            assert shown.index("Slowly told.") < shown.index("One more thing.") < shown.index("Done too.")
+            assert shown.index("Slowly written.") < shown.index("One more thing.") < shown.index("Done too.")
             assert shown.count("One more thing.") == 1
             assert await session.verify() == []
             assert text(await session.export()).count("One more thing.") == 1
 
         run(work())
 
-    def test_a_step_that_began_during_a_compaction_is_not_interrupted(self) -> None:
+    def test_a_step_that_started_during_a_compaction_is_not_interrupted(self) -> None:
         """A call that is appended while the summarizer runs keeps its result after it."""
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
-            session = await begun(records=records)
+            session = await started(records=records)
             working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
             await slow.asked.wait()
             await (await fresh(records)).append([asked("One more thing."), called("c")])
@@ -371,7 +371,7 @@ class TestConcurrency:
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
-            session = await begun(records=records)
+            session = await started(records=records)
             await session.request_compaction()
             await session.append(turn(9))
             working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
@@ -382,7 +382,7 @@ class TestConcurrency:
             assert slow.times == 2
             shown = await seen(session)
             assert "Request 9" not in shown
-            assert "Slowly told." in shown
+            assert "Slowly written." in shown
             assert await session.verify() == []
 
         run(work())
@@ -392,7 +392,7 @@ class TestConcurrency:
 
         async def work() -> None:
             records, slow = MemoryRecords(), Slow()
-            await begun(records=records)
+            await started(records=records)
             slow.speak.set()
             sessions = [await fresh(records) for _ in range(5)]
             done = await asyncio.gather(*(one.compact(BUDGET, summarizer=slow) for one in sessions))
@@ -407,7 +407,7 @@ class TestConcurrency:
         """The lock is free at once, and the request can be answered later."""
 
         async def work() -> None:
-            session, slow = await begun(), Slow()
+            session, slow = await started(), Slow()
             working = asyncio.create_task(session.compact(BUDGET, summarizer=slow))
             await slow.asked.wait()
             working.cancel()

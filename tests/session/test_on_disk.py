@@ -1,4 +1,4 @@
-"""Sessions in a file: each time somebody else opens it, all is as it was left."""
+"""Sessions in a file: every later process finds them unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "sk-live-0123456789"
 async def opened(
     directory: Path, work: Callable[[Session], Awaitable[Result]], *, id: str = "s", key: bytes | None = None
 ) -> Result:
-    """Open the store anew, do something to a session, close it."""
+    """Open the store, run an operation on a session, and close it."""
     async with await open_store(f"sqlite:///{directory / 'sessions.db'}", key=key) as store:
         return await work(await store.session(id))
 
@@ -42,27 +42,27 @@ class TestReopened:
 
         async def work() -> None:
             await opened(tmp_path, lambda session: session.save(body, format=format))
-            begun = await opened(tmp_path, look)
-            assert begun[:2] == [text(body)] * 2
+            started = await opened(tmp_path, look)
+            assert started[:2] == [text(body)] * 2
             await opened(tmp_path, lambda session: session.request_compaction())
             assert len(await opened(tmp_path, lambda session: session.pending())) == 1
             done = await opened(tmp_path, lambda session: session.compact(budget))
             assert done.changed
             after = await opened(tmp_path, look)
-            assert after[0] == begun[0]
-            assert after[1] != begun[1]
+            assert after[0] == started[0]
+            assert after[1] != started[1]
             assert await opened(tmp_path, look) == after
             await opened(tmp_path, lambda session: session.fork("other"))
             assert await opened(tmp_path, look, id="other") == after
             await opened(tmp_path, lambda session: session.undo())
-            assert await opened(tmp_path, look) == begun
+            assert await opened(tmp_path, look) == started
             assert await opened(tmp_path, lambda session: session.delete())
             assert await opened(tmp_path, look, id="other") == after
 
         run(work())
 
     def test_a_turn_is_reverted_and_replaced(self, tmp_path: Path) -> None:
-        """Revert, go on, compact, revert again: what is live is what was said last."""
+        """Revert, continue, compact, revert again: the newest messages are live."""
 
         async def work() -> None:
             await opened(tmp_path, lambda session: session.save(turns(6), format="openai-chat"))

@@ -45,9 +45,9 @@ class GrowingSession:
         self.records = MemoryRecords()
         self.stored: list[Any] = []
         self.shown: list[Any] | None = None
-        """What the model saw last; nothing while that could be mended."""
+        """The last projection that the model saw; empty while it is not valid."""
         self.before: list[str] = []
-        """What it saw before each compaction that stands, with nothing appended since."""
+        """The projections before each effective compaction, with nothing appended since."""
         self.outcomes: list[Outcome] = []
         """What compactions made, before it was stored."""
 
@@ -67,7 +67,7 @@ class GrowingSession:
         await self.look(session)
 
     async def look(self, session: Session) -> None:
-        """See that what the model sees is valid and goes on from what it saw before."""
+        """Check that the projection is valid and extends the previous one."""
         view = await session.project()
         whole = with_items(self.format, self.body, self.stored)
         assert text(await session.export()) == text(whole)
@@ -83,7 +83,7 @@ class GrowingSession:
         items = items_of(self.format, view.payload)
         if self.shown is not None:
             assert text(items[: len(self.shown)]) == text(self.shown)
-        if RESUME_PROMPT in text(items[-1:]):  # what the user says next may have to stand in the same message
+        if RESUME_PROMPT in text(items[-1:]):  # the next user text may have to be in the same message
             items = items[:-1]
         self.shown = items
 

@@ -48,13 +48,13 @@ async def shown(store: Store) -> str:
 
 
 async def narrate(material: Material) -> str:
-    return f"{WORDS} It began with {material.messages[0].calls[0].input}."
+    return f"{WORDS} It started with {material.messages[0].calls[0].input}."
 
 
 class TestBeforeWrite:
     @pytest.mark.parametrize("summarizer", [None, narrate])
     def test_a_summary_is_stored_with_the_remaining_messages(self, summarizer: Any) -> None:
-        """Excluded messages are not stored, but the summary that stands for them is; their references are listed."""
+        """Excluded messages are not stored, but the summary that replaces them is; their references are listed."""
 
         async def work() -> None:
             made, store = provider(before_write=Summarization(summarizer, target=600), store_excluded=False)
@@ -101,7 +101,7 @@ class TestBeforeWrite:
 
     @pytest.mark.parametrize("summarizer", [None, narrate])
     def test_with_store_excluded_the_model_still_sees_the_summary(self, summarizer: Any) -> None:
-        """All messages are stored; what the strategy excluded is told by its summary, and undo shows it again."""
+        """All messages are stored; a summary replaces what the strategy excluded, and undo shows it again."""
 
         async def work() -> None:
             made, store = provider(before_write=Summarization(summarizer, target=600))

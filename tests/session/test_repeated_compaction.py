@@ -1,4 +1,4 @@
-"""Sixteen compactions of one stored session: what the first stretch said and did is still told after the last."""
+"""Sixteen compactions of one stored session: facts of the first part are still in the last summary."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def first_names(words: str) -> set[str]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_facts_of_the_first_part_survive_many_compactions(format: str) -> None:
-    """Files, commands and the user's rules are those of the first pass at the last, opened anew each time."""
+    """Files, commands and rules of the first pass are in the last one; the session is reopened before each pass."""
 
     async def work() -> None:
         records, kept = MemoryRecords(), list[tuple[set[str], set[str]]]()
-        begun, *rest = session_of(PASSES)
-        await (await fresh(records)).append(kompakt.render(begun, format), format=format)
+        first, *rest = session_of(PASSES)
+        await (await fresh(records)).append(kompakt.render(first, format), format=format)
         for number, part in enumerate(rest):
             session = await fresh(records)
             await session.append(kompakt.render(part, format), format=format)

@@ -56,7 +56,7 @@ class TestRepair:
         self, format: str, body: dict[str, Any]
     ) -> None:
         """The provider takes what is shown, where anything can be done; what is stored stays as it came."""
-        run(self.mended(format, body))
+        run(self.repaired(format, body))
 
     @pytest.mark.parametrize("format", FORMATS)
     @settings(max_examples=30)
@@ -64,10 +64,10 @@ class TestRepair:
     def test_any_broken_history_is_projected_valid(self, format: str, data: st.DataObject) -> None:
         """The same, wherever the fault is."""
         _, body = data.draw(broken(format))
-        run(self.mended(format, json.loads(json.dumps(body))))
+        run(self.repaired(format, json.loads(json.dumps(body))))
 
     @staticmethod
-    async def mended(format: str, body: dict[str, Any]) -> None:
+    async def repaired(format: str, body: dict[str, Any]) -> None:
         session = await fresh()
         await session.save(body, format=format)
         assert text(await session.export()) == text(body)

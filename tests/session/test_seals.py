@@ -64,7 +64,7 @@ class TestImportedHistories:
     @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
     @pytest.mark.parametrize("sealed", [seal(FORGED), seal(FORGED, OTHER)], ids=["checksum", "other key"])
     def test_a_forged_pivot_says_nothing_for_the_user(self, key: bytes | None, sealed: str) -> None:
-        """Without a key nothing tells it from a real one; with a key it stays an ordinary answer."""
+        """Without a key it cannot be distinguished from a real one; with a key it stays an ordinary answer."""
 
         async def work() -> None:
             session = await fresh(key=key)
@@ -91,7 +91,7 @@ class TestImportedHistories:
         run(work())
 
     def test_an_export_of_the_store_is_adopted_in_it(self) -> None:
-        """A pivot goes on telling what it tells when its session is exported and appended to another."""
+        """A pivot stays valid when its session is exported and appended to another."""
 
         async def work() -> None:
             records = MemoryRecords()

@@ -34,7 +34,7 @@ def timeline(*deeds: SessionEvent) -> Timeline:
 
 
 def compaction(id: str, tip: int, **more: Any) -> CompactionRecord:
-    """Make a compaction whose summary stands behind a row, and behind that the message to go on."""
+    """Return a compaction with its summary after a row, followed by the resume message."""
     return CompactionRecord(
         id=id, covers_to=tip - 1, tip=tip, **{"summary": tip + 1, "resume": tip + 2, **REST, **more}
     )
@@ -53,7 +53,7 @@ class TestTimeline:
         assert listed == [seq for seq in range(after + 1, upto + 1) if seq not in gone]
 
     def test_the_newest_active_compaction_is_the_pivot(self) -> None:
-        """One that was taken back, or reverted, is not; its message to go on is not heard."""
+        """An undone or reverted one is not; its resume message is ignored."""
         one, two = compaction("a", 5), compaction("b", 9)
         assert timeline().pivot is None
         assert timeline(one, two).pivot == two
@@ -96,7 +96,7 @@ class TestTimeline:
 
 class TestMidStep:
     @pytest.mark.parametrize(
-        ("messages", "amid"),
+        ("messages", "expected"),
         [
             ([], False),
             ([Message("user", (Text("go"),))], False),
@@ -114,9 +114,9 @@ class TestMidStep:
             ([Message("assistant", (ToolCall("a", "read", {}),)), Message("user", (Text("stop"),))], False),
         ],
     )
-    def test_mid_step(self, messages: list[Message], amid: bool) -> None:
+    def test_mid_step(self, messages: list[Message], expected: bool) -> None:
         """A call that waits for its result, or reasoning for what it leads to."""
-        assert mid_step(messages) == amid
+        assert mid_step(messages) == expected
 
 
 class TestVerify:

@@ -41,7 +41,7 @@ class TestTriggers:
         run(work())
 
     def test_a_trigger_that_is_not_due_changes_nothing(self) -> None:
-        """Nothing is written, no request stays behind."""
+        """Nothing is written, and no request is left."""
 
         async def work() -> None:
             session = await fresh()

@@ -138,13 +138,13 @@ class UndoRedo(RuleBasedStateMachine):
         async def work() -> None:
             session = await self.session()
             before = text(await session.export(view="model"))
-            stands = any(not one.undone for one in await session.compactions())
+            compacted = any(not one.undone for one in await session.compactions())
             try:
                 await session.edit_summary(words)
             except kompakt.UsageError:
-                assert not stands or not words.strip()
+                assert not compacted or not words.strip()
                 return
-            assert stands
+            assert compacted
             reader = await session.reader()
             assert reader.timeline.pivot is not None
             assert (await reader.frame(reader.timeline.pivot)).state.summary == words
@@ -195,7 +195,7 @@ class UndoRedo(RuleBasedStateMachine):
                     await session.undo()
                 except kompakt.UsageError:
                     return
-                raise AssertionError("something stands in the place of what was reverted")
+                raise AssertionError("something replaces what was reverted")
             assert kind in await session.undo()
             model.undoable.pop()
             if kind == "revert":

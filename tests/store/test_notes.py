@@ -1,4 +1,4 @@
-"""What each store can get wrong about notes by itself: short ways that are closed, servers that go away, damage."""
+"""Notes of single stores: shared connections, lost servers, damaged data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 import asyncpg
 import pytest
 from tests.contract import postgres
-from tests.contract.builders import begun, noise, start
+from tests.contract.builders import new_head, noise, start
 from tests.contract.redis import Server, command, on, server
 from tests.store.sql.test_postgres import opened
 
@@ -20,12 +20,12 @@ from kompakt.store.redis.records import RedisRecords
 from kompakt.store.sql.postgres import READERS
 from kompakt.store.sql.sqlite import open_sqlite
 
-KEY = begun().key
+KEY = new_head().key
 
 
 class TestSqlite:
     def test_a_busy_file_does_not_stop_the_loop(self, tmp_path: Path) -> None:
-        """While somebody has the file for himself the reader waits, others go on; then it gets its answer."""
+        """While the file is locked a reader waits without blocking others, and then gets its answer."""
 
         async def scenario() -> None:
             records = await open_sqlite(tmp_path / "sessions.db")
@@ -37,9 +37,9 @@ class TestSqlite:
             reading = asyncio.create_task(records.notes("tenant", ["a"]))
             pauses: list[float] = []
             for _ in range(20):
-                begin = time.perf_counter()
+                since = time.perf_counter()
                 await asyncio.sleep(0.01)
-                pauses.append(time.perf_counter() - begin)
+                pauses.append(time.perf_counter() - since)
             assert not reading.done()
             assert median(pauses) < 0.1
             alone.close()
@@ -89,9 +89,9 @@ class TestSqlite:
             await records.note("tenant", KEY, {f"{number:064d}": noise(1000) for number in range(2000)})
             times: list[float] = []
             for number in range(300):
-                begin = time.perf_counter()
+                since = time.perf_counter()
                 assert len(await records.notes("tenant", [f"{number + other:064d}" for other in (0, 7, 5000)])) == 2
-                times.append(time.perf_counter() - begin)
+                times.append(time.perf_counter() - since)
             assert median(times) < 0.001
             reading = asyncio.create_task(records.notes("tenant", [f"{number:064d}" for number in range(2000)]))
             turns = 0
@@ -106,7 +106,7 @@ class TestSqlite:
 
 class TestPostgres:
     def test_a_stopped_server(self) -> None:
-        """A restart is not noticed; a server that is not there is told, and found again when it is back."""
+        """A restart is not noticed. A missing server is reported, and used again when it is back."""
 
         async def scenario() -> None:
             async with opened(postgres.database()) as [records]:
@@ -159,14 +159,14 @@ class TestPostgres:
 
 class TestRedis:
     def test_no_keys_remain(self) -> None:
-        """Deleting and forgetting leave no key behind; no tenant's name is in the name of a key."""
+        """Deleting and forgetting leave no key; no key contains the name of a tenant."""
         with Server() as alone:
 
             async def scenario(records: RedisRecords) -> None:
                 head = await start(records)
                 await records.note("tenant", head.key, {"a": b"a", "}:note:{x}:": b"b"})
                 await records.note("another", head.key, {"a": b"a"})
-                await records.note("another", begun("never").key, {"b": b"b"})
+                await records.note("another", new_head("never").key, {"b": b"b"})
                 names = command(alone.url, "KEYS", "*")
                 assert len([name for name in names if b":note:" in name]) == 4
                 assert not any(b"tenant" in name or b"another" in name for name in names)

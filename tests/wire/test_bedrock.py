@@ -49,7 +49,7 @@ def request(*messages: Body, **fields: Any) -> Body:
     return {"modelId": CLAUDE, "messages": list(messages), "toolConfig": tools, **fields}
 
 
-def mend(body: Body, *, strict: bool = False) -> tuple[Body, list[Change]]:
+def run_repair(body: Body, *, strict: bool = False) -> tuple[Body, list[Change]]:
     """Repair a request, envelope included, and write it again."""
     history = parse(body["messages"], body)
     messages, changes = repair(history, strict=strict)
@@ -180,9 +180,9 @@ class TestRules:
     @given(bodies("bedrock"))
     def test_valid_bodies_are_left_alone(self, body: Body) -> None:
         """No problem is seen and no object replaced."""
-        mended, changes = mend(body)
+        repaired, changes = run_repair(body)
         assert problems(body["messages"], body) == [] == changes
-        assert all(one is other for one, other in zip(mended["messages"], body["messages"], strict=True))
+        assert all(one is other for one, other in zip(repaired["messages"], body["messages"], strict=True))
 
     @pytest.mark.parametrize(
         ("code", "name", "body"),
@@ -194,32 +194,38 @@ class TestRules:
         strict = code == "BR-5" or name == "assistant last"
         found = problems(body["messages"], body, strict=strict)
         assert code in {problem.code for problem in found}
-        mended, changes = mend(body, strict=strict)
+        repaired, changes = run_repair(body, strict=strict)
         assert body == given
         if all(problem.repairable for problem in found):
             assert changes
-            assert codes(mended, strict=strict) == set()
-            assert faults(mended) == []
+            assert codes(repaired, strict=strict) == set()
+            assert faults(repaired) == []
 
     def test_an_open_use_is_closed_as_interrupted(self) -> None:
         """The result joins the next user message, before its text."""
-        mended, _ = mend(request(GO, using("a"), GO))
+        repaired, _ = run_repair(request(GO, using("a"), GO))
         closed = answering("a", content=[{"text": INTERRUPTED}], status="error")["content"]
-        assert mended["messages"][2] == said("user", *closed, {"text": "go"})
+        assert repaired["messages"][2] == said("user", *closed, {"text": "go"})
 
     def test_text_stays_apart_from_results_where_models_require_it(self) -> None:
         """For such a model an assistant message separates the two; repair does not mix them itself."""
-        mended, _ = mend(request(GO, using("a"), GO, modelId=LLAMA))
-        assert [message["role"] for message in mended["messages"]] == ["user", "assistant", "user", "assistant", "user"]
-        assert mended["messages"][3] == said("assistant", {"text": BRIDGE})
+        repaired, _ = run_repair(request(GO, using("a"), GO, modelId=LLAMA))
+        assert [message["role"] for message in repaired["messages"]] == [
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+            "user",
+        ]
+        assert repaired["messages"][3] == said("assistant", {"text": BRIDGE})
 
     def test_mixing_is_reported_under_strict_only(self) -> None:
         """Which models reject it is not documented."""
         mixed = said("user", *answering("a")["content"], CACHE, {"text": "so"})
         body = request(GO, using("a"), mixed)
         assert (codes(body), codes(body, strict=True)) == (set(), {"BR-5"})
-        mended, _ = mend(body, strict=True)
-        assert mended["messages"][2:] == [
+        repaired, _ = run_repair(body, strict=True)
+        assert repaired["messages"][2:] == [
             said("user", *answering("a")["content"], CACHE),
             said("assistant", {"text": BRIDGE}),
             said("user", {"text": "so"}),
@@ -228,26 +234,28 @@ class TestRules:
     def test_a_prefill_may_stay(self) -> None:
         """Older models continue an assistant message; strict requires a user message at the end."""
         body = request(GO, HI)
-        assert mend(body) == (body, [])
+        assert run_repair(body) == (body, [])
         assert codes(body, strict=True) == {"BR-4"}
-        assert mend(body, strict=True)[0]["messages"] == [GO, HI, said("user", {"text": CONTINUE_LINE})]
+        assert run_repair(body, strict=True)[0]["messages"] == [GO, HI, said("user", {"text": CONTINUE_LINE})]
 
     def test_repair_makes_no_prefill(self) -> None:
         """When the last user message is dropped, another user message ends the history."""
-        assert mend(request(GO, HI, answering("lost")))[0]["messages"][-1] == said("user", {"text": CONTINUE_LINE})
+        assert run_repair(request(GO, HI, answering("lost")))[0]["messages"][-1] == said(
+            "user", {"text": CONTINUE_LINE}
+        )
 
     def test_frame(self) -> None:
         """An assistant in front gets a fixed line before it."""
-        assert mend(request(HI, GO))[0]["messages"] == [said("user", {"text": RESUME_LINE}), HI, GO]
+        assert run_repair(request(HI, GO))[0]["messages"] == [said("user", {"text": RESUME_LINE}), HI, GO]
 
     def test_tool_definitions_by_name(self) -> None:
         """Without toolConfig the tools of the history are declared; the rest of the body stays."""
         body = request(GO, using("a"), answering("a"), toolConfig={"toolChoice": {"auto": {}}})
         assert codes(body) == {"BR-3"}
-        mended, changes = mend(body)
+        repaired, changes = run_repair(body)
         assert [change.code for change in changes] == ["BR-3"]
         spec = {"toolSpec": {"name": "read", "inputSchema": {"json": {"type": "object"}}}}
-        assert mended["toolConfig"] == {"toolChoice": {"auto": {}}, "tools": [spec]}
+        assert repaired["toolConfig"] == {"toolChoice": {"auto": {}}, "tools": [spec]}
 
     def test_a_bare_list_shows_no_missing_tools(self) -> None:
         """The body is unknown, so nothing is reported and nothing is added."""
@@ -267,9 +275,9 @@ class TestRules:
         thought = {"reasoningContent": {"reasoningText": {"text": "hm"}}}
         thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 5}
         call = said("assistant", thought, *using("a")["content"])
-        mended, changes = mend(request(GO, call, answering("a"), additionalModelRequestFields=thinking))
-        assert mended["messages"][1] == using("a")
-        assert mended["additionalModelRequestFields"] == {"top_k": 5}
+        repaired, changes = run_repair(request(GO, call, answering("a"), additionalModelRequestFields=thinking))
+        assert repaired["messages"][1] == using("a")
+        assert repaired["additionalModelRequestFields"] == {"top_k": 5}
         assert {change.code for change in changes} == {"BR-8"}
 
     def test_reasoning_of_other_models_has_no_signature(self) -> None:
@@ -284,12 +292,12 @@ class TestRules:
         """The result has no server tool use, so it is dropped and the call is closed, both in one pass."""
         served = {"toolUseId": "t", "content": [{"text": "x"}], "type": "nova_grounding_result"}
         body = request(GO, said("assistant", *using("t")["content"], {"toolResult": served}), GO)
-        repaired, changes = mend(body)
+        repaired, changes = run_repair(body)
         assert repaired["messages"][1] == using("t")
         assert repaired["messages"][2]["content"][0]["toolResult"]["toolUseId"] == "t"
         assert {change.code for change in changes} == {"BR-1", "BR-2", "BR-4"}
         assert faults(repaired, strict=False) == []
-        assert mend(repaired) == (repaired, [])
+        assert run_repair(repaired) == (repaired, [])
 
     def test_system_messages(self) -> None:
         """It is valid after a user message and before an assistant message; elsewhere it becomes a user message."""
@@ -297,15 +305,15 @@ class TestRules:
         assert codes(request(GO, note, HI, GO)) == set()
         body = request(note, GO, HI, note, GO)
         assert codes(body) == {"BR-4"}
-        mended, _ = mend(body)
+        repaired, _ = run_repair(body)
         brief = {"text": "be brief"}
-        assert mended["messages"] == [said("user", brief, {"text": "go"}), HI, said("user", brief, {"text": "go"})]
+        assert repaired["messages"] == [said("user", brief, {"text": "go"}), HI, said("user", brief, {"text": "go"})]
 
     def test_a_system_message_does_not_part_use_and_result(self) -> None:
         """The result goes in front of it."""
         note = said("system", {"text": "be brief"})
-        mended, _ = mend(request(GO, using("a"), note, answering("a"), HI, GO))
-        assert mended["messages"] == [GO, using("a"), answering("a"), note, HI, GO]
+        repaired, _ = run_repair(request(GO, using("a"), note, answering("a"), HI, GO))
+        assert repaired["messages"] == [GO, using("a"), answering("a"), note, HI, GO]
 
     def test_blank_results(self) -> None:
         """A blank text is dropped; a placeholder replaces the only text; an empty success is valid."""
@@ -315,20 +323,20 @@ class TestRules:
         ):
             body = request(GO, using("a"), answering("a", content=content))
             assert codes(body) == {"BR-6"}
-            assert mend(body)[0]["messages"][2] == answering("a", content=kept)
+            assert run_repair(body)[0]["messages"][2] == answering("a", content=kept)
         assert codes(request(GO, using("a"), answering("a", content=[]))) == set()
 
     def test_the_newest_cache_points_stay(self) -> None:
         """Those of system and tools count, and are not touched."""
         asked = said("user", {"text": "a"}, CACHE, {"text": "b"}, CACHE)
         body = request(asked, HI, asked, system=[{"text": "s"}, CACHE])
-        mended, _ = mend(body)
-        assert mended["messages"] == [said("user", {"text": "a"}, {"text": "b"}, CACHE), HI, asked]
-        assert mended["messages"][2] is body["messages"][2]
+        repaired, _ = run_repair(body)
+        assert repaired["messages"] == [said("user", {"text": "a"}, {"text": "b"}, CACHE), HI, asked]
+        assert repaired["messages"][2] is body["messages"][2]
 
     def test_paths_name_the_given_payload(self) -> None:
         """Also after a dropped message."""
-        _, changes = mend(request(GO, said("user"), using("a"), GO))
+        _, changes = run_repair(request(GO, said("user"), using("a"), GO))
         assert [(change.code, change.path) for change in changes] == [
             ("BR-6", "messages[1]"),
             ("BR-1", "messages[2].content[0]"),
@@ -359,9 +367,11 @@ blocks = st.sampled_from(
     ]
 )
 roles = st.sampled_from(["user", "assistant", "user", "assistant", "system", "narrator"])
-messages = st.builds(lambda role, held: {"role": role, "content": deepcopy(held)}, roles, st.lists(blocks, max_size=4))
+messages = st.builds(
+    lambda role, items: {"role": role, "content": deepcopy(items)}, roles, st.lists(blocks, max_size=4)
+)
 requests = st.builds(
-    lambda held, fields: {"messages": held, **fields},
+    lambda items, fields: {"messages": items, **fields},
     st.lists(messages, min_size=1, max_size=8),
     st.sampled_from(
         [
@@ -384,28 +394,28 @@ class TestRepair:
     def test_single_faults(self, drawn: tuple[str, Body], strict: bool) -> None:
         """A valid history with one fault is repaired to the satisfaction of the judge."""
         name, body = drawn
-        mended, _ = mend(body, strict=strict)
-        left = problems(mended["messages"], mended, strict=strict)
+        repaired, _ = run_repair(body, strict=strict)
+        left = problems(repaired["messages"], repaired, strict=strict)
         assert not any(problem.repairable for problem in left), (name, left)
         if not left:
-            assert faults(mended, strict=strict) == [], name
+            assert faults(repaired, strict=strict) == [], name
 
     @settings(max_examples=400)
     @given(requests, st.booleans())
     def test_scrambled_histories(self, body: Body, strict: bool) -> None:
         """For any history repair terminates, is idempotent, mutates nothing and edits no reasoning."""
         before = deepcopy(body)
-        mended, _ = mend(body, strict=strict)
+        repaired, _ = run_repair(body, strict=strict)
         assert body == before
-        left = problems(mended["messages"], mended, strict=strict)
+        left = problems(repaired["messages"], repaired, strict=strict)
         assert not any(problem.repairable for problem in left), left
-        again, changes = mend(mended, strict=strict)
+        again, changes = run_repair(repaired, strict=strict)
         assert changes == []
-        assert all(one is other for one, other in zip(again["messages"], mended["messages"], strict=True))
-        assert all(any(block is was for was in proofs(body)) for block in proofs(mended))
+        assert all(one is other for one, other in zip(again["messages"], repaired["messages"], strict=True))
+        assert all(any(block is was for was in proofs(body)) for block in proofs(repaired))
 
     @given(requests)
     def test_problems_and_changes_agree(self, body: Body) -> None:
         """What has no mendable problem is not changed, and what was changed had one."""
         found = [problem for problem in problems(body["messages"], body) if problem.repairable]
-        assert bool(found) == bool(mend(body)[1])
+        assert bool(found) == bool(run_repair(body)[1])

@@ -19,7 +19,7 @@ Body = dict[str, Any]
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 
-def is_told(payload: Any, format: str, **fields: str) -> bool:
+def is_detected(payload: Any, format: str, **fields: str) -> bool:
     """Return whether a payload is detected, or ambiguous with its format among the candidates."""
     try:
         return detect(payload, **fields) == format
@@ -35,7 +35,7 @@ class TestBodies:
     @every_format
     @given(data=st.data())
     def test_a_body_is_never_detected_as_another_format(self, format: str, data: st.DataObject) -> None:
-        assert is_told(data.draw(bodies(format)), format)
+        assert is_detected(data.draw(bodies(format)), format)
 
     @every_format
     @given(data=st.data())
@@ -44,7 +44,7 @@ class TestBodies:
         items = data.draw(bodies(format))[WIRES[format].messages_key]
         if isinstance(items, list):
             plain_words = format == "openai-responses" and not any("type" in item for item in items)
-            assert is_told(items, format) or (plain_words and detect(items) == "openai-chat")
+            assert is_detected(items, format) or (plain_words and detect(items) == "openai-chat")
 
     @every_format
     def test_lists_with_tool_rounds_are_detected(self, format: str) -> None:

@@ -41,7 +41,7 @@ def request(*contents: Body, model: str = "gemini-2.5-pro", **fields: Any) -> Bo
     return {"model": model, "contents": list(contents), **fields}
 
 
-def mend(body: Body, *, strict: bool = False) -> tuple[Body, list[Change]]:
+def run_repair(body: Body, *, strict: bool = False) -> tuple[Body, list[Change]]:
     """Repair a request and write it again."""
     messages, changes = repair(parse(body["contents"], body), strict=strict)
     return {**body, "contents": [wire for message in messages for wire in render(message)]}, changes
@@ -86,7 +86,7 @@ class TestParse:
     def test_a_surplus_response_does_not_replace_an_older_one(self) -> None:
         """When the call of the second response was lost, the first response keeps its call."""
         lost = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "late"}}}]}
-        body, _ = mend(request(ASK, calling("f"), answering("f"), TOLD, lost))
+        body, _ = run_repair(request(ASK, calling("f"), answering("f"), TOLD, lost))
         assert body["contents"][:4] == [ASK, calling("f"), answering("f"), TOLD]
 
     def test_kinds_of_parts(self) -> None:
@@ -192,9 +192,9 @@ class TestRules:
     @given(bodies("gemini"))
     def test_valid_bodies_are_left_alone(self, body: Body) -> None:
         """No problem is seen and no object replaced."""
-        mended, changes = mend(body)
+        repaired, changes = run_repair(body)
         assert problems(body["contents"], body) == [] == changes
-        assert all(one is other for one, other in zip(mended["contents"], body["contents"], strict=True))
+        assert all(one is other for one, other in zip(repaired["contents"], body["contents"], strict=True))
 
     @pytest.mark.parametrize(
         ("code", "body"),
@@ -206,21 +206,21 @@ class TestRules:
         strict = code == "GE-9"
         found = problems(body["contents"], body, strict=strict)
         assert code in {problem.code for problem in found}
-        mended, changes = mend(body, strict=strict)
+        repaired, changes = run_repair(body, strict=strict)
         assert body == given
         if all(problem.repairable for problem in found):
-            assert changes and codes(mended, strict=strict) == set()
-            assert faults(mended) == []
+            assert changes and codes(repaired, strict=strict) == set()
+            assert faults(repaired) == []
 
     def test_an_open_call_is_closed_as_interrupted(self) -> None:
         """The response has the call's name, its id when there is one, and its spelling."""
         for fields in ({}, {"id": "7"}, {"id": "f"}):
-            mended, _ = mend(request(ASK, calling("f", **fields)))
+            repaired, _ = run_repair(request(ASK, calling("f", **fields)))
             response = {**fields, "name": "f", "response": {"error": INTERRUPTED}}
-            assert mended["contents"][-1] == {"role": "user", "parts": [{"functionResponse": response}]}
+            assert repaired["contents"][-1] == {"role": "user", "parts": [{"functionResponse": response}]}
         snake: Body = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
-        mended, _ = mend(request(ASK, snake))
-        assert "function_response" in mended["contents"][-1]["parts"][0]
+        repaired, _ = run_repair(request(ASK, snake))
+        assert "function_response" in repaired["contents"][-1]["parts"][0]
 
     def test_responses_and_the_next_prompt_stay_apart(self) -> None:
         """Merging them would move the start of the current turn (GE-6), so a content of the model separates them
@@ -228,11 +228,11 @@ class TestRules:
         """
         body = request(ASK, calling("f"), answering("f"), ASK)
         assert codes(body) == {"GE-7"}
-        mended, changes = mend(body)
-        assert mended["contents"][2:] == [answering("f"), {"role": "model", "parts": [{"text": BRIDGE}]}, ASK]
+        repaired, changes = run_repair(body)
+        assert repaired["contents"][2:] == [answering("f"), {"role": "model", "parts": [{"text": BRIDGE}]}, ASK]
         assert [change.code for change in changes] == ["GE-7"]
-        mended, changes = mend(request(ASK, calling("f"), ASK))
-        assert [content["role"] for content in mended["contents"]] == ["user", "model", "user", "model", "user"]
+        repaired, changes = run_repair(request(ASK, calling("f"), ASK))
+        assert [content["role"] for content in repaired["contents"]] == ["user", "model", "user", "model", "user"]
         assert [change.code for change in changes] == ["GE-3", "GE-7"]
         both = {"role": "user", "parts": [*answering("f")["parts"], *ASK["parts"]]}
         assert codes(request(ASK, calling("f"), both)) == set()
@@ -241,29 +241,29 @@ class TestRules:
         """They are one prompt after the content of the model."""
         body = request(ASK, calling("f"), answering("f"), ASK, ASK)
         assert codes(body) == {"GE-7"}
-        assert mend(body)[0]["contents"][4:] == [{"role": "user", "parts": [{"text": "go"}, {"text": "go"}]}]
+        assert run_repair(body)[0]["contents"][4:] == [{"role": "user", "parts": [{"text": "go"}, {"text": "go"}]}]
 
     def test_calls_streamed_as_several_contents_become_one_step(self) -> None:
         """Their signed parts stay separate parts, byte-equal."""
         first = {"functionCall": {"name": "a", "args": {}}, "thoughtSignature": "c2ln"}
         second = {"functionCall": {"name": "b", "args": {}}, "thoughtSignature": "b3Ro"}
         model = [{"role": "model", "parts": [first]}, {"role": "model", "parts": [second]}]
-        mended, _ = mend(request(ASK, *model, answering("a", "b"), model="gemini-3-pro"))
-        assert mended["contents"] == [ASK, {"role": "model", "parts": [first, second]}, answering("a", "b")]
+        repaired, _ = run_repair(request(ASK, *model, answering("a", "b"), model="gemini-3-pro"))
+        assert repaired["contents"] == [ASK, {"role": "model", "parts": [first, second]}, answering("a", "b")]
 
     def test_responses_in_contents_of_their_own_come_together(self) -> None:
         """Parallel responses that were sent one by one all follow the calls."""
-        mended, _ = mend(request(ASK, calling("a", "b"), answering("a"), answering("b")))
-        assert mended["contents"] == [ASK, calling("a", "b"), answering("a", "b")]
+        repaired, _ = run_repair(request(ASK, calling("a", "b"), answering("a"), answering("b")))
+        assert repaired["contents"] == [ASK, calling("a", "b"), answering("a", "b")]
 
     def test_the_sentinel_is_for_the_current_turn_only(self) -> None:
         """Earlier turns are not validated and stay as they are."""
         old = [ASK, calling("f"), answering("f"), TOLD]
         body = request(*old, ASK, calling("f", "g"), answering("f", "g"), model="models/gemini-3-flash")
-        mended, changes = mend(body)
+        repaired, changes = run_repair(body)
         assert [change.code for change in changes] == ["GE-4"]
-        assert all(one is other for one, other in zip(mended["contents"][:5], body["contents"][:5], strict=True))
-        first, second = mended["contents"][5]["parts"]
+        assert all(one is other for one, other in zip(repaired["contents"][:5], body["contents"][:5], strict=True))
+        first, second = repaired["contents"][5]["parts"]
         assert first == {**calling("f")["parts"][0], "thoughtSignature": SENTINEL}
         assert second is body["contents"][5]["parts"][1]
 
@@ -277,7 +277,7 @@ class TestRules:
         old = {**answering("f"), "role": "function"}
         body = request(ASK, calling("f"), old)
         assert codes(body) == {"GE-7"}
-        assert mend(body)[0]["contents"] == [ASK, calling("f"), answering("f")]
+        assert run_repair(body)[0]["contents"] == [ASK, calling("f"), answering("f")]
 
     def test_a_single_content_needs_no_role(self) -> None:
         """As in the provider's own first example."""
@@ -289,32 +289,32 @@ class TestRules:
         strange = {"role": "narrator", "parts": [{"text": "meanwhile"}]}
         body = request(ASK, strange, ASK)
         assert [problem.repairable for problem in problems(body["contents"], body)] == [False]
-        assert mend(body) == (body, [])
+        assert run_repair(body) == (body, [])
 
     def test_thoughts_are_hygiene(self) -> None:
         """Gemini accepts them; with strict they are reported and stripped."""
         thinking = {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": "hi"}]}
         body = request(ASK, thinking, ASK)
         assert (codes(body), codes(body, strict=True)) == (set(), {"GE-9"})
-        assert mend(body, strict=True)[0]["contents"][1] == TOLD
+        assert run_repair(body, strict=True)[0]["contents"][1] == TOLD
 
     def test_names_and_ids_follow_the_call(self) -> None:
         """A response gets the name and the id of the call it answers."""
         body = request(ASK, calling("f", id="1"), answering("f"))
         assert codes(body) == {"GE-8"}
-        response = mend(body)[0]["contents"][2]["parts"][0]["functionResponse"]
+        response = run_repair(body)[0]["contents"][2]["parts"][0]["functionResponse"]
         assert response == {"id": "1", "name": "f", "response": {"output": "done"}}
 
     def test_data_that_is_no_object(self) -> None:
         """Arguments and responses are wrapped, except in a signed part."""
         loose = request(ASK, calling("f", args='{"a": 1}'), answering("f", response="done"))
-        mended = mend(loose)[0]["contents"]
-        assert mended[1]["parts"][0]["functionCall"]["args"] == {"a": 1}
-        assert mended[2]["parts"][0]["functionResponse"]["response"] == {"output": "done"}
+        repaired = run_repair(loose)[0]["contents"]
+        assert repaired[1]["parts"][0]["functionCall"]["args"] == {"a": 1}
+        assert repaired[2]["parts"][0]["functionResponse"]["response"] == {"output": "done"}
         signed = deepcopy(loose)
         signed["contents"][1]["parts"][0]["thoughtSignature"] = "c2ln"
         assert not all(problem.repairable for problem in problems(signed["contents"], signed))
-        assert mend(signed)[0]["contents"][1] is signed["contents"][1]
+        assert run_repair(signed)[0]["contents"][1] is signed["contents"][1]
 
     def test_parts_on_the_wrong_side_change_sides(self) -> None:
         """A call in a user content and its response in a model content."""
@@ -322,17 +322,17 @@ class TestRules:
             {"role": "user", "parts": [*ASK["parts"], *calling("f")["parts"]]}, {**answering("f"), "role": "model"}
         )
         assert {"GE-1", "GE-2"} <= codes(body)
-        assert mend(body)[0]["contents"] == [ASK, calling("f"), answering("f")]
+        assert run_repair(body)[0]["contents"] == [ASK, calling("f"), answering("f")]
 
     def test_frame(self) -> None:
         """The texts of added user contents are fixed."""
-        texts = [content["parts"][0]["text"] for content in mend(request(TOLD))[0]["contents"]]
+        texts = [content["parts"][0]["text"] for content in run_repair(request(TOLD))[0]["contents"]]
         assert texts == [RESUME_LINE, "hi", CONTINUE_LINE]
 
     def test_paths_name_the_given_payload(self) -> None:
         """Also after a dropped content."""
         empty: Body = {"role": "user", "parts": []}
-        _, changes = mend(request(ASK, empty, calling("f"), ASK))
+        _, changes = run_repair(request(ASK, empty, calling("f"), ASK))
         assert [(change.code, change.path) for change in changes] == [
             ("GE-7", "contents[1]"),
             ("GE-3", "contents[2].parts[0]"),
@@ -343,7 +343,7 @@ class TestRules:
         """Ids are names here: nothing is ever renamed."""
         assert (CONTRACT.ids.scope, CONTRACT.results) == ("none", "next-user-message")
         body = request(ASK, calling("f", "f"), answering("f", "f"), calling("f"), answering("f"))
-        assert mend(body) == (body, [])
+        assert run_repair(body) == (body, [])
 
 
 parts = st.sampled_from(
@@ -371,17 +371,17 @@ parts = st.sampled_from(
     ]
 )
 roles = st.sampled_from(["user", "model", "user", "model", "function", "system", "narrator"])
-contents = st.builds(lambda role, held: {"role": role, "parts": deepcopy(held)}, roles, st.lists(parts, max_size=4))
+contents = st.builds(lambda role, items: {"role": role, "parts": deepcopy(items)}, roles, st.lists(parts, max_size=4))
 requests = st.builds(
-    lambda model, held: {"model": model, "contents": held},
+    lambda model, items: {"model": model, "contents": items},
     st.sampled_from(["gemini-3-pro-preview", "gemini-2.5-pro"]),
     st.lists(contents, min_size=1, max_size=8),
 )
 
 
 def signed_parts(body: Body) -> list[Body]:
-    held = [part for content in body["contents"] for part in content["parts"]]
-    return [part for part in held if part.get("thoughtSignature") not in (None, SENTINEL)]
+    items = [part for content in body["contents"] for part in content["parts"]]
+    return [part for part in items if part.get("thoughtSignature") not in (None, SENTINEL)]
 
 
 class TestRepair:
@@ -389,28 +389,28 @@ class TestRepair:
     def test_single_faults(self, drawn: tuple[str, Body], strict: bool) -> None:
         """A valid history with one fault is repaired to the satisfaction of the judge."""
         name, body = drawn
-        mended, _ = mend(body, strict=strict)
-        left = problems(mended["contents"], mended, strict=strict)
+        repaired, _ = run_repair(body, strict=strict)
+        left = problems(repaired["contents"], repaired, strict=strict)
         assert not any(problem.repairable for problem in left), (name, left)
         if not left:
-            assert [fault for fault in faults(mended) if strict or not fault.startswith("GE-9")] == [], name
+            assert [fault for fault in faults(repaired) if strict or not fault.startswith("GE-9")] == [], name
 
     @settings(max_examples=400)
     @given(requests, st.booleans())
     def test_scrambled_histories(self, body: Body, strict: bool) -> None:
         """For any history repair terminates, is idempotent, mutates nothing and forges no signed part."""
         before = deepcopy(body)
-        mended, _ = mend(body, strict=strict)
+        repaired, _ = run_repair(body, strict=strict)
         assert body == before
-        left = problems(mended["contents"], mended, strict=strict)
+        left = problems(repaired["contents"], repaired, strict=strict)
         assert not any(problem.repairable for problem in left), left
-        again, changes = mend(mended, strict=strict)
+        again, changes = run_repair(repaired, strict=strict)
         assert changes == []
-        assert all(one is other for one, other in zip(again["contents"], mended["contents"], strict=True))
-        assert all(any(part is was for was in signed_parts(body)) for part in signed_parts(mended))
+        assert all(one is other for one, other in zip(again["contents"], repaired["contents"], strict=True))
+        assert all(any(part is was for was in signed_parts(body)) for part in signed_parts(repaired))
 
     @given(requests)
     def test_problems_and_changes_agree(self, body: Body) -> None:
         """What has no mendable problem is not changed, and what was changed had one."""
         found = [problem for problem in problems(body["contents"], body) if problem.repairable]
-        assert bool(found) == bool(mend(body)[1])
+        assert bool(found) == bool(run_repair(body)[1])

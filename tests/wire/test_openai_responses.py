@@ -34,7 +34,7 @@ def items_of(body: Body) -> list[Any]:
     return [body["input"]] if isinstance(body["input"], str) else body["input"]
 
 
-def mend(body: Body, *, strict: bool = False) -> tuple[Body, list[str]]:
+def run_repair(body: Body, *, strict: bool = False) -> tuple[Body, list[str]]:
     """Repair a body and return the codes of the changes."""
     messages, changes = repair(parse(items_of(body), body), strict=strict)
     items = [item for message in messages for item in render(message)]
@@ -85,13 +85,13 @@ class TestDeveloperMessages:
 
     def test_a_repair_of_something_else_leaves_them_there(self) -> None:
         """Only what is wrong moves."""
-        body, codes = mend({"input": [*self.HISTORY, call("c")]})
+        body, codes = run_repair({"input": [*self.HISTORY, call("c")]})
         assert codes == ["OR-1"]
         assert body["input"][: len(self.HISTORY)] == list(self.HISTORY)
 
     def test_a_call_that_is_open_at_one_is_closed_after_it(self) -> None:
         """The output still follows its call."""
-        body, _ = mend({"input": [USER, call(), {"role": "developer", "content": "be brief"}, USER]})
+        body, _ = run_repair({"input": [USER, call(), {"role": "developer", "content": "be brief"}, USER]})
         assert [item.get("type", item.get("role")) for item in body["input"]] == [
             "user",
             "function_call",
@@ -204,7 +204,7 @@ class TestRender:
         """Another id does not rewrite what was answered."""
         seen = [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "data:image/png;base64,AA=="}]
         item = output("c" * 65, output=seen)
-        fixed, _ = mend({"input": [USER, call("c" * 65), item]})
+        fixed, _ = run_repair({"input": [USER, call("c" * 65), item]})
         assert fixed["input"][2]["output"] is seen
         assert fixed["input"][2]["call_id"] == fixed["input"][1]["call_id"] != "c" * 65
 
@@ -261,7 +261,7 @@ class TestProblems:
         """A broken body reports its code; after repair only unrepairable problems remain."""
         before = deepcopy(body)
         assert code in [found.code for found in problems(items_of(body), body)]
-        fixed, _ = mend(body)
+        fixed, _ = run_repair(body)
         left = problems(items_of(fixed), fixed)
         assert body == before
         assert not [found for found in left if found.repairable]
@@ -278,7 +278,7 @@ class TestProblems:
         """With earlier items on the server an output without its call is right."""
         assert check(output(), previous_response_id="resp_1") == []
         assert check(output(), conversation="conv_1") == []
-        assert mend({"input": [output(), call("b")], "conversation": "c"})[1] == ["OR-1"]
+        assert run_repair({"input": [output(), call("b")], "conversation": "c"})[1] == ["OR-1"]
 
     def test_text_of_the_same_answer_may_precede_the_output(self) -> None:
         """OpenAI accepts them, so only the strict check reports them; text of a later answer is always a problem."""
@@ -296,7 +296,7 @@ class TestProblems:
         """Some servers reject a history without a user message."""
         body = {"input": [said()]}
         assert check(said(), strict=True) == ["VL-2 input"]
-        assert judge(mend(body, strict=True)[0]) == []
+        assert judge(run_repair(body, strict=True)[0]) == []
 
     def test_strict_wants_a_user_after_a_resting_call_is_closed(self) -> None:
         """The output that closes the call is the last item then, so no user message comes next."""
@@ -325,7 +325,7 @@ class TestRepair:
     )
     def test_an_open_call_is_closed_by_an_output_of_its_kind(self, opened: Body, closed: str) -> None:
         """The output directly follows the call and states that it was interrupted."""
-        fixed, codes = mend({"input": [USER, opened, USER]})
+        fixed, codes = run_repair({"input": [USER, opened, USER]})
         assert codes == ["OR-1"]
         assert [item.get("type") for item in fixed["input"]] == [None, opened["type"], closed, None]
         assert judge(fixed) == []
@@ -334,17 +334,17 @@ class TestRepair:
         """No screenshot can be made up; what followed loses the id that needed the reasoning."""
         click = {"type": "computer_call", "id": "cu_1", "call_id": "x", "status": "completed"}
         items = [USER, thought("rs_1"), {**click, "pending_safety_checks": []}, said(id="msg_1"), USER]
-        fixed, codes = mend({"input": items})
+        fixed, codes = run_repair({"input": items})
         assert codes == ["OR-1", "OR-4", "OR-3"]
         assert fixed["input"] == [USER, said(), USER]
 
     def test_an_output_is_cut_and_not_dropped(self) -> None:
         """The part that is taken stays."""
-        fixed, codes = mend({"input": [USER, call(), output("a", output="x" * (MAX_OUTPUT + 5))]})
+        fixed, codes = run_repair({"input": [USER, call(), output("a", output="x" * (MAX_OUTPUT + 5))]})
         assert codes == ["OR-8"]
         assert len(fixed["input"][2]["output"]) == MAX_OUTPUT
 
-    def test_changes_name_where_things_stood(self) -> None:
+    def test_changes_name_the_original_positions(self) -> None:
         """Paths are those of the given payload, also after dropped items."""
         items = [{"type": "compaction_trigger"}, USER, call(), USER]
         _, changes = repair(parse(items, None))
@@ -356,9 +356,9 @@ class TestRepair:
         """After one repair nothing is left to repair, a second one changes nothing, and the judge agrees."""
         _, body = case
         before = deepcopy(body)
-        fixed, codes = mend(body, strict=strict)
+        fixed, codes = run_repair(body, strict=strict)
         left = problems(items_of(fixed), fixed, strict=strict)
-        again, repeated = mend(fixed, strict=strict)
+        again, repeated = run_repair(fixed, strict=strict)
         assert body == before
         assert not [found for found in left if found.repairable]
         assert bool(codes) == any(found.repairable for found in problems(items_of(body), body, strict=strict))
@@ -374,6 +374,6 @@ class TestRepair:
         _, body = case
         sealed = ("reasoning", "compaction")
         given_items = {id(item) for item in items_of(body) if isinstance(item, dict) and item.get("type") in sealed}
-        fixed, _ = mend(body)
+        fixed, _ = run_repair(body)
         kept = [item for item in items_of(fixed) if isinstance(item, dict) and item.get("type") in sealed]
         assert {id(item) for item in kept} <= given_items

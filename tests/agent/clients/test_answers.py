@@ -84,11 +84,11 @@ class TestTruncatedCalls:
         assert [item["type"] for item in reply.items] == ["reasoning"]
 
     def test_anthropic(self) -> None:
-        begun = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+        call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
         events = [
             {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
             *block(0, {"type": "text", "text": "Hi."}),
-            *block(1, begun, {"type": "input_json_delta", "partial_json": '{"at": "'}),
+            *block(1, call, {"type": "input_json_delta", "partial_json": '{"at": "'}),
         ]
         ends = [{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}]
         reply = ask("anthropic", stream(*events, *ends), on_delta=lambda delta: None)

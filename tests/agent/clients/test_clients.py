@@ -209,16 +209,18 @@ class TestReplies:
     @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
     def test_an_answer_is_ready_to_be_sent_back(self, format: str, streams: bool) -> None:
         """Streamed or not, the items are the same, and usage and stop are read."""
-        told: list[Delta] = []
+        deltas: list[Delta] = []
         plan = STREAMED[format] if streams else WHOLE[format]
-        reply, _ = asyncio.run(asked_of(format, plan, **({"on_delta": told.append} if streams else {})))
+        reply, _ = asyncio.run(asked_of(format, plan, **({"on_delta": deltas.append} if streams else {})))
         assert list(reply.items) == ITEMS[format]
         assert (reply.stop, reply.usage.prompt, reply.usage.cache_read, reply.usage.output) == ("tools", 50, 40, 9)
         assert reply.billed == reply.usage
         if streams:
-            said = {kind: "".join(delta.text for delta in told if delta.kind == kind) for kind in ("text", "reasoning")}
+            said = {
+                kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("text", "reasoning")
+            }
             assert said == {"text": "Let me look.", "reasoning": "Hm. Look."}
-            assert [delta for delta in told if delta.kind == "call"]
+            assert [delta for delta in deltas if delta.kind == "call"]
 
     def test_a_request_with_the_reply_is_valid(self, format: str) -> None:
         reply, _ = asyncio.run(asked_of(format, WHOLE[format]))
@@ -236,9 +238,9 @@ class TestReplies:
         for plan, more in ((WHOLE[format], {}), (STREAMED[format], {"on_delta": lambda delta: None})):
             _, server = asyncio.run(asked_of(format, plan, body={"model": "m", **body}, changes=changes, **more))
             asked = server.asked[0]
-            came = {name: value for name, value in asked.json.items() if name not in ("model", "stream")}
-            came.pop("stream_options", None)
-            assert json.dumps(came) == json.dumps({**body, **changes["parameters"]})
+            received = {name: value for name, value in asked.json.items() if name not in ("model", "stream")}
+            received.pop("stream_options", None)
+            assert json.dumps(received) == json.dumps({**body, **changes["parameters"]})
             assert asked.headers["x-beta"] == "compact-1"
             assert asked.json.get("model", asked.path.split("/")[-1].split(":")[0]) == "m"
 

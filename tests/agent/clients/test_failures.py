@@ -82,9 +82,9 @@ class TestRetries:
 
     @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
     def test_lost_connections_are_retried(self, format: str, streams: bool) -> None:
-        told = {"on_delta": lambda delta: None} if streams else {}
+        options = {"on_delta": lambda delta: None} if streams else {}
         plan = STREAMED[format] if streams else WHOLE[format]
-        reply, server = ask(format, HANG_UP, cut(plan, 0.3), plan, **told)
+        reply, server = ask(format, HANG_UP, cut(plan, 0.3), plan, **options)
         assert list(reply.items) == ITEMS[format]
         assert len(server.asked) == 3
 
@@ -102,14 +102,14 @@ class TestRetries:
     @pytest.mark.parametrize("share", [0.05, 0.7])
     def test_a_broken_stream_is_retried_from_the_beginning(self, format: str, share: float) -> None:
         """The reply is complete, whatever deltas were delivered before."""
-        told: list[Delta] = []
+        deltas: list[Delta] = []
         plan = STREAMED[format]
         events = plan.body.split(b"\n\n")
         short = plan._replace(body=b"".join(event + b"\n\n" for event in events[: int(len(events) * share)]))
-        reply, server = ask(format, cut(plan, share), short, plan, on_delta=told.append)
+        reply, server = ask(format, cut(plan, share), short, plan, on_delta=deltas.append)
         assert list(reply.items) == ITEMS[format]
         assert len(server.asked) == 3
-        assert "".join(delta.text for delta in told if delta.kind == "text").endswith("Let me look.")
+        assert "".join(delta.text for delta in deltas if delta.kind == "text").endswith("Let me look.")
 
     def test_a_silent_server_times_out(self, format: str) -> None:
         """A server that takes the request and says nothing is given up on."""
@@ -370,8 +370,8 @@ class TestStrangeAnswers:
 
     def test_a_prompt_blocked_by_gemini_is_refused(self) -> None:
         blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 5}}
-        for plan, told in ((whole(blocked), None), (stream(blocked, done=False), lambda delta: None)):
-            reply, _ = ask("gemini", plan, on_delta=told)
+        for plan, on_delta in ((whole(blocked), None), (stream(blocked, done=False), lambda delta: None)):
+            reply, _ = ask("gemini", plan, on_delta=on_delta)
             assert (reply.items, reply.stop, reply.usage.prompt) == ((), "refused", 5)
 
     def test_a_malformed_call_of_gemini_is_retried(self) -> None:

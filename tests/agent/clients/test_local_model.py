@@ -45,12 +45,12 @@ def ask(format: str, address: str, question: str, **options: Any) -> tuple[Any, 
 
 @each_protocol
 def test_streamed_and_unstreamed_answers_are_equal(format: str, address: str) -> None:
-    told: list[Delta] = []
+    deltas: list[Delta] = []
     whole, asked = ask(format, address, "Name a fruit.")
-    streamed, _ = ask(format, address, "Name a fruit.", on_delta=told.append)
+    streamed, _ = ask(format, address, "Name a fruit.", on_delta=deltas.append)
     spoken = kompakt.parse(list(whole.items), format=format)[0].text
     assert spoken and spoken == kompakt.parse(list(streamed.items), format=format)[0].text
-    assert "".join(delta.text for delta in told if delta.kind == "text") == spoken
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == spoken
     assert whole.stop == streamed.stop
     assert whole.stop in ("end", "length")
     assert 10 < whole.usage.prompt == streamed.usage.prompt < WINDOW
@@ -62,9 +62,9 @@ def test_streamed_and_unstreamed_answers_are_equal(format: str, address: str) ->
 @each_protocol
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 def test_an_overflow_states_its_numbers(format: str, streams: bool, address: str) -> None:
-    told = {"on_delta": lambda delta: None} if streams else {}
+    options = {"on_delta": lambda delta: None} if streams else {}
     with pytest.raises(Overflowed) as caught:
-        ask(format, address, "word " * 900, **told)
+        ask(format, address, "word " * 900, **options)
     overflow = caught.value.overflow
     assert isinstance(overflow, kompakt.Overflow)
     assert overflow.limit == WINDOW

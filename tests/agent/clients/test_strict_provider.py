@@ -77,7 +77,7 @@ def test_a_run_of_calls_is_valid_streamed_or_not(format: str) -> None:
     assert histories[0] == histories[1]
 
 
-def told(format: str, items: list[Any]) -> list[Any]:
+def texts_of(format: str, items: list[Any]) -> list[Any]:
     """Return texts and calls without the signatures and ids that the provider generates for each request."""
     found = []
     for message in kompakt.parse(items, format=format):
@@ -96,7 +96,7 @@ def test_faults_do_not_change_the_result(format: str) -> None:
             for nth, fault in enumerate(faults):
                 provider.fault(2 * nth + 2, fault)
             items = asyncio.run(run(provider, format, script.task("Do it all."), lambda delta: None))
-            histories.append(told(format, items))
+            histories.append(texts_of(format, items))
             assert len(provider.requests) == 10 + len(faults)
             assert not provider.violations
     assert histories[0] == histories[1]

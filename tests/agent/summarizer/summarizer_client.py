@@ -31,7 +31,7 @@ Script = str | Message | Exception | Callable[[str], str]
 
 
 class Client:
-    """Says what it is told to, one answer after another, the last one ever again; keeps every request."""
+    """Gives planned answers in order and repeats the last one; records every request."""
 
     def __init__(
         self,

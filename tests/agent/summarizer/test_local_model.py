@@ -1,4 +1,4 @@
-"""A real model behind a real server: requests are accepted, overflow is noticed. Its words are not judged."""
+"""A real model on a real server: requests are accepted and overflow is detected. Its answers are not judged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
 
 
 class Watched(OpenAIChat):
-    """Keeps what came of each request."""
+    """Records the outcome of each request."""
 
     outcomes: list[str]
 

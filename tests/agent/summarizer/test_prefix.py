@@ -1,4 +1,4 @@
-"""Asking behind the agent's own request: the prefix stays as it is, and there is always another way."""
+"""Summaries that extend the agent's own request: the prefix is unchanged, and there is always a fallback."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestPrefix:
         assert RULE in text and text.startswith("- fine")
 
     @pytest.mark.parametrize("format", [name for name in FORMATS if name != "bedrock"])
-    def test_behind_a_result_the_provider_accepts_it(self, format: str) -> None:
+    def test_the_provider_accepts_it_after_a_tool_result(self, format: str) -> None:
         """Where roles must alternate the question joins the results, or the model says a line between the two."""
         messages = called(format)
         body, client = running(format, *messages), Client("- fine", format=format)

@@ -1,4 +1,4 @@
-"""What stands above the output of a command that is written shorter."""
+"""The line above the shortened output of a command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.admission.test_gate import let_in
+from tests.engine.admission.test_gate import admit_all
 from tests.engine.sessions import outputs
 from tests.histories.messages import assistant, result, tool, user
 
@@ -43,8 +43,8 @@ class TestHeading:
         """By what the result says itself; what is quoted reports nothing."""
         assert heading(run(command), result("a", output)) == expected
 
-    def test_only_so_many_failures_are_said_again(self) -> None:
-        """They stand below, every one; these are for who reads the command."""
+    def test_only_some_failures_are_repeated(self) -> None:
+        """All of them are in the output below; this line is an overview."""
         failed = [f"--- FAIL: TestNumber{number} that goes on and on" for number in range(30)]
         found = heading(run("make"), result("a", "\n".join(failed)))
         assert failed[0] in found
@@ -54,9 +54,9 @@ class TestHeading:
         """Who reads a file sees what is in it."""
         assert heading(ToolCall("a", "read", {"path": "a.py"}), result("a", WAITING)) == ""
 
-    def test_it_stands_first(self) -> None:
+    def test_it_is_the_first_line(self) -> None:
         """Above what is shown of the output, and the reference still below."""
-        context = let_in([user("go"), assistant(run("make all")), tool(result("a", WAITING))])
+        context = admit_all([user("go"), assistant(run("make all")), tool(result("a", WAITING))])
         shown = outputs(context.project())[0].split("\n")
         assert shown[0] == "[kompakt] make all: success"
         assert shown[1] == "waiting for it ⋯ 88 alike"
@@ -67,7 +67,7 @@ class TestHeading:
         lines = [f"step {word * 3} of the whole is done now" for word in "abcdefghi"]
         text = "\n".join([*lines, *["and so it went on"] * 12])
         read, ran = ToolCall("a", "tool", {"place": 1}), run(f"make {' '.join('abcdefghijklmnopqrstuvwxyz')} all")
-        found = [let_in([user("go"), assistant(call), tool(result("a", text))]) for call in (read, ran)]
+        found = [admit_all([user("go"), assistant(call), tool(result("a", text))]) for call in (read, ran)]
         assert [outputs(context.project())[0] == text for context in found] == [False, True]
 
     @given(
@@ -78,9 +78,9 @@ class TestHeading:
     def test_whatever_ran(self, command: str, lines: list[str], copies: int) -> None:
         """One line, smaller than what came, the same each time; the message itself stays as it was."""
         messages = [user("go"), assistant(run(command)), tool(result("a", "\n".join(lines * copies)))]
-        context = let_in(messages)
+        context = admit_all(messages)
         shown = list(context.project())
-        assert shown == list(let_in(messages).project())
+        assert shown == list(admit_all(messages).project())
         assert context.tokens <= Context(messages).tokens
         assert context.messages[2] == messages[2]
         if shown != messages and command.strip():

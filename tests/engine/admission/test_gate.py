@@ -1,4 +1,4 @@
-"""The gate: messages are let in one by one, and what was decided stays decided."""
+"""The gate: messages are admitted one by one, and decisions are final."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask(id: str, **given: object) -> Message:
     return assistant(ToolCall(id, "tool", given))
 
 
-def let_in(messages: Sequence[Message]) -> Context:
+def admit_all(messages: Sequence[Message]) -> Context:
     """Append messages through the gate."""
     context, seen = Context(), Seen()
     for index, message in enumerate(messages):
@@ -39,7 +39,7 @@ class TestGate:
         """The message itself stays what it is; its reference is printed; totals follow."""
         messages = [user("go"), ask("a", path="a.py"), tool(result("a", PAGE))]
         whole = Context(messages)
-        context = let_in(messages)
+        context = admit_all(messages)
         assert context.messages[2] == messages[2]
         assert outputs(context.project())[0].endswith(f"recall {context.reference(2, 0)} gives it as it came.")
         assert context.tokens < whole.tokens
@@ -55,7 +55,7 @@ class TestGate:
             result("d", "done"),
         ]
         messages = [user("go"), assistant(*(ToolCall(id, "tool", {}) for id in "abcd")), tool(*results)]
-        context = let_in(messages)
+        context = admit_all(messages)
         assert list(context.project()) == messages
 
     def test_a_picture_beside_the_text_is_not_lost(self) -> None:
@@ -63,12 +63,12 @@ class TestGate:
         picture = Media("image", "image/png", "iVBORw0KGgo=")
         seen = msgspec.structs.replace(result("a", PAGE), media=(picture,))
         messages = [user("go"), ask("a", path="a.py"), tool(seen)]
-        assert list(let_in(messages).project()) == messages
+        assert list(admit_all(messages).project()) == messages
 
     def test_what_the_agent_wrote_is_not_shown_to_it_again(self) -> None:
         """The lines are pointed to where the call has them."""
         messages = [user("go"), ask("a", path="a.py", text="\n".join(LINES)), tool(result("a", f"Written:\n{PAGE}"))]
-        context = let_in(messages)
+        context = admit_all(messages)
         shown = outputs(context.project())[0]
         assert shown.startswith(f"Written:\n⋯ 1-60 as in {context.reference(1, 0)}\n")
 
@@ -76,13 +76,13 @@ class TestGate:
         """It is in the context, too."""
         failed = msgspec.structs.replace(result("a", PAGE), is_error=True)
         messages = [user("go"), ask("a"), tool(failed), ask("b"), tool(result("b", PAGE))]
-        context = let_in(messages)
+        context = admit_all(messages)
         assert f"recall {context.reference(2, 0)} is the same." in outputs(context.project())[1]
 
     def test_arguments_may_come_as_text(self) -> None:
         """Some wires carry them so."""
         call = ToolCall("a", "tool", msgspec.json.encode({"path": "a.py", "text": "\n".join(LINES)}).decode())
-        context = let_in([user("go"), assistant(call), tool(result("a", PAGE))])
+        context = admit_all([user("go"), assistant(call), tool(result("a", PAGE))])
         assert f"as in {context.reference(1, 0)}" in outputs(context.project())[0]
 
     def test_the_levels_differ(self) -> None:
@@ -107,7 +107,7 @@ class TestGate:
         messages = [user("go")]
         for place, kind in enumerate(kinds):
             messages += [ask(f"c{place}", path="a.py"), tool(result(f"c{place}", samples[kind]))]
-        before = list(let_in(messages).project())
+        before = list(admit_all(messages).project())
         for place in range(more):
             messages += [ask(f"d{place}"), tool(result(f"d{place}", samples[place]))]
-        assert list(let_in(messages).project())[: len(before)] == before
+        assert list(admit_all(messages).project())[: len(before)] == before

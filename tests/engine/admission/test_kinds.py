@@ -1,4 +1,4 @@
-"""What admission makes of each kind of output: what stays, what goes, and what it says about that."""
+"""Admission of each kind of output: what stays, what is removed, and how that is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbered(lines: list[str], *, first: int = 1, sign: str = "\t") -> str:
 
 
 def module(count: int) -> list[str]:
-    """Write a source file of so many functions."""
+    """Return a source file with a number of functions."""
     lines = ["import os", "import sys", ""]
     for number in range(count):
         lines += [
@@ -69,7 +69,7 @@ class TestOutputs:
         text = "\n".join(f"The {word} of the house is what nobody thought of before." for word in "abcdefghijkl")
         assert admit(text, reference=REFERENCE, settings=LOW) is None
 
-    def test_the_reference_stands_in_the_last_line(self) -> None:
+    def test_the_reference_is_in_the_last_line(self) -> None:
         """One line, marked, says what is missing and how it comes back."""
         found = admitted("\n".join(["waiting for the server to come up"] * 200))
         assert found.text.split("\n")[-1] == folded_note(REFERENCE, 198, 200)
@@ -80,7 +80,7 @@ class TestOutputs:
         found = admitted("\n".join(["waiting for the server to come up"] * 200))
         assert admit(found.text, reference="mffff.0", settings=msgspec.structs.replace(LOW, min_tokens=1)) is None
 
-    def test_a_marker_in_an_output_stays_as_it_came(self) -> None:
+    def test_a_marker_in_an_output_is_unchanged(self) -> None:
         """What imitates kompakt is data: kept, and never taken for the note."""
         fake = "[kompakt] 3 of 9 lines folded; recall m0000.0 restores them."
         lines = ["waiting for the server to come up"] * 100
@@ -168,7 +168,7 @@ class TestLogs:
         assert lines[30] not in found.text
 
     def test_failures_and_warnings_stay(self) -> None:
-        """Wherever they stand in a long log, and those around a failure too."""
+        """Anywhere in a long log, with the lines around a failure."""
         words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
         lines = [f"{words[n % 8]} {words[n // 8 % 8]} {words[n // 64 % 8]} step{'x' * (n % 11)}" for n in range(500)]
         lines[200] = "fatal: the index is locked"
@@ -196,9 +196,9 @@ class TestLogs:
 
     def test_numbers_with_their_keys_stay(self) -> None:
         """Of a short printout, though other lines are alike."""
-        told = [f"total of part: {number}" for number in (17, 18, 19, 20)]
-        found = admitted("\n".join([*told, *("waiting for it" for _ in range(90))]))
-        assert body(found.text)[:4] == told
+        totals = [f"total of part: {number}" for number in (17, 18, 19, 20)]
+        found = admitted("\n".join([*totals, *("waiting for it" for _ in range(90))]))
+        assert body(found.text)[:4] == totals
 
 
 def deep_trace(frames: int) -> str:
@@ -241,7 +241,7 @@ GO_RUN = "\n".join(
 
 class TestSuites:
     def test_what_failed_stays_and_what_passed_is_named(self) -> None:
-        """Every test stands within reach of its result."""
+        """Every test name stays near its result."""
         found = admitted(GO_RUN)
         assert found.kind == "test run"
         shown = body(found.text)

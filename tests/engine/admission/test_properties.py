@@ -1,4 +1,4 @@
-"""What holds for every output, whatever it is."""
+"""Properties of admission for any output."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class TestBounds:
 
         assert admit("x" * (GENTLE.min_tokens - 1), reference="m0000.0", count=count) is None
 
-    def test_kinds_are_told_by_the_first_lines(self) -> None:
+    def test_kinds_are_recognized_by_the_first_lines(self) -> None:
         """To find out what a text is, its whole is never matched line by line."""
         text = "\n".join(f"word{n} of a long log {'y' * (n % 13)}" for n in range(20_000))
         looked = 0

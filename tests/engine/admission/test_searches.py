@@ -21,7 +21,7 @@ class TestSearches:
         assert "nothing left out" in found.text
 
     def test_a_comment_is_a_match_and_an_address_is_none(self) -> None:
-        """Two slashes behind a line number begin a comment; behind a word alone, an address."""
+        """Two slashes after a line number start a comment; after a word alone, a URL."""
         lines = [f"src/part_{n // 10}.go:{n + 1}:// word {'abcdef'[n % 6]} of it" for n in range(60)]
         shown = body(admitted("\n".join([*lines, "see https://example.com/a"])).text)
         assert shown[:2] == ["src/part_0.go", "1:// word a of it"]
@@ -84,7 +84,7 @@ class TestListings:
         paths = [f"{line.split(': ')[0]}{name}" for line in shown for name in line.split(": ")[1].split()]
         assert paths == LISTING.split("\n")
 
-    def test_large_folders_are_told_by_their_endings(self) -> None:
+    def test_large_folders_are_listed_by_extension(self) -> None:
         """Beyond a limit, names are counted."""
         names = [f"data/part_{n}.{'csv' if n % 2 else 'txt'}" for n in range(500)]
         found = admitted("\n".join(names), HARD)

@@ -1,4 +1,4 @@
-"""Admission of source files, of what was shown before and of encoded bytes."""
+"""Admission of source files, of repeated texts and of encoded bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestSources:
 
     @pytest.mark.parametrize("sign", ["\t", "→", ": ", "| "])
     def test_numbers_are_known_in_every_print(self, sign: str) -> None:
-        """Tools differ in what stands between number and line."""
+        """Tools use different separators between number and line."""
         assert admitted(numbered(module(6), sign=sign)).kind == "source"
 
     def test_bodies_are_folded_to_signatures(self) -> None:
@@ -39,7 +39,7 @@ class TestSources:
         assert not any("total" in line for line in shown)
 
     def test_types_keep_their_members(self) -> None:
-        """Without comments, and only so many; what a function holds goes."""
+        """Without comments, up to a limit; function bodies are removed."""
         lines = [
             "package shop",
             "type Order struct {",
@@ -82,7 +82,7 @@ class TestSources:
         assert body(found.text) == ["⋯ 1-40 as in m0001.0", "    41\t    changed = True", "⋯ 42-88 as in m0001.0"]
 
     def test_failures_in_a_source_stay_with_their_numbers(self) -> None:
-        """Whatever they stand for: a log that is read as a file, say."""
+        """Whatever they contain, for example a log that was read as a file."""
         lines = module(30)
         lines[100] = "    panic: all is lost"
         assert "   101\t    panic: all is lost" in admitted(numbered(lines), HARD).text
@@ -153,8 +153,8 @@ class TestRepeats:
 
 
 class TestBlobs:
-    def test_a_blob_is_told_by_kind_size_and_hash(self) -> None:
-        """In a line, with what stands around it."""
+    def test_a_blob_is_replaced_by_kind_size_and_hash(self) -> None:
+        """In one line, with the text around it."""
         data = blob(3000)
         found = admitted(f"The picture is data:image/png;base64,{data} and so on.")
         assert f"base64,⋯ PNG image, {len(data)} characters, sha256 " in found.text

@@ -1,4 +1,4 @@
-"""The front door: two ways in, pins, reports, events, errors."""
+"""``compact`` and ``acompact``: pins, reports, events, errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestDoors:
         assert alone.report.actions == awaited.report.actions == inside.report.actions
         assert alone.changed and alone.tokens_after <= budget
 
-    def test_a_policy_that_waits_inside_a_loop_is_told_of_acompact(self) -> None:
+    def test_inside_a_loop_the_error_for_an_awaiting_policy_names_acompact(self) -> None:
         """Sync work inside a loop cannot wait, and says what to do instead."""
 
         async def inside() -> None:
@@ -133,7 +133,7 @@ class TestPins:
         with pytest.raises(kompakt.UsageError, match="pin 7 is not the index of a message; the history has 1"):
             kompakt.compact(chat(user("hi")), 100, format="openai-chat", pins=[7])
 
-    def test_by_text_wherever_it_stood(self) -> None:
+    def test_by_text_anywhere_in_the_history(self) -> None:
         """In a message of people, in a tool output only, or nowhere: a pinned text is sent as it is, once."""
         history = [
             user("task"),
@@ -142,7 +142,7 @@ class TestPins:
             *rounds(1, output=f"{LONG} the code is 4711", start=5),
             *rounds(20, start=9),
         ]
-        pins = ["We never push.", "the code is 4711", "stands nowhere"]
+        pins = ["We never push.", "the code is 4711", "is nowhere"]
         result = kompakt.compact(chat(*history), 3000, pins=pins)
         found = [text for text in texts(result.payload) if any(pin in text for pin in pins)]
         assert len([text for text in found if text.startswith(PINNED_NOTE)]) == 1
@@ -156,9 +156,9 @@ class TestPins:
         assert not any(text.startswith(PINNED_NOTE) for text in texts(result.payload))
 
     def test_a_pin_alone_rewrites_nothing(self) -> None:
-        """A history that just fits is untouched, also when a pinned text stands nowhere in it."""
+        """A history that just fits is untouched, also when a pinned text is not in it."""
         payload = chat(*session(1, 4))
-        result = kompakt.compact(payload, kompakt.count(payload).total, pins=["stands nowhere", 2])
+        result = kompakt.compact(payload, kompakt.count(payload).total, pins=["is nowhere", 2])
         assert result.payload is payload and not result.changed
 
     def test_pins_belong_to_the_floor(self) -> None:
@@ -197,7 +197,7 @@ class TestReport:
         report = kompakt.compact(chat(*session(1, 2)), 100_000).report
         assert report.reason == "nothing due" and report.steps == report.actions == () and report.saved == 0
 
-    def test_broken_input_is_mended_first_and_reported(self) -> None:
+    def test_broken_input_is_repaired_first_and_reported(self) -> None:
         """An orphan call is closed before anything else; the outcome is valid and the report names the repair."""
         payload = chat(*session(1, 20), assistant(call("open")), user("go on"))
         assert judge("openai-chat", payload) != []

@@ -121,7 +121,7 @@ class TestPrices:
         assert whole - Prices().rewriting(50_000, 20_000, cached=50_000, shared=10_000) == pytest.approx(11_500)
 
     def test_of_a_model(self) -> None:
-        """Prices as listed; a provider without a cache price has no cache; nobody's prices are the usual ones."""
+        """Prices as listed; a provider without a cache price has no cache; unknown models have the usual prices."""
         listed = Prices.of(Price(3e-6, 15e-6, 3e-7, 3.75e-6))
         assert (listed.cache_read, listed.cache_write) == (3e-7, 3.75e-6)
         plain = Prices.of(Price(1e-6, 2e-6))
@@ -185,7 +185,7 @@ class TestBounds:
         assert bound.paid > 3 * best
         assert free.paid < 1.3 * best
 
-    def test_a_session_that_ends_right_behind(self) -> None:
+    def test_a_session_that_ends_right_after(self) -> None:
         """The rewriting that is regretted costs less than 1 %."""
         steps = [(3_000, 1.0)] * 60
         rewritten, _ = run(steps, Economy())

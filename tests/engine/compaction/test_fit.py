@@ -1,4 +1,4 @@
-"""What must be cut is cut no further than it must, and keeps what binds."""
+"""Fitting cuts no more than necessary and keeps rules of the user."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class TestFirstRequest:
         assert text.count("Never touch file number") > 5
 
 
-def test_a_rule_is_told_where_there_is_room_for_little_else() -> None:
-    """Just above the floor a pivot says what the user forbade on the way; no heading stands alone."""
+def test_a_rule_is_kept_when_there_is_little_room() -> None:
+    """Just above the floor a pivot still has the user's prohibitions, and no heading without content."""
     steps = [
         message
         for number in range(24)
@@ -64,14 +64,14 @@ def test_a_rule_is_told_where_there_is_room_for_little_else() -> None:
     payload = render([*talk, assistant(call("last")), tool(result("last", "ok"))], "anthropic")
     with pytest.raises(kompakt.DoesNotFit) as caught:
         kompakt.compact(payload, 20, format="anthropic")
-    told: list[bool] = []
+    mentioned: list[bool] = []
     for more in range(0, 130, 5):
         kept = kompakt.compact(payload, caught.value.floor + more, format="anthropic")
         text = "\n".join(texts(kept.payload))
         assert kept.tokens_after <= caught.value.floor + more
         assert f"{HEADING}\n[kompakt" not in text
-        told.append(RULE in text)
-    assert told == sorted(told) and sum(told) > 5
+        mentioned.append(RULE in text)
+    assert mentioned == sorted(mentioned) and sum(mentioned) > 5
 
 
 def steps(count: int, *, lines: int = 60) -> list[Message]:

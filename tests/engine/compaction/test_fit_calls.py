@@ -1,4 +1,4 @@
-"""What an answered call was given is shortened when nothing else helps; it stays the call that it was."""
+"""Inputs of answered calls are shortened as a last resort; name and id stay."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TestKinds:
 
     @pytest.mark.parametrize("policy", ["default", "window"])
     def test_the_answer_gets_its_share(self, policy: str) -> None:
-        """What a tool said is worth more than what it was told: it is not cut to nothing for a large call."""
+        """A result matters more than the input of its call: it is not removed to keep a large call."""
         answer = "\n".join(f"warning {number}: value {number} is never read" for number in range(2_000))
         payload = kompakt.render([*CALLED, tool(result("c1", answer))], "anthropic")
         kept = kompakt.compact(payload, BUDGET, format="anthropic", policy=policy)
@@ -157,5 +157,5 @@ class TestKinds:
         end = [assistant("Now.", ToolCall("c1", "write_file", INPUT)), tool(result("c1", "written"))]
         payload = kompakt.render([user("Write the values."), *before, *end], "anthropic")
         kept = kompakt.compact(payload, 3_000, format="anthropic")
-        told = [f"tests/test_part_{number}.py" in json.dumps(kept.payload) for number in range(40)]
-        assert sum(told) > 30 and kept.tokens_after <= 3_000
+        mentioned = [f"tests/test_part_{number}.py" in json.dumps(kept.payload) for number in range(40)]
+        assert sum(mentioned) > 30 and kept.tokens_after <= 3_000

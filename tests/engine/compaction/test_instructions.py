@@ -1,4 +1,4 @@
-"""System messages amid the conversation stay system messages, once each, however often the client repeats them."""
+"""System messages inside the conversation stay system messages, once each, even if the client repeats them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def session(rounds: int, format: str = "anthropic") -> dict[str, Any]:
 
 def instructions(payload: dict[str, Any]) -> list[str]:
     """Return the texts of all system messages."""
-    told = [item["content"] for item in payload["messages"] if item["role"] == "system"]
-    return [text for one in told for text in ([one] if isinstance(one, str) else [block["text"] for block in one])]
+    contents = [item["content"] for item in payload["messages"] if item["role"] == "system"]
+    return [text for one in contents for text in ([one] if isinstance(one, str) else [block["text"] for block in one])]
 
 
 class TestRepeated:

@@ -1,4 +1,4 @@
-"""Stateless chains: a caller sends back what ``compact`` returned, with more behind it, many times over."""
+"""Stateless chains: a caller repeatedly sends back what ``compact`` returned, with new messages appended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestFormerRequests:
         assert len(shown) <= 4
 
     def test_a_conversation_that_has_to_be_one_message_does_not_grow(self) -> None:
-        """With thinking switched on by hand everything stands in one message: requests in it are told apart."""
+        """With manual thinking everything is in one message; the requests in it are still distinguished."""
         body: Any = {
             "model": "claude-sonnet-4-5",
             "max_tokens": 1000,
@@ -78,5 +78,5 @@ class TestFormerRequests:
             assert len(requests) <= 3  # the first, and those of the turns that are shown
             done = {"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}
             body = {**body, "messages": [*body["messages"], done]}
-        told = "\n".join(texts(body["messages"]))
-        assert all(f"Request {number}:" in told for number in range(12))
+        joined = "\n".join(texts(body["messages"]))
+        assert all(f"Request {number}:" in joined for number in range(12))

@@ -82,7 +82,7 @@ class TestCompact:
         assert done.tokens_after <= 3_000 and done.report.reason == "over 3000 tokens"
 
     def test_a_trigger_that_raises_is_not_due(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The run goes on, and the log says what was raised."""
+        """The run continues, and the exception is logged."""
 
         def broken(context: Context) -> bool:
             raise ZeroDivisionError(context.tokens)
@@ -128,7 +128,7 @@ class TestTargets:
         assert 12 - 2 < shown <= 12
         assert not run(make(target=Target(**{measure: 12})), context)
 
-    def test_tool_calls_until_so_many_messages_are_left(self) -> None:
+    def test_tool_calls_until_a_number_of_messages_is_left(self) -> None:
         """Tool groups go one after another and no more than needed."""
         context = Context(session(1, 10))
         assert run(ToolCallRemoval(min_keep_groups=0, target=Target(messages=9)), context)
@@ -166,7 +166,7 @@ class TestNoTarget:
 
     @pytest.mark.parametrize("when", [always, every(1), lambda context: context.shown_messages > 3])
     def test_a_trigger_without_a_limit_keeps_half(self, when: Trigger) -> None:
-        """The context is not emptied because nobody said how far to come down."""
+        """Without a target the context is not emptied."""
         context = Context(session(1, 20))
         before = context.tokens
         assert run(Truncation(when=when), context)

@@ -1,4 +1,4 @@
-"""A context made again from its messages and annotations shows what the first one showed."""
+"""A context rebuilt from its messages and annotations has the same projection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestSummaries:
         assert [group.number for group in again.covered_groups()] == [group.number for group in hidden]
         assert stored(Context(again.messages, annotations=stored(again))) == stored(again)
 
-    def test_a_run_goes_on_from_there(self) -> None:
+    def test_a_run_continues_from_there(self) -> None:
         """What is appended extends the projection, and the next summary covers the earlier one."""
         first = summarized()
         again = Context(first.messages, annotations=stored(first))
@@ -61,7 +61,7 @@ class TestSummaries:
 
     @pytest.mark.parametrize("at", [3, 8])
     def test_a_changed_message_shows_all_again(self, at: int) -> None:
-        """A summary of what is no longer there stands for nothing."""
+        """A summary of missing messages is ignored."""
         first = summarized()
         messages = list(first.messages)
         messages[at] = user("Something else.") if messages[at].role != "assistant" else assistant("Other.", id="o")
@@ -71,8 +71,8 @@ class TestSummaries:
     def test_pivots_of_earlier_passes_stay_folded_in(self) -> None:
         """Facts that came with the payload are not lost when the context is made again."""
         task = user("Port the importer. Never touch the migration files.")
-        begun: Any = kompakt.compact(chat(task, *rounds(12)), 2_500, format="openai-chat").payload
-        first = Context(kompakt.parse(json.loads(json.dumps(begun)), "openai-chat"))
+        started: Any = kompakt.compact(chat(task, *rounds(12)), 2_500, format="openai-chat").payload
+        first = Context(kompakt.parse(json.loads(json.dumps(started)), "openai-chat"))
         first.extend(rounds(12, start=40))
         assert run(Summarization(target=2_500), first)
         again = Context(first.messages, annotations=stored(first))

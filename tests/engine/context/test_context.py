@@ -1,4 +1,4 @@
-"""The context: groups, counts and states, whatever is done to it."""
+"""The context: groups, counts and states after any operation."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class TestPruning:
         assert not context.prune(2, 0)
         assert not context.is_rewritten
 
-    def test_leaves_outputs_that_nothing_can_stand_for(self) -> None:
+    def test_leaves_outputs_that_cannot_be_replaced(self) -> None:
         """A result marked fixed is never replaced."""
         fixed = ToolResult("a", LONG, fixed=True)
         context = Context([user("go"), assistant(call("a")), tool(fixed), user("on")])
@@ -218,8 +218,8 @@ class TestState:
         assert context.summary_text is None and not any(g.summarized_by is not None for g in context.groups)
         assert [action.what for action in context.actions()] == ["excluded"]
 
-    def test_rollback_hides_what_was_hidden_behind_the_newest_group(self) -> None:
-        """A group that began after the newest one, which a late result made the newest, is hidden again."""
+    def test_rollback_hides_what_was_hidden_after_the_newest_group(self) -> None:
+        """A group that started after the newest one, which a late result made the newest, is hidden again."""
         context = Context([user("go"), assistant(call("a")), assistant("aside", id="z"), tool(result("a"))])
         context.exclude(context.group_at(2), reason="before")
         before, snapshot = state(context), context.snapshot()
@@ -287,7 +287,7 @@ class TestAnnotations:
         assert Context(history, counter=Counter(count=count), annotations=annotations).tokens == first.tokens
         assert asked == []
 
-    def test_an_edited_message_is_counted_anew_and_loses_its_state(self) -> None:
+    def test_an_edited_message_is_counted_again_and_loses_its_state(self) -> None:
         """An annotation belongs to one content."""
         history = session(3, 2)
         first = Context(history)
@@ -301,7 +301,7 @@ class TestAnnotations:
         assert second.tokens == Context(edited).tokens
         assert second.group_at(1).excluded is None and not second.is_rewritten
 
-    def test_another_counter_counts_anew(self) -> None:
+    def test_another_counter_counts_again(self) -> None:
         """An annotation belongs to one counter."""
         history = session(2, 2)
         annotations = stored(Context(history))

@@ -1,4 +1,4 @@
-"""Calls whose answer comes late: what was hidden comes back, what waits for a person stays."""
+"""Late results: hidden calls are restored, and calls that wait for a person stay."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TestExcludedCalls:
         with pytest.raises(UsageError, match="protected"):
             context.exclude(group, reason="again")
 
-    def test_so_it_does_from_behind_a_summary(self) -> None:
-        """A group that a summary stands for comes back, too; the summary stays for the others."""
+    def test_a_late_result_also_restores_a_summarized_group(self) -> None:
+        """A summarized group is restored; the summary stays for the others."""
         context = self.pending()
         context.replace([context.group_at(1), context.group_at(2)], "Things were done.", reason="summarized")
         context.append(tool(result("a", "late")))
@@ -74,7 +74,7 @@ class TestWaiting:
         assert context.group_at(7).indices == [7, 8, 10]
 
     def test_an_open_call_of_an_older_answer_may_go(self) -> None:
-        """What nobody answered before the model went on was given up."""
+        """A call without an answer before the model continued counts as abandoned."""
         context = Context([user("Task."), assistant(call("a")), *rounds(3)])
         assert run(Truncation(target=0), context) and context.group_at(1).excluded
 

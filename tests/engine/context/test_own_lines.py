@@ -41,7 +41,7 @@ class TestTask:
 
     @pytest.mark.parametrize("line", OWN_LINES)
     def test_an_own_line_is_neither_first_nor_newest_request(self, line: str) -> None:
-        """Wherever such a line stands, the groups that stay are those of the user's own requests."""
+        """Wherever such a line is, the kept groups are those of the user's own requests."""
         context = Context([user(line), assistant("hi"), user(TASK), *rounds(2), user(NEWEST), *rounds(1, start=3)])
         context.extend([user(line), *rounds(1, start=5)])
         first, newest = context.archive.requests()

@@ -40,7 +40,7 @@ def text_of(unit: str) -> str:
 def test_hostile_texts_are_read_in_linear_time(unit: str) -> None:
     """As the user's words, as the assistant's, as an output and as a command."""
     text = text_of(unit)
-    began = process_time()
+    start = process_time()
     for messages in (
         [user(text)],
         [assistant(text)],
@@ -57,7 +57,7 @@ def test_hostile_texts_are_read_in_linear_time(unit: str) -> None:
     quotes(text)
     IDS.findall(text)
     assert len(quoted(text, 80)) <= 100 and len(one_line(text, 80)) <= 80
-    assert process_time() - began < SECONDS
+    assert process_time() - start < SECONDS
 
 
 WRITTEN: dict[str, Callable[[int], str]] = {
@@ -74,10 +74,10 @@ WRITTEN: dict[str, Callable[[int], str]] = {
 def test_a_ledger_is_written_in_linear_time(unit: Callable[[int], str]) -> None:
     """A long text of names, errors, tests or demands, in one message."""
     text = "".join(unit(n) for n in range(SIZE // 12))
-    began = process_time()
+    start = process_time()
     for messages in ([user(text)], [assistant(text)], ran("make", text)):
         assert len(write(messages, 2000)) < 20_000
-    assert process_time() - began < 4 * SECONDS
+    assert process_time() - start < 4 * SECONDS
 
 
 class TestManyEventsAtOnce:

@@ -46,7 +46,7 @@ def stretch(number: int) -> list[Message]:
     return [*made, assistant(f"Part {number} is done."), user(f"Go on with part {number + 1}.")]
 
 
-def told_in(format: str, payload: Any) -> str:
+def ledger_text(format: str, payload: Any) -> str:
     """Return the words of a request, tool results left out."""
     return "\n".join(message.text for message in kompakt.parse(payload, format) if message.role != "tool")
 
@@ -74,7 +74,7 @@ class TestSixteenPasses:
             made = kompakt.compact([*payload, *_renamed(added, number)], BUDGET, format=format)
             payload = made.payload
             assert made.tokens_after <= BUDGET and judge(format, payload) == []
-            text = told_in(format, payload)
+            text = ledger_text(format, payload)
             assert all(rule in text for rule in RULES), number
             if made.changed and number >= 3:
                 checked += 1
@@ -86,7 +86,7 @@ class TestSixteenPasses:
         assert checked >= 8
 
     def test_nothing_of_kompakts_own_is_taken_for_speech(self, format: str) -> None:
-        """The pivot of a pass is neither a remark nor a demand to the next, and its lines are not told twice."""
+        """The pivot of a pass is neither a remark nor a demand to the next, and its lines are not repeated."""
         payload = kompakt.render(unique(first_stretch()), format)
         for number in range(4):
             added = kompakt.render(unique([*first_stretch(), *stretch(number)])[len(first_stretch()) :], format)
@@ -99,7 +99,7 @@ class TestSixteenPasses:
         """What the pivot names can be restored from the request as it was."""
         whole = kompakt.render(unique([*first_stretch(), *(m for n in range(4) for m in stretch(n))]), format)
         made = kompakt.compact(whole, BUDGET // 2, format=format)
-        named = set(REFERENCE.findall(told_in(format, made.payload)))
+        named = set(REFERENCE.findall(ledger_text(format, made.payload)))
         assert len(named) > 5
         for reference in named:
             assert kompakt.recall(whole, reference, format=format).text

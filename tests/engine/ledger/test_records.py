@@ -36,7 +36,7 @@ class TestTables:
         assert "get_order → order_id | status | items (price):" in text
         assert section(text, LOOKED) == ["W100 | shipped | 12", "W200 | open | 40"]
 
-    def test_columns_that_nobody_spoke_of_are_left_out(self) -> None:
+    def test_columns_that_were_never_mentioned_are_omitted(self) -> None:
         text = write(orders(order("W100", 12), order("W200", 40)))
         assert "warehouse" not in text and "2024-05-11" not in text and "weight" not in text
 

@@ -155,12 +155,12 @@ class TestOutcomes:
             ("go build ./...", "", False),
         ],
     )
-    def test_a_failure_behind_a_pipe_is_a_failure(self, command: str, output: str, failed: bool) -> None:
+    def test_a_failure_before_a_pipe_is_a_failure(self, command: str, output: str, failed: bool) -> None:
         effect = effect_of(ToolCall("c", "bash", {"command": command}))
         assert has_failed(ToolResult("c", output), effect) is failed
 
     def test_words_in_capitals_report(self) -> None:
-        """Whole words only, wherever in a line they stand."""
+        """Whole words only, anywhere in a line."""
         lines = [
             "12:01 ERROR disk",
             "FAILED",

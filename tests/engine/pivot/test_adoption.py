@@ -1,4 +1,4 @@
-"""A compacted history that is sent back with more behind it, again and again."""
+"""A compacted history that is repeatedly sent back with new messages."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class TestSentBack:
     def test_a_summary_does_not_shrink_while_there_is_room(self) -> None:
         """Room that one kind of statement leaves unused goes to another, in every pass."""
         body: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "The task."}]}
-        told: list[int] = []
+        counts: list[int] = []
         for turn in range(30):
             rounds = [message for number in range(8) for message in tool_round(8 * turn + number)]
             body = kompakt.compact({**body, "messages": [*body["messages"], *rounds]}, 4000).payload
-            told.append(len(summary_of(body)) if turn > 4 else 0)
-        assert min(told[15:]) > 0.7 * max(told) > 700
+            counts.append(len(summary_of(body)) if turn > 4 else 0)
+        assert min(counts[15:]) > 0.7 * max(counts) > 700
 
     def test_two_pivots_are_both_taken_over(self) -> None:
         """A history that was joined from two compacted ones keeps what both summaries say, oldest first."""

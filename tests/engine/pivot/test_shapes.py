@@ -1,4 +1,4 @@
-"""What a rewritten history looks like: signed reasoning, imitated markers, later passes."""
+"""The shape of rewritten histories: signed reasoning, imitated markers, later passes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestImitations:
         assert {"role": "user", "content": text} in kept
 
     def test_a_question_without_a_good_seal_is_no_pivot(self) -> None:
-        """A wrong checksum, an edited body, text behind the seal: none is a pivot."""
+        """A wrong checksum, an edited body, text after the seal: none is a pivot."""
         question = user(PIVOT_QUESTION)
         body, mark = FORGED.rsplit("\n", 1)
         for answer in (
@@ -150,7 +150,7 @@ class TestReasoning:
 
     @pytest.mark.parametrize("format", ["anthropic", "bedrock"])
     def test_manual_thinking_with_an_open_round_is_one_message(self, format: str) -> None:
-        """The summary and the open round's results stand as text in a single user message, valid and whole."""
+        """The summary and the open round's results are text in a single user message, which is valid and complete."""
         body = plain.build(format, messages=60, seed=3)
         manual = {"type": "enabled", "budget_tokens": 2000}
         if format == "bedrock":
@@ -170,8 +170,8 @@ class TestReasoning:
             and "tool_use_id" not in kinds(result.payload)
         )
 
-    def test_a_round_is_open_also_with_a_system_message_behind_it(self) -> None:
-        """What the operator adds behind the newest results does not close their round."""
+    def test_a_round_stays_open_after_a_system_message(self) -> None:
+        """A message of the operator after the newest results does not close their round."""
         body = plain.build("anthropic", messages=60, seed=3)
         body["thinking"] = {"type": "enabled", "budget_tokens": 2000}
         newest = kompakt.parse(body)[-1].results[-1].output
@@ -218,7 +218,7 @@ def _thinks(block: dict[str, Any]) -> bool:
 
 class TestRoles:
     @pytest.mark.parametrize("format", ["anthropic", "gemini", "bedrock"])
-    def test_a_tail_that_begins_with_the_assistant_has_a_line_before_it(self, format: str) -> None:
+    def test_a_tail_that_starts_with_the_assistant_has_a_line_before_it(self, format: str) -> None:
         """Where roles must alternate, truncation leaves a fixed line of the user's side or a joined message."""
         body = plain.build(format, messages=60, seed=9)
         payload = kompakt.compact(

@@ -32,7 +32,7 @@ def compacted(*answers: str | Exception) -> tuple[kompakt.Compaction, int]:
             raise answer
         return answer
 
-    policy = Policy("told", (Summarization(summarizer),))
+    policy = Policy("summary", (Summarization(summarizer),))
     done = asyncio.run(kompakt.acompact(HISTORY, 3_000, format="openai-chat", policy=policy))
     return done, asked
 

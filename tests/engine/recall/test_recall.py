@@ -1,4 +1,4 @@
-"""Recall: what was said is found by its words, and comes back byte for byte by its reference."""
+"""Recall: messages are found by their words and restored byte for byte by their reference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FILLER = [f"Nothing of note about item {number}, all calm." for number in range(
 class TestSearch:
     def test_finds_by_words_in_other_forms(self) -> None:
         """Plural, -ing and -ed meet; so do camel case, snake case and paths with their pieces."""
-        held = memory(
+        archive = memory(
             *talk(*FILLER, "The crane lifted two containers.", "See src/tide/parse_row.py and openHarbourGate.")
         )
         for query in (
@@ -73,14 +73,14 @@ class TestSearch:
             "parse_row",
             "src/tide/parse_row.py",
         ):
-            assert "containers" in held.recall(query).text or "openHarbourGate" in held.recall(query).text, query
-        assert "parse_row.py" in held.recall("tide row").hits[0].text
-        assert "lifted" in held.recall("lifts containers").hits[0].text
+            assert "containers" in archive.recall(query).text or "openHarbourGate" in archive.recall(query).text, query
+        assert "parse_row.py" in archive.recall("tide row").hits[0].text
+        assert "lifted" in archive.recall("lifts containers").hits[0].text
 
     def test_an_answer_is_found_by_its_question(self) -> None:
-        """The words of a question count for the answer behind it, which does not repeat them."""
-        held = memory(*talk(*FILLER, "How often does the ferry to Hull sail?", "Three times a week.", *FILLER))
-        assert "Three times a week." in held.recall("ferry Hull how often", tokens=60).text
+        """The words of a question count for its answer, which does not repeat them."""
+        archive = memory(*talk(*FILLER, "How often does the ferry to Hull sail?", "Three times a week.", *FILLER))
+        assert "Three times a week." in archive.recall("ferry Hull how often", tokens=60).text
 
     def test_many_short_turns_fit_one_answer(self) -> None:
         """Turns are whole, in the order of the history, and each has a reference."""
@@ -91,28 +91,28 @@ class TestSearch:
         assert set(References(talk(*turns)).names) <= set(found.references)
 
     def test_who_is_asked_about_speaks_first(self) -> None:
-        """Where names stand before the words, the one named in the question weighs more."""
+        """In a chat with speakers' names, the name in the question has more weight."""
         lines = [f"{name}: I painted boat {number}" for number in range(5) for name in ("Ada", "Bo")]
         assert all(hit.text.startswith("Bo") for hit in memory(*talk(*lines)).recall("What did Bo paint?").hits[:5])
 
     @pytest.mark.parametrize("stamp", ["[9:10 am on 8 May, 2023]", "2023-05-08 09:10", "Monday, May 8th 2023"])
     def test_a_date_holds_for_what_follows(self, stamp: str) -> None:
-        """A stamp at the start of a sitting is found by its date, some turns behind it."""
+        """A time stamp at the start of a session is found by its date, some turns later."""
         early = [f"[1:00 pm on 2 March, 2021]\nWe met at the quay, day {number}" for number in range(20)]
-        held = memory(
+        archive = memory(
             *talk(*early, f"{stamp}\nHello again", "And hello", "I sold the red dinghy", "We met at the quay")
         )
         for query in ("What happened on 8 May 2023?", "quay in May 2023", "2023-05-08"):
-            assert "red dinghy" in held.recall(query, tokens=80).text, query
+            assert "red dinghy" in archive.recall(query, tokens=80).text, query
 
     def test_long_outputs_are_found_by_passage(self) -> None:
         """The passage comes with its lines, which can be asked for, and not the whole output."""
         call = assistant(ToolCall("c1", "read_log", {"path": "tide.log"}))
-        held = memory(user("go"), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")))
-        found = held.recall("lighthouse")
+        archive = memory(user("go"), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")))
+        found = archive.recall("lighthouse")
         assert "1234 lighthouse" in found.text and "read_log result" in found.text
         reference = next(name for name in found.references if ":" in name)
-        assert "1234 lighthouse" in held.recall(reference).text
+        assert "1234 lighthouse" in archive.recall(reference).text
 
     def test_the_same_text_is_shown_once(self) -> None:
         """A file that was read five times does not fill the answer."""
@@ -137,21 +137,21 @@ class TestSearch:
     def test_a_file_is_found_by_its_bare_name(self) -> None:
         """The content of a file ranks first for its name, also when the content never mentions the name."""
         mentions = [f"The config and the py files of app {number} are fine, config py config." for number in range(40)]
-        held = memory(
+        archive = memory(
             *talk(*mentions),
             assistant(ToolCall("c1", "read", {"path": "src/app/config.py"})),
             tool("TIMEOUT = 30\nRETRIES = 4"),
             *talk(*mentions),
         )
-        found = held.recall("config.py")
+        found = archive.recall("config.py")
         assert {hit.label for hit in found.hits[:2]} == {"assistant calls", "read result of src/app/config.py"}
         assert "RETRIES = 4" in found.text
 
     def test_each_part_of_a_large_output_names_its_command(self) -> None:
         """A passage from the middle of an output says which command printed it."""
         call = assistant(ToolCall("c1", "bash", {"command": ["bash", "-lc", "make tide-report"]}))
-        held = memory(user("go"), call, tool(LONG))
-        found = held.recall("1500 harbour row")
+        archive = memory(user("go"), call, tool(LONG))
+        found = archive.recall("1500 harbour row")
         assert all("bash result of make tide-report" in hit.label for hit in found.hits if ":" in hit.reference)
         assert any("1500 harbour" in hit.text for hit in found.hits)
 
@@ -169,27 +169,27 @@ class TestSearch:
     @pytest.mark.parametrize("query", ["--dry-run", "-v", "-- --dry-run option"])
     def test_a_query_may_start_with_a_dash(self, query: str) -> None:
         """An option of a command is a query like any other."""
-        held = memory(*talk(*FILLER, "Call it with --dry-run -v first"))
-        assert "--dry-run" in held.recall(query).hits[0].text
+        archive = memory(*talk(*FILLER, "Call it with --dry-run -v first"))
+        assert "--dry-run" in archive.recall(query).hits[0].text
 
     def test_a_large_history_is_scanned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A history that is not indexed whole gives the same best passage, with the same reference."""
         call = assistant(ToolCall("c1", "read_log", {"path": "logs/tide.log"}))
-        held = memory(*talk(*FILLER), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")), *talk(*FILLER))
-        whole = {query: held.recall(query).hits[0] for query in ("lighthouse", "1234 lighthouses", "tide.log")}
+        archive = memory(*talk(*FILLER), call, tool(LONG.replace("1234 harbour", "1234 lighthouse")), *talk(*FILLER))
+        whole = {query: archive.recall(query).hits[0] for query in ("lighthouse", "1234 lighthouses", "tide.log")}
         monkeypatch.setattr("kompakt.engine.recall.memory.INDEX_CHARS", 1_000)
         monkeypatch.setattr("kompakt.engine.recall.memory.SCAN_CHARS", 20_000)
         for query, hit in whole.items():
-            found = held.recall(query).hits[0]
+            found = archive.recall(query).hits[0]
             assert (found.reference, found.text) == (hit.reference, hit.text) or query == "tide.log", query
-        assert "tide.log" in held.recall("tide.log").hits[0].label + held.recall("tide.log").hits[0].text
+        assert "tide.log" in archive.recall("tide.log").hits[0].label + archive.recall("tide.log").hits[0].text
 
     def test_what_kompakt_said_is_not_content(self) -> None:
-        """Pivots and placeholders of an earlier pass are not found, what stands beside them is."""
+        """Pivots and placeholders of an earlier pass are not found, but the text beside them is."""
         question, summary = pivot("the walrus summary")
-        held = memory(question, summary, tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by"))
-        assert held.recall("walrus").references == (References([question, summary, *held_tail()]).names[-1],)
-        assert not held.recall("tokens hidden restores")
+        archive = memory(question, summary, tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by"))
+        assert archive.recall("walrus").references == (References([question, summary, *long_tail()]).names[-1],)
+        assert not archive.recall("tokens hidden restores")
 
     def test_one_more_message_is_searched_too(self) -> None:
         """An index grows, and gives what an index made at once gives."""
@@ -202,10 +202,10 @@ class TestSearch:
 
     def test_other_scripts(self) -> None:
         """Words without spaces between them are found too."""
-        held = memory(*talk("今日は天気がいいですね", "Волна у причала", "Die Fähre läuft aus"))
-        assert "причала" in held.recall("причала").hits[0].text
-        assert "天気" in held.recall("天気").hits[0].text
-        assert "Fähre" in held.recall("Fähre").hits[0].text
+        archive = memory(*talk("今日は天気がいいですね", "Волна у причала", "Die Fähre läuft aus"))
+        assert "причала" in archive.recall("причала").hits[0].text
+        assert "天気" in archive.recall("天気").hits[0].text
+        assert "Fähre" in archive.recall("Fähre").hits[0].text
 
     def test_a_history_without_words(self) -> None:
         """Signs and words that say nothing leave nothing to find."""
@@ -218,7 +218,7 @@ class TestSearch:
         assert memory().recall("zebra").references == ()
 
 
-def held_tail() -> list[Message]:
+def long_tail() -> list[Message]:
     return [tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by")]
 
 
@@ -235,29 +235,29 @@ class TestFetch:
         """Some lines, one line, all from a line on."""
         message = tool("one\ntwo\nthree\nfour")
         name = References([message]).names[0]
-        held = memory(message)
-        assert held.recall(f"{name}.0:2-3").text == "two\nthree\n"
-        assert held.recall(f"{name}:2").text == "two\n"
-        assert held.recall(f"{name}:3-").text == "three\nfour"
-        assert held.recall(f"{name}:9-").text == ""
-        assert held.recall(f"{name}:0-99").text == "one\ntwo\nthree\nfour"
+        archive = memory(message)
+        assert archive.recall(f"{name}.0:2-3").text == "two\nthree\n"
+        assert archive.recall(f"{name}:2").text == "two\n"
+        assert archive.recall(f"{name}:3-").text == "three\nfour"
+        assert archive.recall(f"{name}:9-").text == ""
+        assert archive.recall(f"{name}:0-99").text == "one\ntwo\nthree\nfour"
 
     @pytest.mark.parametrize("text", [LONG, "x" * 30_000, "é∑ " * 9_000, "a\n\n\n" * 3_000])
     @pytest.mark.parametrize("tokens", [250, 1000])
     def test_piece_by_piece(self, text: str, tokens: int) -> None:
         """What is too large comes in pieces that make up the whole, each within its limit."""
         message = tool(text)
-        held, reference, pieces = memory(message), References([message]).names[0], ""
+        archive, reference, pieces = memory(message), References([message]).names[0], ""
         while reference:
-            found = held.recall(reference, tokens=tokens)
+            found = archive.recall(reference, tokens=tokens)
             assert size(found.text) <= tokens and found.rest != reference
             pieces += found.text.partition("[kompakt] Lines ")[0] if found.rest else found.text
             reference = found.rest or ""
         assert pieces == text
-        assert held.recall(References([message]).names[0], tokens=None).text == text
+        assert archive.recall(References([message]).names[0], tokens=None).text == text
 
     def test_a_limit_below_one_line(self) -> None:
-        """The beginning of the line comes, and what goes on is that line again."""
+        """The start of the line is returned; continuing gives the rest of that line."""
         message = tool("∑é" * 5_000)
         name = References([message]).names[0]
         found = memory(message).recall(name, tokens=20)
@@ -266,9 +266,9 @@ class TestFetch:
     def test_several_parts(self) -> None:
         """A message of several parts comes with the name of each; what does not fit is named."""
         message = assistant(Reasoning("hm"), "words", ToolCall("c1", "read", {"a": 1}))
-        held, name = memory(message), References([message]).names[0]
-        assert held.recall(name).text == f'{name}.0 reasoning:\nhm\n{name}.1 text:\nwords\n{name}.2 call:\n{{"a":1}}'
-        assert held.recall(f"{name}.2").text == '{"a":1}'
+        archive, name = memory(message), References([message]).names[0]
+        assert archive.recall(name).text == f'{name}.0 reasoning:\nhm\n{name}.1 text:\nwords\n{name}.2 call:\n{{"a":1}}'
+        assert archive.recall(f"{name}.2").text == '{"a":1}'
         large = assistant("small", LONG, "last")
         found = memory(large).recall(References([large]).names[0], tokens=100)
         assert "small" in found.text and f"{References([large]).names[0]}.1" in found.text and size(found.text) <= 100
@@ -277,23 +277,23 @@ class TestFetch:
         """A picture is described to a model and given as data to a program, also inside a result."""
         picture = Media("image", mime="image/png", data="QUJD" * 50)
         message = Message("tool", (ToolResult("c1", "a plan", media=(picture,)), picture))
-        held, name = memory(message), References([message]).names[0]
-        assert held.recall(f"{name}.1", tokens=None).text == picture.data
-        assert "image/png" in held.recall(f"{name}.1").text and picture.data not in held.recall(f"{name}.1").text
-        assert f"{name}.0.0" in held.recall(f"{name}.0").text
-        assert held.recall(f"{name}.0", tokens=None).text == "a plan"
-        assert held.recall(f"{name}.0.0", tokens=None).text == picture.data
-        assert not held.recall(f"{name}.0.7")
+        archive, name = memory(message), References([message]).names[0]
+        assert archive.recall(f"{name}.1", tokens=None).text == picture.data
+        assert "image/png" in archive.recall(f"{name}.1").text and picture.data not in archive.recall(f"{name}.1").text
+        assert f"{name}.0.0" in archive.recall(f"{name}.0").text
+        assert archive.recall(f"{name}.0", tokens=None).text == "a plan"
+        assert archive.recall(f"{name}.0.0", tokens=None).text == picture.data
+        assert not archive.recall(f"{name}.0.7")
 
     def test_a_call_comes_with_its_result(self) -> None:
         """The reference of a call restores both, within the tokens, and names the rest of a large result."""
         call = assistant(ToolCall("c1", "read_log", {"path": "tide.log"}))
-        held = memory(user("go"), call, tool("low water 04:10"), assistant("done"))
+        archive = memory(user("go"), call, tool("low water 04:10"), assistant("done"))
         names = References([user("go"), call, tool("low water 04:10")]).names
-        found = held.recall(names[1])
+        found = archive.recall(names[1])
         assert "read_log" in found.text and '"tide.log"' in found.text and "low water 04:10" in found.text
         assert found.references == (names[1], names[2]) and len(found.parts) == 2
-        assert held.recall(names[1], tokens=None).text == '{"path":"tide.log"}'
+        assert archive.recall(names[1], tokens=None).text == '{"path":"tide.log"}'
         large = memory(user("go"), call, tool(LONG))
         (_, name, result) = References([user("go"), call, tool(LONG)]).names
         found = large.recall(name, tokens=200)
@@ -409,7 +409,7 @@ class TestPromises:
                 assert done.recall(reference, tokens=None).text == exact(part)
                 assert kompakt.recall(body, reference, tokens=None, format=format).text == exact(part)
 
-    def test_names_of_a_mended_history_are_known(self) -> None:
+    def test_references_of_a_repaired_history_are_known(self) -> None:
         """compact repairs first; what it then prints is found in the caller's own payload too."""
         call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
         body = [

@@ -142,10 +142,10 @@ class TestMeaning:
     def test_other_words_for_the_same(self) -> None:
         """A turn that shares no word with the query is found by its meaning."""
         turns = ["My vessel is moored", "A pastry, please", "Nothing of note"]
-        held = Memory([Message("user", (Text(turn),)) for turn in turns], counter=Counter())
-        found = held.recall("boat")
+        archive = Memory([Message("user", (Text(turn),)) for turn in turns], counter=Counter())
+        found = archive.recall("boat")
         assert found.hits[0].text == turns[0] and turns[1] not in found.text
-        assert found == held.recall("boat")
+        assert found == archive.recall("boat")
 
     def test_it_grows(self) -> None:
         """What is added later is compared too, and the same as if it had been there."""

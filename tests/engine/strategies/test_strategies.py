@@ -1,4 +1,4 @@
-"""The built-in strategies, each alone: what goes, what stays, what it saves."""
+"""Each built-in strategy alone: what it removes, what it keeps, what it saves."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TestTriggers:
         assert every(3)(context) and every(4)(context) and not every(5)(context) and not every(1)(Context())
 
     def test_steps_are_counted_from_the_last_run(self) -> None:
-        """A strategy that is due every so many steps runs once and then waits for as many again."""
+        """A strategy that is due every few steps runs once and then waits for as many again."""
         context = Context([user("go")])
         ran: list[int] = []
         for step in range(10):
@@ -141,7 +141,7 @@ class TestTruncation:
 
 class TestSlidingWindow:
     def test_keeps_the_newest_groups(self) -> None:
-        """The window holds at least so many groups beside what always stays; it moves only when twice as full."""
+        """At least a number of groups stay besides those that always do; the window moves only when twice as full."""
         context = Context(session(1, 10))
         assert not run(SlidingWindow(min_keep_groups=11), context)
         assert run(SlidingWindow(min_keep_groups=3), context)
@@ -164,7 +164,7 @@ class TestToolCallRemoval:
 
 class TestOutputPruning:
     def test_keeps_newest_tokens_and_turns(self) -> None:
-        """The last turns are untouched, then so many tokens are kept, then everything older is hidden."""
+        """The last turns are unchanged, then a number of tokens is kept, and everything older is hidden."""
         history = session(4, 2)
         one = Context(history).counter.part(history[2].parts[0])
         context = Context(history)
@@ -201,8 +201,8 @@ class TestOutputPruning:
     def test_takes_the_results_of_one_tool_or_source(self) -> None:
         """Each source has its own numbers: the others are neither hidden nor counted."""
         searched, read = rounds(3, name="search"), rounds(3, name="read", start=3)
-        told = [Message(one.role, one.parts, source_id="crm") for one in rounds(2, name="lookup", start=6)]
-        history = [user("Task."), *searched, *read, *told, user("a"), user("b"), *rounds(1, start=9)]
+        looked_up = [Message(one.role, one.parts, source_id="crm") for one in rounds(2, name="lookup", start=6)]
+        history = [user("Task."), *searched, *read, *looked_up, user("a"), user("b"), *rounds(1, start=9)]
         numbers: dict[str, Any] = {"keep_tokens": 0, "min_tokens": 0, "target": 0}
         for choice, hidden in (({"tools": "search"}, [2, 4, 6]), ({"sources": ["crm"]}, [14, 16])):
             context = Context(history)
@@ -308,7 +308,7 @@ class TestTokenBudget:
         assert [name for name, _ in seen] == ["gentle", "gentle", "rough"]
 
     def test_puts_the_goal_back_when_a_strategy_raises(self) -> None:
-        """An error inside does not leave another goal behind."""
+        """An error inside restores the previous target."""
 
         async def broken(context: Context) -> bool:
             raise RuntimeError(f"at {context.goal}")
@@ -340,7 +340,7 @@ class TestOverflowByRounds:
         assert changed == [8]
 
     def test_then_drops_the_oldest(self) -> None:
-        """When shortening is not enough, rounds go oldest first, told by a pivot; the reason names the guilty one."""
+        """If shortening is not enough, a pivot replaces rounds, oldest first; the reason names the cause."""
         context = Context([user("Task."), *rounds(12)])
         overflow = OverflowByRounds(target=3000)
         assert run(overflow, context)

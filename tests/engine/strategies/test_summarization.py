@@ -26,7 +26,7 @@ KEYS = {"openai-responses": "input", "gemini": "contents"}
 
 class TestSummarization:
     def test_an_async_summarizer_equals_a_sync_one(self) -> None:
-        """Both are given the same material and stand in the same place."""
+        """Both get the same material and appear in the same place."""
         seen: list[Material] = []
 
         def write(material: Material) -> str:
@@ -49,12 +49,12 @@ class TestSummarization:
     @pytest.mark.parametrize("text", ["", "  \n ", "word " * 5000], ids=["empty", "blank", "inflated"])
     def test_a_bad_summary_leaves_the_ledger_to_speak(self, text: str) -> None:
         """An empty or inflated summary counts as none: what is said is what is said without a summariser."""
-        told: list[list[Message]] = []
+        asked: list[list[Message]] = []
         for summarizer in (None, lambda _: text):
             context = Context(session(1, 12))
             assert run(Summarization(summarizer, target=3000), context)
-            told.append(list(context.project()))
-        assert told[0] == told[1]
+            asked.append(list(context.project()))
+        assert asked[0] == asked[1]
 
     def test_material_is_the_originals(self) -> None:
         """A summariser sees names, arguments and results, never placeholders, and what the caller asks of it."""
@@ -148,7 +148,7 @@ class TestOwnStrategies:
         assert {action.why for action in result.report.actions} == {"newest only"}
 
     def test_one_that_raises_leaves_the_last_valid_state(self, caplog: pytest.LogCaptureFixture) -> None:
-        """What it had done is undone, the next step goes on, and the report and the log say so."""
+        """Its changes are undone, the next step runs, and report and log name the failure."""
 
         async def broken(context: Context) -> bool:
             context.exclude_all(context.droppable(), reason="half done")
@@ -179,7 +179,7 @@ class TestOwnStrategies:
         assert result.tokens_after <= 3000 and judge("openai-chat", result.payload) == []
 
     def test_shortening_before_summarising_keeps_small_things(self) -> None:
-        """What need not go stays; what was cut is told."""
+        """What fits stays, and the report names what was cut."""
         history = [
             user("Task."),
             assistant("Plan.", id="p"),

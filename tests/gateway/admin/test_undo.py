@@ -1,4 +1,4 @@
-"""Undo and preview over HTTP: what the gateway sends afterwards, and what a look changes."""
+"""Undo and preview over HTTP: what the gateway sends afterwards; a preview changes nothing."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def head(gate: Served, method: str, path: str, length: int, **headers: str) -> b
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def begin(gate: Served, data: bytes) -> socket.socket:
+def open_request(gate: Served, data: bytes) -> socket.socket:
     line = socket.create_connection(("127.0.0.1", gate.port), timeout=10)
     line.sendall(data)
     return line
@@ -104,7 +104,7 @@ def test_disconnected_clients_release_upstream_requests_and_slots(gate: Served, 
     Also when the provider has sent part of a body: with recall, a response is read completely before it is forwarded.
     """
     silent.begins = begins
-    lines = [begin(gate, conversation(gate, at)) for at in range(CLIENTS)]
+    lines = [open_request(gate, conversation(gate, at)) for at in range(CLIENTS)]
     wait_for(lambda: silent.asked == CLIENTS, "the provider has all requests")
     assert gate.gateway.slots.total == CLIENTS
     for line in lines:
@@ -120,7 +120,7 @@ def test_disconnected_clients_release_upstream_requests_and_slots(gate: Served, 
 def test_untouched_requests_are_cancelled_too(
     gate: Served, silent: Silent, method: str, path: str, body: bytes
 ) -> None:
-    line = begin(gate, head(gate, method, path, len(body)) + body)
+    line = open_request(gate, head(gate, method, path, len(body)) + body)
     wait_for(lambda: silent.asked == 1, "the provider has the request")
     line.close()
     wait_for(lambda: silent.left == 1, "the provider's request is closed")
@@ -128,7 +128,7 @@ def test_untouched_requests_are_cancelled_too(
 
 
 def test_a_get_request_without_a_length_is_cancelled_too(gate: Served, silent: Silent) -> None:
-    line = begin(gate, f"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{gate.port}\r\n\r\n".encode())
+    line = open_request(gate, f"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{gate.port}\r\n\r\n".encode())
     wait_for(lambda: silent.asked == 1, "the provider has the request")
     line.close()
     wait_for(lambda: silent.left == 1, "the provider's request is closed")
@@ -140,7 +140,7 @@ def test_a_disconnect_during_the_body_is_not_an_error(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     with caplog.at_level(logging.INFO):
-        line = begin(gate, head(gate, "POST", path, 1_000) + b"{")
+        line = open_request(gate, head(gate, "POST", path, 1_000) + b"{")
         wait_for(lambda: gate.gateway.slots.total == 1, "the request is served")
         line.close()
         gate.empty()

@@ -1,4 +1,4 @@
-"""What nobody may do with a connection: hold the gateway up, smuggle requests, forge headers, reach other hosts."""
+"""Attacks on connections: slow clients, request smuggling, forged headers, requests to other hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import httpx
 import pytest
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.payloads import ANSWERS, HEADERS, PATHS, history, request
-from tests.gateway.test_security import CHAT, ask, behind, store
+from tests.gateway.test_security import CHAT, ask, store, upstream
 from tests.gateway.upstreams import Upstream, said
 
-__all__ = ["behind", "store"]
+__all__ = ["store", "upstream"]
 
 
 # --- connections --------------------------------------------------------------------------------------------------
@@ -28,15 +28,15 @@ def connected(gate: Gate) -> socket.socket:
     return made
 
 
-def test_a_body_that_never_ends_is_given_up(behind: Upstream, store: str) -> None:
-    """Many clients that send a byte now and then take nobody's place."""
+def test_a_body_that_never_ends_is_given_up(upstream: Upstream, store: str) -> None:
+    """Many slow clients do not block others."""
     head = (
         f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\nauthorization: Bearer k\r\n\r\n".encode()
     )
-    with gateway(behind.url, store=store, body_timeout=1.0) as gate:
+    with gateway(upstream.url, store=store, body_timeout=1.0) as gate:
         slow = [connected(gate) for _ in range(50)]
         half = [connected(gate) for _ in range(50)]
-        began = time.monotonic()
+        start = time.monotonic()
         for one in slow:
             one.sendall(head + b"{")
         for one in half:
@@ -44,7 +44,7 @@ def test_a_body_that_never_ends_is_given_up(behind: Upstream, store: str) -> Non
         assert ask(gate, "openai-chat", 2, "fast").status_code == 200
         for one in slow:
             assert one.recv(100).startswith(b"HTTP/1.1 408")
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - start < 6
         assert ask(gate, "openai-chat", 2, "fast").status_code == 200
         for one in [*slow, *half]:
             one.close()
@@ -75,19 +75,19 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("data", SMUGGLED, ids=range(len(SMUGGLED)))
-def test_requests_are_not_smuggled(data: bytes, behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store) as gate:
+def test_requests_are_not_smuggled(data: bytes, upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store) as gate:
         exchange(gate, data)
-        assert all(raw.path in (CHAT, "/v1/models") for raw in behind.raw) and len(behind.raw) <= 1
-        assert all(not any(name == "c" for name, _ in raw.headers) for raw in behind.raw)
+        assert all(raw.path in (CHAT, "/v1/models") for raw in upstream.raw) and len(upstream.raw) <= 1
+        assert all(not any(name == "c" for name, _ in raw.headers) for raw in upstream.raw)
         assert gate.get("/healthz").status_code == 200
 
 
-def test_headers_are_not_injected(behind: Upstream, store: str) -> None:
+def test_headers_are_not_injected(upstream: Upstream, store: str) -> None:
     """What a client says in a header comes back only when it is plain; what an upstream says is never the gateway's."""
     spoofed = {"x_kompakt_session": "spoofed", "x_kompakt_compaction": "spoofed", "x_kompakt_degraded": "spoofed"}
-    behind.plan = said(ANSWERS["openai-chat"], **spoofed)
-    with gateway(behind.url, store=store) as gate:
+    upstream.plan = said(ANSWERS["openai-chat"], **spoofed)
+    with gateway(upstream.url, store=store) as gate:
         for value in ("a b", "é", "a;b=c", "x" * 500, "a\tb", "<script>"):
             sent = {"x-kompakt-session": value, "x-request-id": value, "x-kompakt-policy": value}
             raw = {name: text.encode("utf-8") for name, text in sent.items()}
@@ -100,20 +100,20 @@ def test_headers_are_not_injected(behind: Upstream, store: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["x-kompakt-policy"])
-def test_a_policy_is_one_of_those_configured(header: str, behind: Upstream, store: str) -> None:
-    with gateway(behind.url, store=store) as gate:
+def test_a_policy_is_one_of_those_configured(header: str, upstream: Upstream, store: str) -> None:
+    with gateway(upstream.url, store=store) as gate:
         for name in ("nothing", "../x", "aggressive"):
             answer = ask(gate, "openai-chat", 2, "policy", **{header: name})
             assert answer.status_code == 400 and "error" in answer.json()
-        assert behind.raw == []
+        assert upstream.raw == []
         assert ask(gate, "openai-chat", 2, "policy", **{header: "default"}).status_code == 200
 
 
 # --- other hosts --------------------------------------------------------------------------------------------------
 
 
-def test_no_request_reaches_another_host(behind: Upstream, store: str) -> None:
-    with Upstream(said({"secret": "inside"})) as inside, gateway(behind.url, store=store) as gate:
+def test_no_request_reaches_another_host(upstream: Upstream, store: str) -> None:
+    with Upstream(said({"secret": "inside"})) as inside, gateway(upstream.url, store=store) as gate:
         where = inside.url.removeprefix("http://")
         targets = [
             f"http://{where}/v1/chat/completions",
@@ -136,11 +136,11 @@ def test_no_request_reaches_another_host(behind: Upstream, store: str) -> None:
                     gate, f"{data}x-kompakt-upstream: {inside.url}\r\nauthorization: Bearer k\r\n\r\n{{}}".encode()
                 )
         assert inside.raw == []
-        assert not [raw.target for raw in behind.raw if ".." in raw.target or "%2e%2e" in raw.target.lower()]
+        assert not [raw.target for raw in upstream.raw if ".." in raw.target or "%2e%2e" in raw.target.lower()]
 
 
-def test_addresses_in_messages_are_never_fetched(behind: Upstream, store: str) -> None:
-    with Upstream(said({})) as inside, gateway(behind.url, store=store) as gate:
+def test_addresses_in_messages_are_never_fetched(upstream: Upstream, store: str) -> None:
+    with Upstream(said({})) as inside, gateway(upstream.url, store=store) as gate:
         parts: dict[str, Any] = {
             "openai-chat": {"type": "image_url", "image_url": {"url": f"{inside.url}/a.png"}},
             "openai-responses": {"type": "input_image", "image_url": f"{inside.url}/a.png", "detail": "auto"},

@@ -1,4 +1,4 @@
-"""Alive, ready, counted; and who may see what the gateway knows."""
+"""Liveness, readiness and metrics, and who may read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_gate() -> Iterator[Served]:
 
 
 class TestReady:
-    def test_alive_asks_nobody(self) -> None:
+    def test_liveness_needs_no_store_and_no_upstream(self) -> None:
         """It answers whatever else does not."""
         with served(settings()) as gate:
             found = gate.get("/healthz")
@@ -73,7 +73,7 @@ class TestReady:
             assert gate.get("/healthz").status_code == 200
 
     def test_not_ready_while_it_ends(self, upstream: socket.socket) -> None:
-        """A balancer sends nobody here any more."""
+        """A load balancer stops sending requests to this gateway."""
         with served(settings(upstreams=named(upstream))) as gate:
             gate.gateway.is_draining = True
             assert gate.get("/readyz").json()["gateway"] == "draining"

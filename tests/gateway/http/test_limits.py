@@ -68,10 +68,10 @@ class TestBodies:
     def test_a_slow_body_times_out(self, small: Served) -> None:
         """A client that sends one byte at a time does not hold the connection."""
         head = b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{"
-        began = time.monotonic()
+        since = time.monotonic()
         answer = small.raw(head)
         assert answer.startswith(b"HTTP/1.1 408") and b'"type":"error"' in answer
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - since < 3
 
     @pytest.mark.parametrize("length", [b"-1", b"1e3", b"9" * 30])
     def test_an_invalid_content_length_is_rejected(self, small: Served, length: bytes) -> None:
@@ -100,9 +100,9 @@ class TestHeads:
     @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"])
     def test_a_slow_head_times_out(self, small: Served, begun: bytes) -> None:
         """Also on a connection without any data."""
-        began = time.monotonic()
+        since = time.monotonic()
         assert small.raw(begun).startswith(b"HTTP/1.1 408")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - since < 3
 
     def test_a_slow_second_head_times_out(self, small: Served) -> None:
         """The first request was served; the second never completes."""
@@ -269,10 +269,10 @@ class TestAccessLog:
             gate.post("/v1beta/models/g:generateContent?key=sk-other", content=b"words", headers=sent)
         records = [record for record in caplog.records if record.name == "kompakt.gateway"]
         (record,) = [record for record in records if getattr(record, "kompakt", {}).get("request") == "r1"]
-        told = JsonFormatter().format(record) + TextFormatter().format(record)
+        logged = JsonFormatter().format(record) + TextFormatter().format(record)
         assert record.kompakt["route"] == "generate" and record.kompakt["model"] == "g"  # type: ignore[attr-defined]
         assert record.kompakt["status"] == 200 and record.kompakt["total_ms"] > 0  # type: ignore[attr-defined]
-        assert not any(secret in told for secret in ("sk-secret", "sk-other", "words"))
+        assert not any(secret in logged for secret in ("sk-secret", "sk-other", "words"))
 
     def test_each_request_has_a_span(self) -> None:
         """When OpenTelemetry is installed; it has no credentials."""
@@ -309,9 +309,9 @@ class TestAccessLog:
             wait_for(lambda: any(record.exc_info for record in caplog.records), "the error is logged")
         failed = [record for record in caplog.records if record.exc_info]
         for record in failed:
-            told = JsonFormatter().format(record) + TextFormatter().format(record)
-            assert "words of mine" not in told and "RuntimeError" in told and "failing" in told
+            logged = JsonFormatter().format(record) + TextFormatter().format(record)
+            assert "words of mine" not in logged and "RuntimeError" in logged and "failing" in logged
 
-    def test_the_stand_in_handler_responds(self, small: Served) -> None:
+    def test_the_stub_handler_responds(self, small: Served) -> None:
         """The other tests here rely on it."""
         assert small.gateway.handler is echo

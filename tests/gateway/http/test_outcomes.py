@@ -176,12 +176,12 @@ class TestEveryAnswer:
     ) -> None:
         items = history(format, 60)
         caplog.set_level(logging.INFO, "kompakt.gateway")
-        told = [stage.post(format, request(format, sent)).headers for sent in (items[:3], items, items)]
+        returned = [stage.post(format, request(format, sent)).headers for sent in (items[:3], items, items)]
         longer = [*items, *history(format, 1, size=1, tag="later")[1:]]
-        told.append(stage.post(format, request(format, longer)).headers)
+        returned.append(stage.post(format, request(format, longer)).headers)
         expected = ["fits", "compacted", "compacted", "substituted"]
-        assert [headers["x-kompakt-outcome"] for headers in told] == expected
-        assert not [headers for headers in told if "x-kompakt-untouched" in headers]
+        assert [headers["x-kompakt-outcome"] for headers in returned] == expected
+        assert not [headers for headers in returned if "x-kompakt-untouched" in headers]
         assert [one["outcome"] for one in logged(caplog, 4)] == expected
         assert stage.outcomes() == {("fits", ""): 1, ("compacted", ""): 2, ("substituted", ""): 1}
         assert set(expected) <= set(OUTCOMES)

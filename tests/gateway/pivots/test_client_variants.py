@@ -1,4 +1,4 @@
-"""Requests shaped like those of agents in the field: the substitution is the same every time, what is sent is valid."""
+"""Requests as real agents send them: the substitution is the same every time, and requests are valid."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_same_request_again_is_sent_as_before(shape: type[Shaped], served: A
 
 
 def _added(talk: Talk, items: list[Any]) -> int:
-    """Count the items that the last step added: the answer and the results behind it."""
+    """Count the items that the last step added: the answer and its results."""
     roles = {"anthropic": 2, "gemini": 2}
     if talk.format in roles:
         return roles[talk.format]
@@ -94,8 +94,8 @@ def _added(talk: Talk, items: list[Any]) -> int:
     return len(items) - start
 
 
-def test_an_answer_made_again_goes_on_from_the_same_place(served: Any) -> None:
-    """The client throws the last answer away and asks again: what stood before it is sent as before."""
+def test_a_repeated_answer_continues_from_the_same_prefix(served: Any) -> None:
+    """The client discards the last answer and asks again: everything before it is sent unchanged."""
     provider, gate = served()
     talk = Claude(gate.url, lines=60)
     talk.say(provider.script.task(TASK))
@@ -129,7 +129,7 @@ def test_two_branches_of_one_history_share_what_was_made_for_both(served: Any) -
 
 
 def test_a_message_changed_in_the_middle_is_a_history_of_its_own(served: Any) -> None:
-    """An edit behind which everything else stays: what is sent holds the edit or what it became, and is valid."""
+    """An edit with nothing else changed: the request has the edit or its compacted form, and is valid."""
     provider, gate = served()
     talk = Talk(gate.url, "openai-chat", lines=60)
     talk.say(provider.script.task(TASK))

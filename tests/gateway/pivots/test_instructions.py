@@ -1,4 +1,4 @@
-"""System messages amid the conversation, as newer models get them from Claude Code, through the gateway."""
+"""System messages inside the conversation, as Claude Code sends them to newer models, through the gateway."""
 
 from __future__ import annotations
 

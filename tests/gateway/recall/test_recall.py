@@ -236,9 +236,9 @@ A, B = KEYS
 
 def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
     """It finds nothing of another tenant or of another branch of the conversation."""
-    told = "It is zanzibar-4711."
+    statement = "It is zanzibar-4711."
     asks = [step for _ in range(4) for step in (("", [recall("zanzibar-4711")]), ("Done.", []))]
-    model = Model((told, []), ("Fine.", []), *asks)
+    model = Model((statement, []), ("Fine.", []), *asks)
     with recalling(model, tmp_path, keys=hashed(KEYS)) as (provider, gate):
         talk = Talk(gate.url, "openai-chat", headers={"x-kompakt-key": A})
         talk.say(TASK)
@@ -252,10 +252,10 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
             branch.step()
             branch.close()
             assert "nothing" in words(provider.asked[-1], "openai-chat").lower()
-            assert told not in words(provider.asked[-1], "openai-chat")
+            assert statement not in words(provider.asked[-1], "openai-chat")
         talk.say("What was it?")
         talk.step()
-        assert told in words(provider.asked[-1], "openai-chat").rpartition("tool_call_id")[2]
+        assert statement in words(provider.asked[-1], "openai-chat").rpartition("tool_call_id")[2]
         talk.close()
 
 

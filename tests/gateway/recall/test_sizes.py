@@ -119,8 +119,8 @@ def test_usage_reports_the_clients_size_if_configured(stream: bool, tmp_path: Pa
             with talking(gate, format, stream=stream, lines=220) as talk:
                 talk.say(script.task(TASK))
                 while talk.step():
-                    told = talk.answers[-1]
-                    saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+                    returned = talk.answers[-1]
+                    saved = int(returned["x-kompakt-tokens-before"]) - int(returned["x-kompakt-tokens-after"])
                     assert prompt_of(talk.last, format) == provider.requests[-1].usage.prompt + saved
                 assert saved > 0 and talk.compacted
         assert [record.refusal for record in provider.refusals] == []
@@ -144,8 +144,8 @@ def test_count_tokens_reports_it_too(report: bool, tmp_path: Path) -> None:
         answer = httpx.post(
             f"{gate.url}/v1/messages/count_tokens", json=counted, headers=HEADERS["anthropic"], timeout=20
         )
-        told = answer.headers
-        saved = int(told["x-kompakt-tokens-before"]) - int(told["x-kompakt-tokens-after"])
+        returned = answer.headers
+        saved = int(returned["x-kompakt-tokens-before"]) - int(returned["x-kompakt-tokens-after"])
         assert saved > 1_000
         assert answer.json() == {"input_tokens": 5_000 + saved * report}
 

@@ -139,11 +139,11 @@ def test_streams_without_recall_are_unchanged(offers: bool, tmp_path: Path) -> N
         for format in FORMATS:
             with streamed(gate.url, format) as answered:
                 got = answered.read()
-            assert got == made[format] if not offers else told(got) == told(made[format])
+            assert got == made[format] if not offers else events_of(got) == events_of(made[format])
             assert (b"recall" in upstream.raw[-1].body) == offers
 
 
-def told(stream: bytes) -> list[Any]:
+def events_of(stream: bytes) -> list[Any]:
     """Return what the events of a stream say."""
     data = [data for data, _ in EventParser().feed(stream)]
     return [one if one == b"[DONE]" else json.loads(one) for one in data]
@@ -188,11 +188,11 @@ def test_a_stream_equals_the_whole_answer(format: str, size: int, raised: int) -
         json.dumps(usage.get("total_tokens", usage.get("totalTokenCount", usage.get("input_tokens")))) in got.decode()
     )
     if format == "openai-responses":
-        numbers = [event["sequence_number"] for event in told(got)]
+        numbers = [event["sequence_number"] for event in events_of(got)]
         assert numbers == list(range(len(numbers)))
-        assert told(got)[-1]["response"]["output"] == one["output"]
+        assert events_of(got)[-1]["response"]["output"] == one["output"]
     if format == "anthropic":
-        starts = [event["index"] for event in told(got) if event["type"] == "content_block_start"]
+        starts = [event["index"] for event in events_of(got) if event["type"] == "content_block_start"]
         assert starts == list(range(len(starts)))
 
 
@@ -215,7 +215,7 @@ def test_a_call_is_held_back_while_its_name_may_be_recall() -> None:
 
     def feed(*pieces: dict[str, Any]) -> list[Any]:
         passed = [one for data, raw in events.feed(chunk(*pieces)) for one in stream.feed(data, raw)]
-        return [one["choices"][0]["delta"]["tool_calls"] for one in told(b"".join(passed))]
+        return [one["choices"][0]["delta"]["tool_calls"] for one in events_of(b"".join(passed))]
 
     assert feed({**named(0, name="rec"), "id": "a"}) == []
     assert feed(named(0, name="all")) == []
@@ -266,10 +266,10 @@ class TestACallThatIsCutOff:
             got = answer.read()
         assert len(upstream.raw) == 1
         assert b"recall" in b"".join(made) and b"recall" not in got and b"c1" not in got
-        assert b"Look" in got and REASONS[format] in json.dumps(told(got)[-3:], default=str)
+        assert b"Look" in got and REASONS[format] in json.dumps(events_of(got)[-3:], default=str)
         if format == "anthropic":
-            begun = [one["index"] for one in told(got) if one["type"] == "content_block_start"]
-            assert [one["index"] for one in told(got) if one["type"] == "content_block_stop"] == begun
+            begun = [one["index"] for one in events_of(got) if one["type"] == "content_block_start"]
+            assert [one["index"] for one in events_of(got) if one["type"] == "content_block_stop"] == begun
 
     @each_format
     @settings(max_examples=30, deadline=None)
@@ -284,7 +284,7 @@ class TestACallThatIsCutOff:
         got += b"".join(stream.end())
         assert b"recall" not in got and b"c1" not in got
         assert got == b"" or got.endswith(b"\n\n")
-        told(got)
+        events_of(got)
 
     def test_a_client_call_whose_name_is_a_prefix_of_recall_is_visible(self) -> None:
         """It has no arguments, so only the end of the answer shows that it is not a recall call."""
@@ -292,13 +292,13 @@ class TestACallThatIsCutOff:
 
         def feed(delta: dict[str, Any], reason: str | None = None) -> list[Any]:
             body = {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
-            return told(b"".join(stream.feed(json.dumps(body).encode(), b"raw")))
+            return events_of(b"".join(stream.feed(json.dumps(body).encode(), b"raw")))
 
         call = {"index": 0, "id": "a", "function": {"name": "rec", "arguments": ""}}
         assert feed({"tool_calls": [call]}) == []
         (passed,) = feed({}, "tool_calls")
         assert passed["choices"][0]["delta"]["tool_calls"] == [call]
-        (end,) = told(b"".join(stream.end()))
+        (end,) = events_of(b"".join(stream.end()))
         assert end["choices"][0]["finish_reason"] == "tool_calls"
 
     def test_the_tool_is_not_offered_with_streamed_arguments(self) -> None:

@@ -72,7 +72,7 @@ class TestReading:
     ) -> None:
         body = written(before, items, after, layout)
         asked = read(body, "openai-chat")
-        if asked is None:  # the same list stands in another field: nobody knows which is meant
+        if asked is None:  # the same list is also in another field, so it is ambiguous
             assert items == [{"role": "user", "content": "x"}]
             return
         assert [json.loads(raw) for raw in asked.items()] == items
@@ -171,7 +171,7 @@ class TestKeys:
 def test_idle_requests_leave_the_cache_and_are_read_again() -> None:
     """Memory follows the active conversations; a client that returns gets the same result."""
     bodies = [written({}, [{"role": "user", "content": f"{number} {'x' * 40}"}], {}, (",", ":")) for number in range(9)]
-    held, idle = HashChains(short=0), HashChains(short=0, idle=0)
+    warm, idle = HashChains(short=0), HashChains(short=0, idle=0)
     for body in [*bodies, *bodies]:
-        assert plain(held, body) == plain(idle, body)
-    assert (held.cached, idle.cached) == (9, 1)
+        assert plain(warm, body) == plain(idle, body)
+    assert (warm.cached, idle.cached) == (9, 1)

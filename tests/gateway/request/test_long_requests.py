@@ -148,7 +148,7 @@ def test_others_are_served_while_a_long_request_is_recorded(gate: Served, monkey
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000, "a word or two " * 30)))
     assert held.begun.wait(20)
     thread.join(30)
-    assert got[0].status_code == 200  # recorded behind the answer
+    assert got[0].status_code == 200  # recorded after the answer
     assert gate.get("/healthz").status_code == 200
     held.go.set()
 

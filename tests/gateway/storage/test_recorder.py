@@ -58,7 +58,7 @@ def test_concurrent_branches_are_all_stored(format: str, gate: Gate) -> None:
 
 def test_the_session_named_in_the_response_has_the_request(gate: Gate) -> None:
     """With several branches, each response names the session that records its branch."""
-    shared = history("openai-chat", 4, size=4, tag="told")
+    shared = history("openai-chat", 4, size=4, tag="shared")
     for at in range(3):
         items = [*shared, *one_round("openai-chat", 50 + at, f"a line before\ntoldword{at:03d}")]
         for _ in range(2):  # sent again, it is known where it is

@@ -1,4 +1,4 @@
-"""Replicas share nothing but the store: a session that goes from one to the other is sent on as if there were one."""
+"""Replicas share only the store: a session that moves between them is served as by one gateway."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sessions_that_alternate_are_sent_as_from_one(tmp_path: Path) -> None:
             assert len(sessions) == 1
 
 
-def test_one_that_is_killed_in_a_stream_leaves_the_other_to_go_on(tmp_path: Path) -> None:
+def test_after_one_is_killed_in_a_stream_the_other_continues(tmp_path: Path) -> None:
     expected = alone("anthropic", "killed", tmp_path)
     hold, chunks = threading.Event(), events("anthropic")
     killed_at = 6
@@ -109,7 +109,7 @@ def test_the_same_request_to_both_at_once_is_sent_the_same(tmp_path: Path) -> No
             assert len({answer.headers["x-kompakt-session"] for answer in answers}) == 1
 
 
-def test_one_that_is_told_to_end_finishes_its_streams(tmp_path: Path) -> None:
+def test_a_stopped_gateway_finishes_its_streams(tmp_path: Path) -> None:
     hold, chunks = threading.Event(), events("openai-chat")
     reply = Reply(chunks, 200, {"content-type": "text/event-stream"}, [hold])
     body = request("openai-chat", history("openai-chat", 2), stream=True)

@@ -1,4 +1,4 @@
-"""Two gateways that both stay, on one store: what one remembers never hides what the other has made since."""
+"""Two running gateways on one store: the cache of one never hides a newer pivot of the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.upstreams import Upstream
 
 
 def sent(format: str, stride: int, folder: Path, *, gateways: int) -> list[bytes]:
-    """Send a session that grows through so many gateways in turn; return what went upstream."""
+    """Send a growing session through the gateways in turn; return the upstream requests."""
     folder.mkdir()
     store = f"sqlite:///{folder / 'k.db'}"
     with Upstream(answering) as upstream, ExitStack() as stack:

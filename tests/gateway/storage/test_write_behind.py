@@ -44,11 +44,11 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
     """For each queued request, one that starts with it is written."""
 
     async def run() -> list[str]:
-        book, behind = Book(), WriteBehind(on_failure=lambda error: None)
+        book, queue = Book(), WriteBehind(on_failure=lambda error: None)
         for words in given:
-            behind.put(PLACE, chain_of(*words), book.writing("".join(words)))
-        await behind.flush()
-        assert behind.load == 0
+            queue.put(PLACE, chain_of(*words), book.writing("".join(words)))
+        await queue.flush()
+        assert queue.load == 0
         return book.written
 
     written = asyncio.run(run())
@@ -58,13 +58,13 @@ def test_the_longest_of_every_branch_is_written(given: list[list[str]]) -> None:
 
 def test_new_requests_wait_while_the_queue_is_full() -> None:
     async def run() -> tuple[float, int]:
-        book, behind = Book(0.002), WriteBehind(on_failure=lambda error: None, max_writes=10)
+        book, queue = Book(0.002), WriteBehind(on_failure=lambda error: None, max_writes=10)
         most = 0.0
         for number in range(60):
-            await behind.wait_for_room()
-            behind.put(("", f"session {number}"), chain_of(f"{number}"), book.writing(f"{number}"))
-            most = max(most, behind.load)
-        await behind.flush()
+            await queue.wait_for_room()
+            queue.put(("", f"session {number}"), chain_of(f"{number}"), book.writing(f"{number}"))
+            most = max(most, queue.load)
+        await queue.flush()
         return most, len(book.written)
 
     assert asyncio.run(run()) == (1, 60)
@@ -72,34 +72,34 @@ def test_new_requests_wait_while_the_queue_is_full() -> None:
 
 def test_queued_bytes_count_until_they_are_written() -> None:
     async def run() -> None:
-        book, behind = Book(0.001), WriteBehind(on_failure=lambda error: None, max_bytes=11_000)
-        behind.put_other(book.writing("other"), 4_000)
-        behind.put(PLACE, chain_of("a" * 2_000), book.writing("short"))
-        behind.put(PLACE, chain_of("a" * 2_000, "b" * 3_500), book.writing("long"))
-        assert 0.9 < behind.load < 1  # the longer one took the place of the other
-        behind.put_other(book.writing("last"), 4_000)
-        assert behind.load > 1
-        await behind.wait_for_room()
-        assert behind.load < 1
-        await behind.flush()
-        assert (behind.load, sorted(book.written)) == (0, ["last", "long", "other"])
+        book, queue = Book(0.001), WriteBehind(on_failure=lambda error: None, max_bytes=11_000)
+        queue.put_other(book.writing("other"), 4_000)
+        queue.put(PLACE, chain_of("a" * 2_000), book.writing("short"))
+        queue.put(PLACE, chain_of("a" * 2_000, "b" * 3_500), book.writing("long"))
+        assert 0.9 < queue.load < 1  # the longer one took the place of the other
+        queue.put_other(book.writing("last"), 4_000)
+        assert queue.load > 1
+        await queue.wait_for_room()
+        assert queue.load < 1
+        await queue.flush()
+        assert (queue.load, sorted(book.written)) == (0, ["last", "long", "other"])
 
     asyncio.run(run())
 
 
 def test_a_failed_write_is_reported_and_removed() -> None:
     async def run() -> list[str]:
-        told: list[str] = []
-        behind, book = WriteBehind(on_failure=lambda error: told.append(str(error)), max_writes=2), Book()
+        reported: list[str] = []
+        queue, book = WriteBehind(on_failure=lambda error: reported.append(str(error)), max_writes=2), Book()
 
         async def fail() -> None:
             raise StoreUnavailable("away")
 
         for number in range(6):
-            await behind.wait_for_room()
-            behind.put_other(fail if number % 2 else book.writing(f"{number}"), 1)
-        await behind.flush()
-        assert behind.load == 0
-        return [*book.written, *told]
+            await queue.wait_for_room()
+            queue.put_other(fail if number % 2 else book.writing(f"{number}"), 1)
+        await queue.flush()
+        assert queue.load == 0
+        return [*book.written, *reported]
 
     assert asyncio.run(run()) == ["0", "2", "4", "away", "away", "away"]

@@ -1,4 +1,4 @@
-"""What is Redis's own: which servers are refused, how a URL is read, what errors become."""
+"""Redis: which servers are rejected, how a URL is parsed, how errors are translated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, digest, event, everything, extend, new_head, noise, plain, row, start
 from tests.contract.redis import Server, command, free_port, on, server, shared
 
 from kompakt.errors import StoreDamaged, StoreUnavailable, StoreVersion, UsageError
@@ -22,8 +22,8 @@ async def nothing(_: RedisRecords) -> None:
     """Do nothing with an opened store."""
 
 
-def told(error: BaseException) -> str:
-    """Give all that a traceback would show, with the errors behind it."""
+def message_of(error: BaseException) -> str:
+    """Return the text of an error and of its causes, as a traceback shows it."""
     return "".join(traceback.format_exception(error))
 
 
@@ -71,7 +71,7 @@ class TestRefused:
             on(url, nothing)
 
     def test_an_older_schema_is_upgraded(self, url: str) -> None:
-        """What was there stays, and a kompakt that would leave notes behind when it deletes is kept out from now on."""
+        """Existing data stays, and an old version of kompakt, which would not delete notes, is locked out."""
         prefix = url.partition("=")[2]
         head = on(url, start)
         command(url, "SET", f"{prefix}:schema", "1")
@@ -79,7 +79,7 @@ class TestRefused:
         assert command(url, "GET", f"{prefix}:schema") == b"2"
 
     def test_a_user_without_rights(self) -> None:
-        """What the server refuses is told without what was sent; CONFIG is not needed."""
+        """A rejection by the server is reported without the data that was sent; CONFIG is not needed."""
         with Server() as guarded:
             command(guarded.url, "ACL", "SETUSER", "plain", "on", f">{SECRET}", "~*", "+@all", "-config")
             command(
@@ -90,7 +90,7 @@ class TestRefused:
             on(f"redis://reader:{SECRET}@{place}", nothing)
             with pytest.raises(StoreUnavailable, match="permit") as caught:
                 on(f"redis://reader:{SECRET}@{place}", lambda records: start(records, "other"))
-            assert SECRET not in told(caught.value)
+            assert SECRET not in message_of(caught.value)
 
 
 class TestUrls:
@@ -117,7 +117,7 @@ class TestUrls:
         """A URL is read whole or refused, without showing its password."""
         with pytest.raises(UsageError) as caught:
             on(url, nothing)
-        assert SECRET not in told(caught.value)
+        assert SECRET not in message_of(caught.value)
 
     def test_a_server_on_a_unix_socket(self) -> None:
         """It is opened by the path of its socket; the database, password and other parameters count."""
@@ -135,7 +135,7 @@ class TestUrls:
             assert "wrong" not in str(caught.value)
 
     def test_prefixes_are_independent(self, url: str) -> None:
-        """Two installations on one server do not meet; every key begins with the prefix."""
+        """Two installations on one server are separate; every key starts with the prefix."""
 
         async def scenario(records: RedisRecords) -> str:
             return (await start(records)).key
@@ -152,7 +152,7 @@ class TestUrls:
     def test_keys_of_a_session_share_a_hash_tag(self) -> None:
         """They share a hash tag; no tenant's name and no id is in the name of a key."""
         with Server() as alone:
-            head = begun("the id", "the tenant")
+            head = new_head("the id", "the tenant")
             blobs = {digest("a"): b"a"}
             made = batch(head, [row(1, blobs=list(blobs))], [event(1)], blobs=blobs)
             on(alone.url, lambda records: records.commit(made, seen=None))
@@ -168,7 +168,7 @@ class TestErrors:
         port = free_port()
         with pytest.raises(StoreUnavailable, match=f"redis://127.0.0.1:{port}/3 cannot be reached") as caught:
             on(f"redis://user:{SECRET}@127.0.0.1:{port}/3", nothing)
-        assert SECRET not in told(caught.value)
+        assert SECRET not in message_of(caught.value)
 
     def test_wrong_password(self) -> None:
         """Neither the right nor the wrong one is shown; nor is the one that was forgotten."""
@@ -178,7 +178,7 @@ class TestErrors:
             for wrong in (f"redis://:{SECRET}x@{place}", guarded.url):
                 with pytest.raises(StoreUnavailable, match="password") as caught:
                     on(wrong, nothing)
-                assert SECRET not in told(caught.value)
+                assert SECRET not in message_of(caught.value)
 
     def test_no_answer(self) -> None:
         """A server that takes the connection and says nothing is waited for as long as the URL says."""
@@ -263,6 +263,6 @@ class TestErrors:
                 command(url, "HSET", f"{own}{part}", field, SECRET)
                 with pytest.raises(StoreDamaged, match=said) as caught:
                     await call()
-                assert SECRET not in told(caught.value)
+                assert SECRET not in message_of(caught.value)
 
         on(url, scenario)

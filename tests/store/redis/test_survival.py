@@ -1,4 +1,4 @@
-"""What of a store in Redis survives the server's end, what is left after deletion, and what a commit costs."""
+"""Redis: what survives a server crash, what is left after deletion, and what a commit costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.contract.builders import batch, begun, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, event, everything, extend, new_head, noise, plain, row, start
 from tests.contract.redis import Server, command, on, restart, server
 
 from kompakt.errors import Conflict, StoreError, StoreUnavailable
@@ -21,7 +21,7 @@ def url() -> str:
 
 class TestSurvival:
     def test_a_restarted_server(self, url: str) -> None:
-        """The same records go on after the server came back, with all that was there; so do locks."""
+        """After a restart of the server the same connection works, with all data and locks."""
 
         async def scenario(records: RedisRecords) -> None:
             head = await start(records)
@@ -59,7 +59,7 @@ class TestSurvival:
         on(url, scenario)
 
     def test_a_killed_server(self) -> None:
-        """With ``appendfsync always`` all that was acknowledged is there after kill -9, amid writing."""
+        """With ``appendfsync always`` all acknowledged data survives kill -9 during writes."""
         with Server("--appendfsync", "always") as victim:
             acknowledged: list[Head] = []
 
@@ -75,7 +75,7 @@ class TestSurvival:
                     acknowledged.append(head)
 
             async def later(records: RedisRecords) -> None:
-                head = await records.head(begun().key)
+                head = await records.head(new_head().key)
                 assert head is not None
                 assert head.rows - acknowledged[-1].rows in (0, 2)
                 rows = await records.rows(head.key, upto=1 << 30, limit=1 << 30)
@@ -176,7 +176,7 @@ class TestScrubbing:
             assert [path.name for path in volatile.files()] == ["log"]
 
     def test_a_rewrite_that_fails(self) -> None:
-        """It is told, not taken for done."""
+        """It is reported as an error, not as success."""
         with Server() as kept:
             command(kept.url, "CONFIG", "SET", "save", "")
             on(kept.url, start)
@@ -197,9 +197,9 @@ class TestCost:
             # In turn, and the best of many: what else the machine does meets both.
             for number in range(400):
                 at = number % 2
-                begin = loop.time()
+                since = loop.time()
                 heads[at] = await extend(records, heads[at], plain(heads[at], 2))
-                best[at] = min(best[at], loop.time() - begin)
+                best[at] = min(best[at], loop.time() - since)
             return best
 
         short, long = on(url, scenario)

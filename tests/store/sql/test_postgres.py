@@ -1,4 +1,4 @@
-"""What only a server can do: go away, come back, hang up; and locks whose holders die or hang."""
+"""PostgreSQL: lost connections, restarts, and locks whose holders die or hang."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 from tests.contract import postgres
-from tests.contract.builders import batch, begun, digest, everything, extend, plain, row, start
+from tests.contract.builders import batch, digest, everything, extend, new_head, plain, row, start
 from tests.store.sql.test_sql import HOLDER, process
 
 from kompakt.errors import Conflict, StoreUnavailable
 from kompakt.store.sql.postgres import open_postgres
 from kompakt.store.sql.records import SqlRecords
 
-KEY = begun().key
+KEY = new_head().key
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
@@ -109,15 +109,15 @@ class TestHolders:
 
         async def scenario(url: str) -> None:
             async with opened(url) as [records]:
-                held = await records.acquire(KEY, "compact", lease=60)
-                assert held is not None
+                fence = await records.acquire(KEY, "compact", lease=60)
+                assert fence is not None
                 if not renews:
-                    await records.release(KEY, held)
+                    await records.release(KEY, fence)
                 server = await asyncpg.connect(url)
                 transaction = server.transaction()
                 await transaction.start()
                 await server.execute("SELECT 1 FROM kompakt_locks FOR SHARE")
-                work = records.renew(KEY, held, lease=90) if renews else records.acquire(KEY, "compact", lease=90)
+                work = records.renew(KEY, fence, lease=90) if renews else records.acquire(KEY, "compact", lease=90)
                 task = asyncio.create_task(work)
                 while not await server.fetchval(WAITING):
                     await asyncio.sleep(0.02)
@@ -199,7 +199,7 @@ class TestHolders:
 
 class TestSharedBlobs:
     def test_the_same_blobs_at_once(self) -> None:
-        """Writers of the same blobs in any order, and deletions amid them, never wait in a circle nor lose a blob."""
+        """Concurrent writes of the same blobs in any order, and deletions, neither deadlock nor lose a blob."""
         names = [digest(f"blob {number}") for number in range(20)]
 
         async def work(records: SqlRecords, number: int) -> None:
@@ -211,7 +211,7 @@ class TestSharedBlobs:
                 await extend(records, head, [row(1, blobs=some)], blobs=blobs)
                 assert await records.blobs("tenant", some) == blobs
                 if turn % 2:
-                    gone = [begun(f"{number} {turn}").key, begun(f"{number} {turn - 1}").key]
+                    gone = [new_head(f"{number} {turn}").key, new_head(f"{number} {turn - 1}").key]
                     assert await records.delete(gone) == 2
 
         async def scenario() -> None:

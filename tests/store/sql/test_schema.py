@@ -1,4 +1,4 @@
-"""The schema goes forward and back, and takes what is stored along."""
+"""Migrations up and down keep the stored data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.contract import postgres
-from tests.contract.builders import begun, digest, event, everything, extend, row, start
+from tests.contract.builders import digest, event, everything, extend, new_head, row, start
 
 from kompakt.errors import StoreDamaged, StoreVersion, UsageError
 from kompakt.store import open_records
@@ -19,7 +19,7 @@ from kompakt.store.sql import schema
 from kompakt.store.sql.records import SqlRecords
 from kompakt.store.sql.schema import NEWEST, Migration, migrate, version_of
 
-KEY = begun().key
+KEY = new_head().key
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

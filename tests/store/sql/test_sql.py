@@ -21,7 +21,7 @@ import asyncpg
 import pytest
 from sqlalchemy import event as listening
 from tests.contract import postgres
-from tests.contract.builders import batch, begun, digest, event, everything, extend, noise, plain, row, start
+from tests.contract.builders import batch, digest, event, everything, extend, new_head, noise, plain, row, start
 
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
 from kompakt.store import open_records
@@ -29,19 +29,19 @@ from kompakt.store.records import Head, StoredEvent
 from kompakt.store.sql.postgres import open_postgres
 from kompakt.store.sql.sqlite import SqliteRecords, open_sqlite
 
-KEY = begun().key
+KEY = new_head().key
 each_store = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 
 WRITER = """
 import asyncio, sys
-from tests.contract.builders import batch, begun, row
+from tests.contract.builders import batch, new_head, row
 from kompakt.errors import Conflict
 from kompakt.store import open_records
 
 async def write(records, task, process):
     for turn in range(4):
         while True:
-            head = await records.head(begun(f"session {task % 10}").key)
+            head = await records.head(new_head(f"session {task % 10}").key)
             try:
                 made = batch(head, [row(head.rows + 1, item=b"%d %d %d" % (process, task, turn), words="some words")],
                              id=f"{process} {task} {turn}")
@@ -60,12 +60,12 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 ENDLESS = """
 import asyncio, sys, uuid
-from tests.contract.builders import batch, begun, row
+from tests.contract.builders import batch, new_head, row
 from kompakt.store import open_records
 
 async def main(url):
     records = await open_records(url)
-    head = await records.head(begun().key)
+    head = await records.head(new_head().key)
     while True:
         made = batch(head, [row(head.rows + 1, words="kept"), row(head.rows + 2)], id=uuid.uuid4().hex)
         await records.commit(made, seen=head)
@@ -77,12 +77,12 @@ asyncio.run(main(sys.argv[1]))
 
 HOLDER = """
 import asyncio, sys
-from tests.contract.builders import begun
+from tests.contract.builders import new_head
 from kompakt.store import open_records
 
 async def main(url):
     records = await open_records(url)
-    print((await records.acquire(begun().key, "compact", lease=1000)).number, flush=True)
+    print((await records.acquire(new_head().key, "compact", lease=1000)).number, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main(sys.argv[1]))
@@ -100,7 +100,7 @@ def process(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def nobody() -> Iterator[None]:
+def idle() -> Iterator[None]:
     """Be a user to whom permissions apply."""
     root = os.geteuid() == 0
     if root:
@@ -150,7 +150,7 @@ class TestOpening:
             head = await start(records)
             await records.close()
             path.chmod(0o444)
-            with nobody():
+            with idle():
                 with pytest.raises(StoreUnavailable, match=r"permissions|writable"):
                     await write(path, head)
                 with pytest.raises(StoreUnavailable, match="cannot be opened"):
@@ -295,9 +295,9 @@ class TestDisk:
 class TestProcesses:
     @each_store
     def test_fifty_writers_of_four_processes(self, kind: str, tmp_path: Path) -> None:
-        """Ten sessions, no message lost or doubled, nobody locked out."""
+        """In ten sessions no message is lost or duplicated, and no writer is locked out."""
 
-        async def begin() -> None:
+        async def open_session() -> None:
             records = await open_records(url)
             for number in range(10):
                 await start(records, f"session {number}", rows=0)
@@ -305,13 +305,13 @@ class TestProcesses:
 
         async def written() -> list[bytes]:
             records = await open_records(url)
-            keys = [begun(f"session {number}").key for number in range(10)]
+            keys = [new_head(f"session {number}").key for number in range(10)]
             found = [found for key in keys for found in await records.rows(key, upto=1000, limit=1000)]
             await records.close()
             return [found.item for found in found]
 
         url = address(kind, tmp_path)
-        asyncio.run(begin())
+        asyncio.run(open_session())
         writers = [process(WRITER, url, str(number)) for number in range(4)]
         assert [writer.wait(100) for writer in writers] == [0, 0, 0, 0]
         for writer in writers:
@@ -321,7 +321,7 @@ class TestProcesses:
 
     @each_store
     def test_a_kill_loses_nothing_acknowledged(self, kind: str, tmp_path: Path) -> None:
-        async def begin() -> None:
+        async def open_session() -> None:
             records = await open_records(url)
             await start(records, rows=0)
             await records.close()
@@ -337,7 +337,7 @@ class TestProcesses:
             await records.close()
 
         url = address(kind, tmp_path)
-        asyncio.run(begin())
+        asyncio.run(open_session())
         for lines in (1, 7, 20):
             writer = process(ENDLESS, url)
             assert writer.stdout is not None
@@ -351,7 +351,7 @@ class TestProcesses:
 class TestCancellation:
     @each_store
     def test_a_call_may_be_cancelled_anywhere(self, kind: str, tmp_path: Path) -> None:
-        """Whatever was cut short is there whole or not at all, and the store goes on, its locks free."""
+        """An interrupted write is stored completely or not at all. The store still works and its locks are free."""
 
         async def scenario() -> None:
             records = await open_records(address(kind, tmp_path))
@@ -379,7 +379,7 @@ class TestCost:
     @pytest.mark.slow
     @each_store
     def test_a_long_session_costs_no_more(self, kind: str, tmp_path: Path) -> None:
-        """Two rows behind 100,000 cost at most twice what they cost behind 100."""
+        """Two rows after 100,000 cost at most twice what they cost after 100."""
 
         async def scenario() -> tuple[float, float]:
             places = [await open_records(address(kind, tmp_path / name)) for name in ("few", "many")]
@@ -393,9 +393,9 @@ class TestCost:
                 which = turn % 2
                 numbers = (heads[which].rows + 1, heads[which].rows + 2)
                 rows = [row(number, words="some words to find", item=noise(300)) for number in numbers]
-                begin = time.perf_counter()
+                since = time.perf_counter()
                 heads[which] = await extend(places[which], heads[which], rows)
-                times[which].append(time.perf_counter() - begin)
+                times[which].append(time.perf_counter() - since)
             for records in places:
                 await records.close()
             return median(times[0]), median(times[1])
@@ -466,7 +466,7 @@ class TestLeases:
     def test_a_dead_lock_is_free_after_its_lease_though_the_clock_was_set_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The stated end is an hour away by the new clock; nobody renews the lease, so it ends all the same."""
+        """The stored end is an hour away by the new clock. The lease is not renewed, so it ends anyway."""
 
         async def work(one: SqliteRecords, two: SqliteRecords) -> None:
             dead = await one.acquire(KEY, "compact", lease=0.2)

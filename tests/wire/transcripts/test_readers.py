@@ -299,7 +299,7 @@ def kind_of_lines(records: list[Any]) -> str | None:
 
 
 class TestDetection:
-    def test_records_tell_the_agent(self) -> None:
+    def test_the_agent_is_recognized_by_its_records(self) -> None:
         """Record shapes decide, also after lines without a clue."""
         assert kind_of_lines([1, {}, Writer().user("go").records[0]]) == "claude-code"
         assert kind_of_lines([{"type": "file-history-snapshot", "snapshot": {}}]) == "claude-code"

@@ -1,4 +1,4 @@
-"""Transcript files in the making, record by record, as the agents write them."""
+"""Builders of transcript files, record by record, as the agents write them."""
 
 from __future__ import annotations
 
