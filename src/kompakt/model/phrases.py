@@ -18,7 +18,7 @@ PIVOT_QUESTION = "[kompakt] What was done so far?"
 QUESTION_NOTE = "[kompakt] Question about the earlier steps:"
 """Starts the sealed user message of a pivot whose question is in the application's own words."""
 
-RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
+RUNTIME_LINE = "[kompakt] Earlier steps were left out. Continue from here."
 """Precedes a tail that starts with the assistant, where roles must alternate. It is also the whole replacement of
 hidden messages where there is no summary, or no room for one.
 """
@@ -38,9 +38,7 @@ RESUME_LINE = "[kompakt: the conversation continues here]"
 CONTINUE_LINE = "Continue."
 """Follows a history that ends with the assistant, where the provider wants the user last."""
 
-RESUME_PROMPT = (
-    "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing."
-)
+RESUME_PROMPT = "[kompakt] Earlier steps were summarized. Continue with the next step, or say what is missing."
 """Asks the agent to continue after an automatic compaction."""
 
 RESUME_NOTE = "[kompakt] Earlier steps were summarized."
@@ -54,13 +52,13 @@ MARKER_QUESTION = "What was done so far?"
 ASSISTANT_LINE = "[kompakt] Earlier steps were left out."
 """Separates results from a request, where the two may not share a message."""
 
-CUT_SHORT = "[kompakt] The run was cut short here."
+CUT_SHORT = "[kompakt] The run was interrupted here."
 """Separates results that the model has not read from the next user message, where one must not follow the other."""
 
 BRIDGE = "Understood."
 """Separates two user messages, or results from a request, where a provider or a chat template wants alternation."""
 
-UNREADABLE = "[kompakt] The provider keeps the summary to itself."
+UNREADABLE = "[kompakt] The provider does not show its summary."
 """Replaces a summary that a provider made and does not show."""
 
 # --- in tool results ---------------------------------------------------------------------------------------------
@@ -74,9 +72,9 @@ INTERRUPTED = "Interrupted: this call was cut off and no result was recorded."
 NOT_FINISHED = "[kompakt] Interrupted: this call did not finish and was not repeated."
 """Closes a call that an agent run left open when it stopped."""
 
-RECALL_USED_UP = "This was recalled often enough for one answer. Go on with what you have."
-RECALL_NO_ROOM = "There is no room for what this would bring back. Go on with what you have."
-RECALL_DOWN = "What was said earlier cannot be reached just now. Go on without it."
+RECALL_USED_UP = "The limit of recalls for one answer is reached. Continue with what you have."
+RECALL_NO_ROOM = "The recalled text does not fit into the context. Continue with what you have."
+RECALL_DOWN = "Earlier messages cannot be recalled at the moment. Continue without them."
 RECALL_UNREADABLE = 'This tool takes an object: {"query": "a reference or words"}.'
 """What the gateway answers to a recall that it cannot carry out."""
 
@@ -101,8 +99,19 @@ OWN_LINES = (
 )
 """Every line that kompakt writes as a whole text, on whichever side."""
 
-_LINES = frozenset(OWN_LINES)
-_LONGEST = max(map(len, OWN_LINES))
+_FORMER_LINES = (
+    "[kompakt] Earlier steps were left out; go on from here.",
+    "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing.",
+    "[kompakt] The run was cut short here.",
+    "[kompakt] The provider keeps the summary to itself.",
+    "This was recalled often enough for one answer. Go on with what you have.",
+    "There is no room for what this would bring back. Go on with what you have.",
+    "What was said earlier cannot be reached just now. Go on without it.",
+)
+"""Wordings of earlier versions, which stored histories contain."""
+
+_LINES = frozenset([*OWN_LINES, *_FORMER_LINES])
+_LONGEST = max(map(len, _LINES))
 _NOTES = (PINNED_NOTE, OPEN_ROUND_NOTE, SUMMARY_NOTE, f"{RESUME_NOTE}\n", f"{QUESTION_NOTE}\n")
 
 
@@ -111,6 +120,11 @@ def is_own(text: str) -> bool:
     if len(text) <= _LONGEST and text in _LINES:  # the length first: hashing a long text costs time
         return True
     return text.startswith(_NOTES) and unseal(text) is not None
+
+
+def is_runtime_line(text: str) -> bool:
+    """Return whether a text only says that earlier steps were left out."""
+    return text in (RUNTIME_LINE, _FORMER_LINES[0])
 
 
 def is_marked(text: str) -> bool:
@@ -184,47 +198,49 @@ def _digest(text: str, size: int, key: bytes = b"") -> str:
 
 def pruned_placeholder(reference: str, tokens: int) -> str:
     """Replace a tool output that is hidden."""
-    return f"[kompakt] Output of about {tokens} tokens hidden; recall {reference} restores it."
+    return f"[kompakt] Output of about {tokens} tokens left out. Original: {reference}"
 
 
 def collapsed_placeholder(reference: str, first_line: str, lines: int) -> str:
     """Replace a tool output of which one line is kept."""
-    return f"{first_line}\n[kompakt] {lines} lines in all; recall {reference} restores them."
+    return f"{first_line}\n[kompakt] {lines} lines in all. Original: {reference}"
 
 
 def hidden_media_note(reference: str) -> str:
     """Follow a text whose picture or file is hidden."""
-    return f"\n[kompakt] A picture or file is hidden here; recall {reference} restores it."
+    return f"\n[kompakt] A picture or file is left out here. Original: {reference}"
 
 
 def cut_note(reference: str, tokens: int) -> str:
     """Separate head and tail of a shortened text."""
-    return f"\n[kompakt] … about {tokens} tokens left out here; recall {reference} restores them …\n"
+    return f"\n[kompakt] … about {tokens} tokens left out here. Original: {reference} …\n"
+
+
+def table_note(reference: str) -> str:
+    """Precede a JSON list that is shown as a table."""
+    return f"[kompakt] This JSON list as a table, with all values. Original: {reference}"
 
 
 FOLD = "⋯ "
 """Starts the line that replaces folded lines in an output compressed at admission."""
 
 _ADMITTED = re.compile(
-    r"\[kompakt\] [^\n]{1,80}; recall \S{1,80} (?:restores them|is the same|gives it as it came)\.\Z"
+    r"\[kompakt\] [^\n]{1,80}"
+    r"(?:\. Original: \S{1,80}|; recall \S{1,80} (?:restores them|is the same|gives it as it came)\.)\Z"
 )
-
-
-def table_note(reference: str) -> str:
-    """Note before a JSON list that is shown as a table."""
-    return f"[kompakt: this JSON list as a table, all values; {reference} is the original]"
+"""Ends an output compressed at admission, in the wording of this version or of 0.1."""
 
 
 def folded_note(reference: str, folded: int, lines: int) -> str:
     """End an output of which lines were folded at admission."""
     if not folded:
-        return f"[kompakt] Written shorter, nothing left out; recall {reference} gives it as it came."
-    return f"[kompakt] {folded} of {lines} lines folded; recall {reference} restores them."
+        return f"[kompakt] Written shorter, nothing left out. Original: {reference}"
+    return f"[kompakt] {folded} of {lines} lines folded. Original: {reference}"
 
 
 def repeated_note(reference: str, lines: int) -> str:
     """Replace an output that was shown before verbatim."""
-    return f"[kompakt] The same {lines} lines as before; recall {reference} is the same."
+    return f"[kompakt] The same {lines} lines as before. Original: {reference}"
 
 
 def seen_mark(reference: str, lines: str) -> str:
@@ -237,7 +253,9 @@ def is_admitted(text: str) -> bool:
     return _ADMITTED.search(text, max(0, len(text) - 260)) is not None
 
 
-_CUT = re.compile(r"\[kompakt\] … about \d{1,12} tokens left out here; recall \S{1,80} restores them …")
+_CUT = re.compile(
+    r"\[kompakt\] … about \d{1,12} tokens left out here(?:\. Original: \S{1,80}|; recall \S{1,80} restores them) …"
+)
 
 
 def is_cut(text: str) -> bool:

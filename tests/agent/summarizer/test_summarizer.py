@@ -193,7 +193,7 @@ class TestFaults:
             ("end", "<think>for ever", "empty"),
             ("length", "- half a", "truncated"),
             ("refused", "I cannot", "refused"),
-            ("end", "word " * 3_000, "inflated"),
+            ("end", "word " * 9_000, "inflated"),
             ("tools", "- done", "called"),
             ("end", assistant("ok", ToolCall("c", "read", "{}")), "called"),
             ("end", "- done [m00aa1, m00aa2]\n- more [m00aa3]", "invented"),

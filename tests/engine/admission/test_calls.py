@@ -60,7 +60,7 @@ class TestHeading:
         shown = outputs(context.project())[0].split("\n")
         assert shown[0] == "[kompakt] make all: success"
         assert shown[1] == "waiting for it ⋯ 88 alike"
-        assert f"; recall {context.reference(2, 0)} " in shown[-1]
+        assert f"Original: {context.reference(2, 0)}" in shown[-1]
 
     def test_an_output_is_left_alone_where_it_eats_the_gain(self) -> None:
         """What is written shorter is shorter with everything that is said about it."""

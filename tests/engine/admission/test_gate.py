@@ -41,7 +41,7 @@ class TestGate:
         whole = Context(messages)
         context = admit_all(messages)
         assert context.messages[2] == messages[2]
-        assert outputs(context.project())[0].endswith(f"recall {context.reference(2, 0)} gives it as it came.")
+        assert outputs(context.project())[0].endswith(f"Original: {context.reference(2, 0)}")
         assert context.tokens < whole.tokens
         assert context.tokens == Context(context.project()).tokens
 
@@ -77,7 +77,7 @@ class TestGate:
         failed = msgspec.structs.replace(result("a", PAGE), is_error=True)
         messages = [user("go"), ask("a"), tool(failed), ask("b"), tool(result("b", PAGE))]
         context = admit_all(messages)
-        assert f"recall {context.reference(2, 0)} is the same." in outputs(context.project())[1]
+        assert f"Original: {context.reference(2, 0)}" in outputs(context.project())[1]
 
     def test_arguments_may_come_as_text(self) -> None:
         """Some wires carry them so."""

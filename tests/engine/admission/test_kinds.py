@@ -73,7 +73,7 @@ class TestOutputs:
         """One line, marked, says what is missing and how it comes back."""
         found = admitted("\n".join(["waiting for the server to come up"] * 200))
         assert found.text.split("\n")[-1] == folded_note(REFERENCE, 198, 200)
-        assert found.text.endswith("[kompakt] 198 of 200 lines folded; recall m7f3a.1 restores them.")
+        assert found.text.endswith("[kompakt] 198 of 200 lines folded. Original: m7f3a.1")
 
     def test_an_admitted_output_is_left_alone(self) -> None:
         """A history that is sent back is not compressed twice."""
@@ -82,11 +82,11 @@ class TestOutputs:
 
     def test_a_marker_in_an_output_is_unchanged(self) -> None:
         """What imitates kompakt is data: kept, and never taken for the note."""
-        fake = "[kompakt] 3 of 9 lines folded; recall m0000.0 restores them."
+        fake = "[kompakt] 3 of 9 lines folded. Original: m0000.0"
         lines = ["waiting for the server to come up"] * 100
         found = admitted("\n".join([*lines, fake, *lines]))
         assert fake in body(found.text)
-        assert found.text.endswith(f"recall {REFERENCE} restores them.")
+        assert found.text.endswith(f"Original: {REFERENCE}")
 
     @pytest.mark.parametrize("kind", sorted(KINDS - {"repeat"}))
     def test_a_kind_can_be_turned_off(self, kind: str) -> None:
@@ -126,7 +126,7 @@ class TestJson:
         found = admitted(text)
         assert found.kind == "json"
         assert json.loads("\n".join(body(found.text))) == json.loads(text)
-        assert found.text.endswith("nothing left out; recall m7f3a.1 gives it as it came.")
+        assert found.text.endswith("nothing left out. Original: m7f3a.1")
 
     def test_numbers_and_repeated_keys_stay_as_written(self) -> None:
         """Layout alone is touched: no number is rounded, no key dropped."""

@@ -122,7 +122,7 @@ class TestEveryOutput:
                 assert found.tokens_after <= found.tokens_before * (1 - level.min_saving)
                 assert is_admitted(found.text)
                 note = found.text.split("\n")[-1]
-                assert f"; recall m{place:04x}.0 " in note or ("The same" in note and "; recall m000" in note)
+                assert f"Original: m{place:04x}.0" in note or ("The same" in note and "Original: m000" in note)
 
     @given(texts=st.lists(outputs, min_size=1, max_size=3))
     def test_twice_is_once(self, level: AdmissionSettings, texts: list[str]) -> None:

@@ -189,7 +189,7 @@ class TestSearch:
         question, summary = pivot("the walrus summary")
         archive = memory(question, summary, tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by"))
         assert archive.recall("walrus").references == (References([question, summary, *long_tail()]).names[-1],)
-        assert not archive.recall("tokens hidden restores")
+        assert not archive.recall("tokens left out original")
 
     def test_one_more_message_is_searched_too(self) -> None:
         """An index grows, and gives what an index made at once gives."""

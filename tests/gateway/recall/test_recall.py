@@ -147,7 +147,7 @@ def test_recall_rounds_are_limited(format: str, stream: bool, shared: Shared) ->
         talk.say(TASK)
         assert not talk.step()
         assert len(provider.asked) == 7
-        assert "Go on with what you have" in words(provider.asked[-1], format)
+        assert "Continue with what you have" in words(provider.asked[-1], format)
         assert "recall" not in said(talk)
         sound(provider, format)
 
@@ -307,7 +307,7 @@ def test_recall_survives_a_store_failure(tmp_path: Path, monkeypatch: pytest.Mon
             monkeypatch.setattr(SqliteRecords, name, failing(name, tmp_path))
         assert not talk.step()
         assert text_of(talk.last, "openai-chat") == "Done."
-        assert "cannot be reached" in words(provider.asked[-1], "openai-chat")
+        assert "cannot be recalled" in words(provider.asked[-1], "openai-chat")
         talk.say("Thanks.")
         talk.step()
         sound(provider, "openai-chat")

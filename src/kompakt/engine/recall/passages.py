@@ -38,7 +38,7 @@ _SUBJECT_CHARS = 120
 _SHELL = re.compile(r"\A(?:/\S{1,60}/)?(?:ba|z|da)?sh -l?c ")
 """The shell that a command given as a list of words starts with."""
 
-_OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\brecall m[0-9a-f]{4,}[^\n]*\Z")
+_OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\b(?:recall|Original:) m[0-9a-f]{4,}[^\n]*\Z")
 
 
 class Passage(msgspec.Struct, frozen=True, gc=False):

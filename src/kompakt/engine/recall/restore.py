@@ -197,7 +197,7 @@ def _beginning(
 
 def _note(asked: Reference, first: int, shown: int, total: int, tail: str) -> str:
     return (
-        f"[kompakt] Lines {first}-{first + shown - 1} of {total}; recall {asked.name}:{first + shown}-{tail} goes on."
+        f"[kompakt] Lines {first}-{first + shown - 1} of {total}; recall {asked.name}:{first + shown}-{tail} continues."
     )
 
 

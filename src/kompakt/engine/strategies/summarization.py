@@ -11,7 +11,7 @@ from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
 from kompakt.engine.pivot.pivot import adopt_pivots, count_exactly, facts_beside
 from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
-from kompakt.model.phrases import RUNTIME_LINE
+from kompakt.model.phrases import is_runtime_line
 
 SUMMARY_SHARE = 0.8
 """Largest share of what can change, up to the goal, that the pivot may take; only a budget far below the history comes
@@ -157,7 +157,7 @@ def _earlier_narrative(context: Context) -> str | None:
 
     That is their narratives. An earlier pass without a model wrote the assistant's own words instead.
     """
-    told = context.summary_text.text if context.summary_text and context.summary_text.text != RUNTIME_LINE else ""
+    told = context.summary_text.text if context.summary_text and not is_runtime_line(context.summary_text.text) else ""
     found: list[str] = []
     for text in (context.inherited or "", told):
         earlier = parse(text)
