@@ -35,7 +35,7 @@ from kompakt.cli.store_options import (
 )
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import StoreDamaged, UsageError
-from kompakt.model.messages import History, Json, Marker
+from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
 if TYPE_CHECKING:
@@ -178,11 +178,7 @@ def _console() -> Console:
 @store_command
 def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson = False) -> None:
     """Show size, compactions, requests and pins of a session."""
-
-    async def work(session: Session) -> dict[str, Any]:
-        return await _account(session, model)
-
-    account = store.run_session(id, work)
+    account = store.run_session(id, lambda session: _account(session, model))
     if as_json:
         print_json(account)
     else:
@@ -411,11 +407,7 @@ def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: 
 
     With --compaction, undo that compaction. Prints what was undone.
     """
-
-    async def work(session: Session) -> str:
-        return await session.undo(compaction)
-
-    undone = store.run_session(id, work)
+    undone = store.run_session(id, lambda session: session.undo(compaction))
     if as_json:
         print_json({"session": read_id(id), "undone": undone})
     else:
@@ -428,11 +420,7 @@ def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> 
 
     No message is deleted; `undo` reverses it.
     """
-
-    async def work(session: Session) -> int:
-        return await session.revert(turn)
-
-    hidden = store.run_session(id, work)
+    hidden = store.run_session(id, lambda session: session.revert(turn))
     if as_json:
         print_json({"session": read_id(id), "turn": turn, "messages_taken_back": hidden})
     typer.echo(f"{hidden} messages reverted; the session is at turn {turn}", err=True)
@@ -441,11 +429,7 @@ def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> 
 @store_command
 def replay(id: Id, turn: Turn, store: StoreOptions, to: To = None, out: Out = None) -> None:
     """Write a session from turn N on as a request body."""
-
-    async def work(session: Session) -> Json:
-        return await session.replay(turn, format=to)
-
-    print_json(store.run_session(id, work), out)
+    print_json(store.run_session(id, lambda session: session.replay(turn, format=to)), out)
 
 
 @store_command
@@ -483,11 +467,7 @@ def export(
 
     The model's view is repaired if the format requires it.
     """
-
-    async def work(session: Session) -> Json:
-        return await session.export(view=view.value, format=to, turns=turns)
-
-    print_json(store.run_session(id, work), out)
+    print_json(store.run_session(id, lambda session: session.export(view=view.value, format=to, turns=turns)), out)
 
 
 @store_command
@@ -503,11 +483,7 @@ def edit(
     if (summary is None) == (file is None):
         raise UsageError("pass the new summary with either --summary TEXT or --file F")
     text = summary if file is None else _read_text(file)
-
-    async def work(session: Session) -> None:
-        await session.edit_summary(text or "", compaction)
-
-    store.run_session(id, work)
+    store.run_session(id, lambda session: session.edit_summary(text or "", compaction))
     if as_json:
         print_json({"session": read_id(id), "summary": text or ""})
     typer.echo("summary replaced", err=True)
@@ -588,12 +564,8 @@ def purge(
     This cannot be undone.
     """
     _confirm(f"delete all sessions of tenant {tenant!r} permanently", yes=yes)
-
-    async def work(store: Store) -> int:
-        return await store.purge()
-
     with resumable():
-        removed = StoreOptions(store, tenant, key_file).run(work)
+        removed = StoreOptions(store, tenant, key_file).run(lambda store: store.purge())
     if as_json:
         print_json({"sessions": removed})
     typer.echo(f"{plural(removed, 'session')} removed", err=True)
