@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -281,6 +280,8 @@ class ModelClients:
 
 
 def _write_exam(settings: ExamSettings, writer: ChatClient | None) -> None:
+    import asyncio  # late: `--help` does not need it
+
     from kompakt.evals.exam import ExamRound
 
     async def work(bar: _Bar) -> ExamRound:
@@ -300,6 +301,8 @@ def _write_exam(settings: ExamSettings, writer: ChatClient | None) -> None:
 
 
 def _run_exam(settings: ExamSettings, models: list[ChatClient], jobs: int, *, as_json: bool) -> None:
+    import asyncio  # late: `--help` does not need it
+
     from kompakt.evals.exam import ExamRound
     from kompakt.model.limits import lookup
 
