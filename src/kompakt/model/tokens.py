@@ -249,14 +249,18 @@ class Counter:
 
     def part(self, part: Part) -> int:
         """Count one part for this family."""
-        kind = type(part)
-        if kind is Text:
-            return self.tokens(part.text)  # type: ignore[union-attr]
-        if isinstance(part, ToolResult):
+        if type(part) is Text:
+            return self.tokens(part.text)
+        if type(part) is ToolResult:
+            tokens = self.text(part.output) + CALL_OVERHEAD
             media = sum(media_tokens(item, self.family.media) for item in part.media) if part.media else 0
-            return self.scaled(self.text(part.output) + CALL_OVERHEAD) + media
-        if isinstance(part, ToolCall):
-            return self.scaled(self.text(part.name) + self.value(part.input) + CALL_OVERHEAD)
+            return (tokens if self.factor == 1.0 else round(tokens * self.factor)) + media
+        if type(part) is ToolCall:
+            given = part.input
+            tokens = (
+                CALL_OVERHEAD + self.text(part.name) + (self.text(given) if type(given) is str else self.value(given))
+            )
+            return tokens if self.factor == 1.0 else round(tokens * self.factor)
         if isinstance(part, Media):
             return media_tokens(part, self.family.media)
         if isinstance(part, Reasoning):
