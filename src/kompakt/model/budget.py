@@ -41,7 +41,7 @@ LEAST_SHARE = 0.2
 FEW_STEPS = 3
 """A budget for a single call that holds at most this many steps is used nearly completely."""
 
-SINGLE_SHARE = 0.7
+SINGLE_SHARE = 0.67
 """Share of the variable part that a budget for a single call leaves: its reader gets more, at the price of a few more
 compactions if the caller sends a growing history step by step.
 """
@@ -137,7 +137,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     def of(cls, tokens: int, *, steady: bool = True) -> Budget:
         """Create a budget of this many tokens with a target of half of the variable part.
 
-        Pass ``steady=False`` for a single call: 70 % are used, and more the fewer steps the budget holds.
+        Pass ``steady=False`` for a single call: two thirds are used, and more the fewer steps the budget holds.
         """
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={tokens!r} is not a number of tokens; use a whole number above 0")
