@@ -92,18 +92,26 @@ class TestCommands:
         }
 
     def test_a_command_is_cut_to_sixty_characters_of_its_first_line(self) -> None:
+        """It is cut after a word, because a partial word is never found as a whole one."""
         script = Script().user("go").call("Bash", {"command": "x" * 100 + "\nsecond"}, "")
-        assert list(found(script, "command")) == ["x" * 60]
+        script.call("Bash", {"command": "run " + "word-" * 20}, "")
+        keys = list(found(script, "command"))
+        assert keys == ["x" * 60, "run " + "word-" * 11]
+        assert [one.stated_in("Ran `run " + "word-" * 20 + "` → done") for one in script.case().facts] == [False, True]
 
     @pytest.mark.parametrize(
         "command",
         ["ls -la src", "git diff --stat", "cd /x && git log --oneline | head -5", "grep -rn main src | wc -l"],
     )
-    def test_a_command_that_only_prints_is_not_a_fact_unless_it_fails(self, command: str) -> None:
+    def test_a_command_that_only_prints_is_not_a_fact(self, command: str) -> None:
         script = Script().user("go").call("Bash", {"command": command}, "x")
-        assert found(script, "command") == {}
         script.call("Bash", {"command": command}, "no such file", error=True)
-        assert list(found(script, "command").values()) == ["failure"]
+        assert found(script, "command") == {}
+
+    def test_a_filter_of_the_output_is_not_part_of_a_command(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "make test 2>&1 | tail -20"}, "x")
+        script.call("Bash", {"command": "make test 2>&1 | grep -v skip | head -5"}, "x")
+        assert found(script, "command") == {"make test": "success"}
 
     @pytest.mark.parametrize(
         "command", ["git commit -m x", "go build ./...", "cat a.txt > b.txt", "git branch && make"]
@@ -145,12 +153,17 @@ class TestRefusals:
 class TestErrors:
     @pytest.mark.parametrize(
         "line",
-        ["error: no such file", "FAIL\texample.com/x", "--- FAIL: TestA (0.0s)", "panic: nil map", "fatal: bad object",
+        ["error: no such file", "panic: nil map", "fatal: bad object",
          "ValueError: too small", "src/a.c:3:1: error: expected ;"],
     )  # fmt: skip
     def test_error_lines_are_kept_verbatim(self, line: str) -> None:
         script = Script().user("go").call("Bash", {"command": "make test"}, f"start\n{line}\nend")
         assert line in found(script, "error")
+
+    def test_a_failed_test_is_not_an_error_line_as_well(self) -> None:
+        script = Script().user("go").call("Bash", {"command": "make test"}, "--- FAIL: TestA (0.0s)\nFAIL\nFAIL\tx/y")
+        assert found(script, "error") == {}
+        assert found(script, "test") == {"TestA": "failed", "x/y": "failed"}
 
     def test_a_bare_exit_code_is_an_outcome_and_not_an_error_line(self) -> None:
         script = Script().user("go").call("Bash", {"command": "make test"}, "Exit code 1", error=True)

@@ -2,8 +2,9 @@
 
 The outcome comes from the result: its error flag, or an exit code in its text. A pipeline that succeeded although its
 text reports a failure accepts either outcome. Error lines and test results count where something ran or failed, not in
-a file that was read or in the output of a search. A command that only prints what exists, and succeeds, is not a fact.
-A test that passed is also stated by its run, if that passed.
+a file that was read or in the output of a search. A command that only prints what exists is not a fact, and a line that
+reports the result of a test counts as a test and not as an error. A test that passed is also stated by its run, if that
+passed.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def command_facts(pairs: Iterable[CallPair]) -> Iterator[OperationalFact]:
     """Yield each finished command with its outcome."""
     for call in pairs:
         command = command_of(call.event)
-        if command is None or call.result is None or is_refused(call.result):
+        if command is None or call.result is None or is_refused(call.result) or only_prints(command):
             continue
         outcome = outcome_of(call)
-        if outcome is not None and not (outcome == "success" and only_prints(command)):
+        if outcome is not None:
             pattern = {"success": SUCCESS, "failure": FAILURE, "either": f"{SUCCESS}|{FAILURE}"}[outcome]
             yield OperationalFact("command", first_line(command), outcome, pattern, (call.event.id,))
 
@@ -64,7 +65,6 @@ ERROR_LIMIT = 80
 _ERROR = re.compile(
     r"""\s*(?:
         (?:[\w./\\-]+:(?:\d+:)*\s*)?(?:fatal\ )?error(?:\[\w+\])?:\s      # error: …, file.c:3:1: error: …
-      | (?:---\s)?FAIL(?:ED)?\b
       | panic:\s | fatal:\s
       | (?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception):\s                 # the last line of a traceback
     )""",

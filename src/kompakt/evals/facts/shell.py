@@ -35,9 +35,24 @@ def command_of(event: HistoryEvent) -> str | None:
     return None
 
 
+_FILTERS = frozenset(["tail", "head", "grep", "less", "cat"])
+"""Programs that select what is shown of an output. The same command with another filter is the same command."""
+
+
 def first_line(command: str, limit: int = 60) -> str:
-    """Return the first line of a command, shortened."""
-    return command.strip().split("\n", 1)[0][:limit].rstrip()
+    """Return the first line of a command without the filter of its output, cut after a word."""
+    parts = command.strip().split("\n", 1)[0].split("|")
+    while len(parts) > 1 and parts[-2].strip() and parts[-1].split()[:1] and parts[-1].split()[0] in _FILTERS:
+        parts.pop()
+    line = "|".join(parts).rstrip().removesuffix("2>&1").rstrip()
+    kept = line[:limit]
+    if len(line) > limit and _is_letter(line[limit]):
+        kept = kept.rstrip("".join(filter(_is_letter, set(kept))))
+    return kept.rstrip() or line[:limit]
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def operations(command: str) -> Iterator[tuple[str, str]]:
