@@ -1,11 +1,13 @@
-"""Helpers for the event loop that all tenants share: worker threads, timeouts and keyed locks."""
+"""Helpers for the event loop that all tenants share: worker threads, timeouts, garbage collection and keyed locks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+import gc
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -55,6 +57,40 @@ def _abandon(task: asyncio.Future[Value]) -> None:
     # Retrieving the exception keeps asyncio from logging it as "never retrieved".
     task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
     task.cancel()
+
+
+class FullCollections:
+    """Suspends full garbage collections while something large is built.
+
+    A full collection scans every object in memory and holds the GIL, so it blocks the event loop for longer the more a
+    build has allocated, and finds nothing: histories have no cycles. Collections of young objects continue.
+    """
+
+    NEVER = 1_000_000_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._suspended = 0
+        self._usual = gc.get_threshold()
+
+    @contextmanager
+    def suspended(self) -> Generator[None]:
+        """Suspend them until every build that runs now has ended."""
+        with self._lock:
+            if not self._suspended:
+                self._usual = gc.get_threshold()
+                gc.set_threshold(*self._usual[:2], self.NEVER)
+            self._suspended += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._suspended -= 1
+                if not self._suspended:
+                    gc.set_threshold(*self._usual)
+
+
+full_collections = FullCollections()
 
 
 class KeyedLocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -16,7 +17,9 @@ from tests.gateway.stub_gateway import Served, served, settings
 from tests.gateway.upstreams import KEYS as LISTS
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.concurrency import SMALL, THREADS, off_loop
+from kompakt.gateway.concurrency import SMALL, THREADS, FullCollections, off_loop
+from kompakt.gateway.pivots import builder, single_flight
+from kompakt.gateway.pivots.lookup import Pivot
 from kompakt.gateway.request import hash_chain
 from kompakt.gateway.request.body import TooManyMessages, read
 from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, HashChain, HashChains, root_of
@@ -339,3 +342,29 @@ def test_a_store_that_fails_while_references_are_read_fails_no_request(
     answer = compacted(small_window)
     assert answer.status_code == 200 and "x-kompakt-compaction" in answer.headers
     assert answer.headers["x-kompakt-degraded"] == "store-unavailable"
+
+
+# --- garbage collection -------------------------------------------------------------------------------------------
+
+
+def test_no_full_collection_runs_while_a_pivot_is_built(small_window: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would scan the whole history and block the event loop meanwhile; young objects are still collected."""
+    usual, seen = gc.get_threshold(), list[tuple[int, ...]]()
+
+    def build(given: builder.PivotRequest) -> Pivot:
+        seen.append(gc.get_threshold())
+        return builder.build_pivot(given)
+
+    monkeypatch.setattr(single_flight, "build_pivot", build)
+    assert "x-kompakt-compaction" in compacted(small_window).headers
+    assert seen == [(*usual[:2], FullCollections.NEVER)] and gc.get_threshold() == usual
+
+
+def test_full_collections_return_after_the_last_build() -> None:
+    """Builds overlap, and one that fails counts as ended."""
+    usual, collections = gc.get_threshold(), FullCollections()
+    with collections.suspended():
+        with pytest.raises(KeyError), collections.suspended():
+            raise KeyError
+        assert gc.get_threshold()[2] == FullCollections.NEVER
+    assert gc.get_threshold() == usual

@@ -22,6 +22,7 @@ import msgspec
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.compaction.report import Report, Step, announce
 from kompakt.errors import StoreError
+from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.budget import LearnedLimits
 from kompakt.gateway.pivots.builder import PivotRequest, build_pivot
@@ -162,7 +163,7 @@ class PivotMaker:
             attempt=terms.attempt,
             seal_key=self._storage.value_codec.seal_key(owner.tenant),
         )
-        return await asyncio.get_running_loop().run_in_executor(self._threads, build_pivot, request)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _build_pivot, request)
 
     def _announce(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
@@ -183,6 +184,11 @@ class PivotMaker:
                 session=pivot.session,
             )
         )
+
+
+def _build_pivot(request: PivotRequest) -> Pivot:
+    with full_collections.suspended():
+        return build_pivot(request)
 
 
 def _covered(chain: HashChain, match: Match) -> int:
