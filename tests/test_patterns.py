@@ -56,21 +56,26 @@ _SIGNS = "x a1_.-/:\n\"'([{<=#"
 # --- which patterns there are, and how they are used ---------------------------------------------------------------
 
 
-def _held(value: object, name: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
+def _patterns_in(value: object, name: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
     if isinstance(value, re.Pattern):
         yield name, value
     elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
-            yield from _held(inner, name)
+            yield from _patterns_in(inner, name)
     elif isinstance(value, dict):
         for inner in value.values():
-            yield from _held(inner, name)
+            yield from _patterns_in(inner, name)
 
 
 @cache
-def _sources() -> dict[str, ast.Module]:
-    root = Path(kompakt.__file__).parent
-    return {str(path.relative_to(root)): ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")}
+def _nodes() -> dict[str, list[ast.Attribute | ast.Call]]:
+    """Return the attributes and calls in each file."""
+    root, found = Path(kompakt.__file__).parent, {}
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Call)]
+        found[str(path.relative_to(root))] = nodes
+    return found
 
 
 def _named() -> Iterator[tuple[str, re.Pattern[Any]]]:
@@ -80,16 +85,16 @@ def _named() -> Iterator[tuple[str, re.Pattern[Any]]]:
             continue
         module = importlib.import_module(found.name)
         for name, value in list(vars(module).items()):
-            yield from _held(value, f"{module.__name__}.{name}")
+            yield from _patterns_in(value, f"{module.__name__}.{name}")
             if isinstance(value, type) and value.__module__ == module.__name__:
                 for inner, inside in list(vars(value).items()):
-                    yield from _held(inside, f"{module.__name__}.{inner}")
+                    yield from _patterns_in(inside, f"{module.__name__}.{inner}")
 
 
 def _literal() -> Iterator[tuple[str, re.Pattern[Any], str]]:
     """Yield the patterns that are written inline."""
-    for path, tree in _sources().items():
-        for node in ast.walk(tree):
+    for path, nodes in _nodes().items():
+        for node in nodes:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
             called, first = node.func, node.args[0]
@@ -102,8 +107,8 @@ def _literal() -> Iterator[tuple[str, re.Pattern[Any], str]]:
 def _uses() -> dict[str, dict[str, set[str]]]:
     """Return the methods that are called on each name, by file."""
     uses: dict[str, dict[str, set[str]]] = {}
-    for path, tree in _sources().items():
-        for node in ast.walk(tree):
+    for path, nodes in _nodes().items():
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr in _METHODS:
                 holder = node.value
                 name = holder.id if isinstance(holder, ast.Name) else getattr(holder, "attr", None)
