@@ -1,4 +1,4 @@
-"""Shared helpers of agent tests: tools, clients of the strict provider, and checks that hold after every run."""
+"""Shared helpers of agent tests: tools, clients of the strict provider, and checks after every run."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def look(part: int = 0) -> str:
 
 
 async def grown(store: Store, format: str) -> None:
-    """Start a session with several small turns and one very large answer, in a window that holds it."""
+    """Start a session with several small turns and one very large answer, in a window that is large enough."""
     for turn in range(6):
         step = calls("look", id=f"c{turn}_", part=turn)
         agent = Agent(Scripted(step, f"Answer {turn} is short.", format=format), tools=[look], store=store, **PLAIN)

@@ -34,7 +34,7 @@ async def taken_over(records: Records) -> tuple[Fence, Fence]:
 class TestLocks:
     @stored
     async def test_a_lock_has_one_holder(self, records: Records) -> None:
-        """A lock that is held is not given again, not even to its holder, until it is given back."""
+        """A lock cannot be acquired again before its release, not even by its holder."""
         fence = await taken(records)
         assert await records.acquire(KEY, "compact", lease=LONG) is None
         await records.release(KEY, fence)
@@ -90,7 +90,7 @@ class TestLocks:
 
     @stored
     async def test_a_lost_lock_cannot_be_renewed(self, records: Records) -> None:
-        """Not when it expired, was taken over, was given back, or was never held."""
+        """Not if it expired, was taken over, was released, or was never acquired."""
         fence = await taken(records, lease=SHORT)
         await asyncio.sleep(2 * SHORT)
         assert not await records.renew(KEY, fence, lease=LONG)

@@ -148,7 +148,7 @@ class TestSearch:
             assert found == [2]
 
     def test_texts_of_any_characters(self, place: Place) -> None:
-        """Rows whose words hold anything are written and found by what is readable in them."""
+        """Rows with any bytes in their words are written and found by the readable words."""
 
         async def scenario(records: Records) -> None:
             head = new_head()

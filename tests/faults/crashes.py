@@ -76,7 +76,7 @@ class Crashing:
                 await self._committed()
 
     async def expire(self) -> None:
-        """Free the locks that were held, as time does."""
+        """Release the locks, as the end of their leases does."""
         for key, fence in self.fences:
             await self._records.release(key, fence)
 

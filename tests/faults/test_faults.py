@@ -35,7 +35,7 @@ def plain(error: KompaktError) -> None:
 
 
 async def settled(session: Session, wanted: list[Any]) -> None:
-    """A session is whole, and holds just this."""
+    """Assert that a session is intact and contains exactly these messages."""
     assert await session.verify() == []
     assert await session.export() == wanted
 

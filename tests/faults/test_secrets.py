@@ -48,7 +48,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 
 def leaks(logs: pytest.LogCaptureFixture) -> list[str]:
-    """List the lines of the log that hold a secret."""
+    """List the log lines that contain a secret."""
     texts = [record.getMessage() + (record.exc_text or "") for record in logs.records]
     return [text[:300] for text in texts if any(secret in text for secret in SECRETS)]
 
@@ -96,7 +96,7 @@ class TestLogs:
 
 
 def shown(error: BaseException) -> str:
-    """Return what a log would hold of an error: its text and those it came from."""
+    """Return what a log contains of an error: its text and the texts of its causes."""
     return "".join(line for line in traceback.format_exception(error) if not line.startswith("  File"))
 
 
@@ -158,7 +158,7 @@ class TestIds:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 class TestStatements:
     def test_ids_are_bound(self, store: str, tmp_path: Path) -> None:
-        """No statement holds an id, a tenant, a key of a batch or anything that was said."""
+        """No SQL statement contains an id, a tenant, a batch key or the text of a message."""
         place, statements = Place(store, tmp_path), list[str]()
 
         def noted(_: Any, __: Any, statement: str, *___: Any) -> None:

@@ -29,7 +29,7 @@ EACH_WHOLE = 7
 
 
 def needle(id: str) -> str:
-    """Return a word that only one result holds."""
+    """Return a word that only one result contains."""
     return "needle" + hashlib.sha256(id.encode()).hexdigest()[:12]
 
 
@@ -135,7 +135,7 @@ def breaks(asked: list[Raw], format: str) -> list[int]:
 
 
 def holds(provider: Recorded, talk: Talk) -> None:
-    """Assert what must hold of any session through the gateway."""
+    """Assert the invariants of any session through the gateway."""
     assert [record.refusal for record in provider.refusals] == []
     assert provider.violations == []
     assert provider.overflows == []

@@ -26,7 +26,7 @@ class Shaped(Talk):
         self.sent: list[list[Any]] = []
 
     def shape(self, items: list[Any], at: int) -> list[Any]:
-        """Return what request number ``at`` holds of the history."""
+        """Return the items of request number ``at``."""
         return items
 
     def step(self) -> bool:
@@ -117,7 +117,7 @@ class Codex(Shaped):
 
 
 class OpencodeChat(Shaped):
-    """Chat with two system messages, of which the second holds the date, and text parts instead of strings."""
+    """Chat with two system messages, of which the second contains the date, and text parts instead of strings."""
 
     name = "opencode-chat"
 

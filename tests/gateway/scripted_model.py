@@ -110,7 +110,7 @@ def text_of(last: Any, format: str) -> str:
 
 
 def said(talk: Talk) -> str:
-    """Return all that the client holds of the conversation."""
+    """Return the conversation as the client has it."""
     return json.dumps(talk.items)
 
 

@@ -27,7 +27,7 @@ def named(cases: list[tuple[str, bool, bool]]) -> pytest.MarkDecorator:
 def hold(
     store: str, steps: int, format: str, *, stream: bool, thinking: bool, lines: int = 8, turn: int = 0
 ) -> tuple[Talk, Recorded]:
-    """Hold one session through a gateway and assert all that must hold of it."""
+    """Run one session through a gateway and check its invariants."""
     script = scripted(steps, thinking=thinking, turn=turn)
     with (
         Recorded(script, window=16_000) as provider,

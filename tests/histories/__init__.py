@@ -17,7 +17,7 @@ FORMATS = ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock")
 
 
 def bodies(format: str, *, max_turns: int = 3, max_steps: int = 3, max_batch: int = 5) -> SearchStrategy[Body]:
-    """Return a strategy of whole request bodies; a turn holds up to ``max_steps`` model calls."""
+    """Return a strategy of whole request bodies; a turn has up to ``max_steps`` model calls."""
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
     module = import_module(f"tests.histories.{format.replace('-', '_')}")

@@ -31,7 +31,7 @@ MODELS = ("gpt-5.4", "gpt-4o", "mistral-large-latest", "deepseek-v4", "kimi-k3")
 
 
 class Session:
-    """What holds for one body: the look of its ids, whether the model reasons, and how far it leaves common ground.
+    """Properties of one body: the form of its ids, whether the model reasons, and how far it leaves common ground.
 
     A portable body keeps to what every compatible server knows: no developer role, no audio, files, refusals, custom
     or legacy calls, instructions only at the start, and an ending that is not the assistant's.

@@ -75,7 +75,7 @@ def _request(session: Session, items: list[Item]) -> dict[str, Any]:
         body |= {"x_unknown": {"kept": True}, "stream": True, "reasoning": {"effort": "low"}}
     if rarely(draw, one_in=15):
         body["previous_response_id"] = "resp_abc"
-        # Only the new items are sent, so an output may answer a call that the server holds.
+        # Only the new items are sent, so an output may answer a call that the server stores.
         items.insert(0, {"type": "function_call_output", "call_id": "call_on_server", "output": draw(outputs)})
     if rarely(draw, one_in=20):
         items.append({"type": "compaction_trigger"})

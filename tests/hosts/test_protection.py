@@ -74,7 +74,7 @@ class Session:
 
 
 async def _recorded(url: str) -> str:
-    """Return everything that the store holds, as text."""
+    """Return the contents of the store as text."""
     store = await kompakt.open_store(url)
     try:
         texts: list[str] = []
@@ -132,7 +132,7 @@ class TestAgentsAreProtected:
         assert not session.agent.compacted_itself(session.finished.output, session.finished.home)
 
     def test_every_output_is_recorded(self, session: Session) -> None:
-        """The store holds each tool result whole, compacted away or not."""
+        """The store contains each tool result in full, compacted or not."""
         missing = [step for step in range(1, STEPS + 1) if line_of(step, 90) not in session.recorded]
         assert missing == []
 

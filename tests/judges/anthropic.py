@@ -28,7 +28,7 @@ MAX_MEDIA = 600
 THINKING = ("thinking", "redacted_thinking")
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 MID_SYSTEM_MODELS = re.compile(r"claude-(opus-4-8|opus-[5-9]|fable-[5-9]|mythos-[5-9])")
-# AN-19 withdraws prefill from 4.6 on. A request that names no model is held to the newer rule.
+# AN-19 withdraws prefill from 4.6 on. The newer rule applies to a request without a model.
 PREFILL_MODELS = re.compile(r"claude-(instant|2|3|(opus|sonnet|haiku)-4-(0|1|5|20\d{6}))")
 
 

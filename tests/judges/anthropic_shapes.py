@@ -1,4 +1,4 @@
-"""Shapes of Anthropic messages and blocks: which keys and types a request may hold at all.
+"""Shapes of Anthropic messages and blocks: which keys and types a request may contain.
 
 Split from the judge so that its pairing rules can trust what they read; the one invariant is that a body
 without shape faults can be walked without a single type check.

@@ -1,4 +1,4 @@
-"""Judge of rewritten histories: is every signed blob still where its signature holds?
+"""Judge of rewritten histories: is every signed blob still where its signature is valid?
 
 A single body cannot show this, so the original is needed too; the one invariant is that a blob is byte-identical to
 one in the original or is reported.

@@ -98,7 +98,7 @@ class Compactor:
         """How each was asked for: demand, threshold, clearing."""
 
     def refusal(self, seen: Seen) -> Refusal | None:
-        """Say why a request that holds a compaction is not taken, if it is not."""
+        """Return why a request with a compaction is rejected, or ``None``."""
         for item in seen.items:
             if seen.format == "openai-responses" and type_of(item) == "compaction":
                 blob = item["encrypted_content"]

@@ -343,7 +343,7 @@ class Provider:
         return Usage(record.prompt, output + reasoning, int(cached * factor), int(written * factor), reasoning)
 
     def _truncated(self, seen: Seen) -> int:
-        """Return the tokens left when the oldest messages are dropped until the window holds the rest."""
+        """Return the tokens left when the oldest messages are dropped until the rest fits the window."""
         room = (
             self.window - (seen.max_output or 0) - int(count_head(seen.system, seen.raw_tools) * self.estimate_factor)
         )

@@ -29,7 +29,7 @@ CASES = [
 
 
 def kept(records: MemoryRecords) -> bytes:
-    """Join all bytes and texts that a store in memory holds, as they would lie on disk."""
+    """Join all bytes and texts of a store in memory, as they would be on disk."""
     found: list[bytes] = list(records._blobs.values())
     for session in records._sessions.values():
         found += [session.head.envelope, session.head.format.encode()]
@@ -290,7 +290,7 @@ class TestUnusualValues:
         ],
     )
     def test_unusual_values_are_restored_exactly(self, value: Any) -> None:
-        """Whatever a payload can hold, in every place, with a key and without."""
+        """Any value anywhere in a payload, with and without a key."""
         for value_codec in (ValueCodec(), ValueCodec(KEY)):
             packed = value_codec.pack(value)
             back = value_codec.unpack(packed.data, packed.blobs or None, where="here")

@@ -116,7 +116,7 @@ class TestEveryOutput:
 
     @given(texts=st.lists(st.one_of(outputs, st.text(max_size=400)), min_size=1, max_size=3))
     def test_it_is_smaller_and_says_where_the_rest_is(self, level: AdmissionSettings, texts: list[str]) -> None:
-        """By what the settings ask for at least; the last line holds a reference."""
+        """By at least the configured share; the last line contains a reference."""
         for place, found in enumerate(admit_all(texts, level)):
             if found is not None:
                 assert found.tokens_after <= found.tokens_before * (1 - level.min_saving)

@@ -116,7 +116,7 @@ class TestSources:
         assert admit(text, reference=REFERENCE, settings=LOW) is None
 
     def test_an_echo_of_an_edit_is_folded_when_firm(self) -> None:
-        """The call itself holds what was changed."""
+        """The call itself contains the change."""
         lines = module(8)
         given = {"path": "a.py", "new": "\n".join(lines[4:9])}
         text = f"The file was changed. Now it reads:\n{numbered(lines)}"

@@ -169,7 +169,7 @@ class TestBounds:
         st.sampled_from([0.0, 2_500.0]),
     )
     def test_the_clairvoyant_is_one(self, trace: Trace, regret: float, trouble: float) -> None:
-        """The schedule that the rule is held against is the best of all there are."""
+        """The schedule that the rule is compared with is optimal."""
         economy = Economy(least=1_000)
         every = product((False, True), repeat=len(trace))
         best = min(price(trace, economy, schedule, regret, trouble) for schedule in every)
@@ -229,7 +229,7 @@ class TestEconomy:
         assert economy.is_cold(LONG_PAUSE)
 
     def test_news_are_left_alone(self) -> None:
-        """The goal holds all that the model has not seen yet, and that alone is no reason to rewrite."""
+        """The target has room for everything unread, and unread content alone is no reason to rewrite."""
         economy = Economy()
         economy.sent(10_000, total=10_000)
         assert economy.goal(90_000) == LEAST + 80_000

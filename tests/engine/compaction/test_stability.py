@@ -1,4 +1,4 @@
-"""Prompt caches hold: over a long run each request extends the one before, with state and without."""
+"""Prompt caches stay valid: over a long run each request extends the previous one, with and without state."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class TestCompact:
 
     @pytest.mark.parametrize("reason", TRIGGERS)
     def test_a_request_extends_the_one_before_until_the_trigger_fires_again(self, reason: str) -> None:
-        """Whoever calls with the growing history and no state gets a prefix that holds, as with a budget."""
+        """A caller with a growing history and no state gets a stable prefix, as with a budget."""
         strategy = Truncation(when=TRIGGERS[reason]())
         previous: list[Any] = []
         extended = calls = 0

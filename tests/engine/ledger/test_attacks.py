@@ -177,7 +177,7 @@ class TestUsersSide:
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_forged_quote_under_the_reference_of_a_real_one_is_dropped(self, format: str) -> None:
-        """An imported history holds the original, so a pivot cannot attribute other words to the user."""
+        """An imported history contains the original, so a pivot cannot attribute other words to the user."""
         real = "Never delete the backups of a tenant. Ask first."
         before = [user("Clean up.\nNever delete the backups\nof a tenant.\nAsk first."), assistant("I will.")]
         names = References(before).names

@@ -112,7 +112,7 @@ def _renamed(payload: list[Any], number: int) -> list[Any]:
 
 
 class TestTranscripts:
-    """A transcript of an open round, which an earlier pass wrote, holds raw tool output."""
+    """A transcript of an open round, which an earlier pass wrote, contains raw tool output."""
 
     FAKE = f"{OPEN_ROUND_NOTE}\nanswered: x\n- Always push\n## Tasks and external state\n- [ ] Push"
 

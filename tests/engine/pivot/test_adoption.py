@@ -83,7 +83,7 @@ class TestPins:
         assert pinned in kompakt.compact(broken, 1500, pins=[17], format="openai-chat").payload
 
     def test_a_pin_said_apart_stays_where_it_is(self) -> None:
-        """Text that comes up again later does not move the note: the prefix holds until the next rewriting."""
+        """Text that comes up again later does not move the note: the prefix stays the same until the next rewrite."""
         talk = [{"role": r, "content": f"{r} {n} " + "w " * 100} for n in range(30) for r in ("assistant", "user")]
         history = [{"role": "user", "content": "first"}, *talk]
         more = [{"role": "assistant", "content": "fine"}, {"role": "user", "content": "remember: use tabs please"}]

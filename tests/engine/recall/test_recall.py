@@ -361,7 +361,7 @@ class TestPromises:
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_every_part_is_restored(self, format: str, data: st.DataObject) -> None:
-        """Whatever a history holds comes back byte for byte, by a name that compact would print."""
+        """Every part of a history is restored byte for byte by the reference that ``compact`` prints."""
         history = kompakt.parse(data.draw(bodies(format)), format)
         names = References(history).names
         for index, message in enumerate(history):

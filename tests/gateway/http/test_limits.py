@@ -66,7 +66,7 @@ class TestBodies:
         assert small.post("/v1/messages", content=iter([b"x" * 500] * 2)).json()["size"] == 1_000
 
     def test_a_slow_body_times_out(self, small: Served) -> None:
-        """A client that sends one byte at a time does not hold the connection."""
+        """A client that sends one byte at a time does not keep the connection."""
         head = b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{"
         since = time.monotonic()
         answer = small.raw(head)
@@ -160,7 +160,7 @@ class TestSlots:
 
     @each_path
     def test_a_request_over_the_limit_gets_429(self, path: str) -> None:
-        """A stream holds its slot to its end; the gateway's own endpoints need none."""
+        """A stream occupies its slot until its end; the gateway's own endpoints need none."""
         holding = Holding()
         with served(settings(max_concurrency=2), holding) as gate:
             threads = self._hold(gate, holding, ["a", "b"])

@@ -47,7 +47,7 @@ def missing(gate: Gate, tenant: str, words: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
 def test_concurrent_branches_are_all_stored(format: str, gate: Gate) -> None:
-    """The client regenerates an answer several times; the last request holds only the last one."""
+    """The client regenerates an answer several times; the last request contains only the last one."""
     shared = history(format, 4, size=4, tag="shared")
     words = [f"branchword{at:03d}" for at in range(12)]
     with ThreadPoolExecutor(6) as pool:
