@@ -74,7 +74,7 @@ class TestAll:
 
     @pytest.mark.parametrize("name", ["coding_agent.py", "research_agent.py"])
     def test_no_provider_is_asked_unless_it_is_named(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-        """Without a base URL there is no request to anybody, also when a key for somebody lies about."""
+        """Without a base URL no request is sent, even if an API key is set."""
         with pytest.raises(SystemExit) as ended:
             MAINS[name]([".", "Go."][-1 if name == "coding_agent.py" else 0 :])
         assert ended.value.code == 2

@@ -143,7 +143,7 @@ class TestStores:
          "pin x --remove", "verify", "delete --yes"],
     )  # fmt: skip
     def test_no_such_session(self, command: str, kom: Run, id: str) -> None:
-        """Exit 2 and the id, on one line whatever the id is."""
+        """Exit 2 and one line with the id, for any id."""
         name, *more = command.split()
         for missing in ("nope", "no\npe\x1b[2J", "\udcff"):
             done = kom("session", name, missing, *more)

@@ -74,7 +74,7 @@ class Place:
         return []
 
     def holds(self, secret: bytes) -> bool:
-        """Tell whether some bytes are anywhere in the files."""
+        """Return whether the files contain some bytes."""
         return any(secret in content(path) for path in self.files())
 
 

@@ -23,7 +23,7 @@ _names = itertools.count(1)
 
 
 class Server:
-    """A redis-server in a directory of its own; by default it keeps an append-only file and no snapshots."""
+    """A redis-server with its own directory; by default it keeps an append-only file and no snapshots."""
 
     def __init__(self, *options: str) -> None:
         self.program = shutil.which("redis-server")

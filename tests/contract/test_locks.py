@@ -25,7 +25,7 @@ async def taken(records: Records, name: str = "compact", *, lease: float = LONG,
 
 
 async def taken_over(records: Records) -> tuple[Fence, Fence]:
-    """Let a lock expire and somebody else take it; return the old fence and the new."""
+    """Let a lock expire and another owner acquire it; return the old and the new fence."""
     old = await taken(records, lease=SHORT)
     await asyncio.sleep(2 * SHORT)
     return old, await taken(records)
@@ -222,7 +222,7 @@ class TestFences:
 
 class TestThreads:
     def test_threads_write_one_session(self, place: Place) -> None:
-        """Threads with event loops of their own count together: no row is lost or doubled, whoever meets whom."""
+        """Threads with separate event loops write one session: no row is lost or duplicated."""
         each, failures = 12, []
 
         async def work(number: int) -> None:

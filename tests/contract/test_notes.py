@@ -49,7 +49,7 @@ class TestNames:
 
     @stored
     async def test_the_first_value_stays(self, records: Records) -> None:
-        """A name that is taken keeps its value, whoever writes, while the others of the call are written."""
+        """An existing name keeps its value, and the other names of the call are written."""
         await records.note("tenant", KEY, {"a": b"first", "b": b"first"})
         await records.note("tenant", KEY, {"a": b"second", "c": b"second"})
         await records.note("tenant", OTHER, {"b": b"third", "c": b"third", "d": b"third"})
@@ -68,7 +68,7 @@ class TestNames:
 
     @stored
     async def test_a_name_that_is_too_long(self, records: Records) -> None:
-        """It is refused, and nothing of the call is written."""
+        """The call is rejected, and nothing of it is written."""
         with pytest.raises(UsageError, match="200 characters"):
             await records.note("tenant", KEY, {"a": b"a", "x" * 201: b"x"})
         assert await records.notes("tenant", ["a", "x" * 201]) == {}
@@ -118,7 +118,7 @@ class TestRaces:
 
     @pytest.mark.parametrize("place", [name for name in STORES if name != "memory"], indirect=True)
     def test_the_first_of_two_processes_wins(self, place: Place) -> None:
-        """Each call goes in whole: its three names have one value, and belong to one session."""
+        """Each call is atomic: its three names have one value and belong to one session."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         keys = [new_head("one").key, new_head("two").key]
         racers = [
@@ -191,7 +191,7 @@ class TestDeletion:
 
     @stored
     async def test_tenants_share_nothing(self, records: Records) -> None:
-        """The same name in two tenants is two notes, whatever characters the tenants have."""
+        """The same name in two tenants is two notes, for tenants of any characters."""
         for number, tenant in enumerate(STRANGE):
             await records.note(tenant, new_head("same", tenant).key, {"name": b"%d" % number})
         for number, tenant in enumerate(STRANGE):

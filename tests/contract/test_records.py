@@ -18,7 +18,7 @@ NOBODY = key_of("tenant", "nobody")
 class TestCommit:
     @stored
     async def test_a_commit_is_read_back(self, records: Records) -> None:
-        """Every field of head, rows and events comes back, to the byte; the index's words do not."""
+        """Every field of head, rows and events is returned byte for byte; the words for the index are not."""
         head = new_head()
         rows = [row(1, words="some words"), row(2, blobs=[digest("a"), digest("b")]), row(3, turn=1)]
         rows += [msgspec.structs.replace(row(4, turn=1), kind=kind, seq=seq, name=f"m{seq}") for seq, kind in kinds()]
@@ -149,7 +149,7 @@ class TestReading:
 
     @stored
     async def test_pages_are_complete(self, records: Records) -> None:
-        """A batch of thousands goes in whole, and pages of any size give it back whole, in order."""
+        """A batch of thousands of rows is stored completely, and pages of any size return it in order."""
         head = new_head()
         rows = [row(seq, turn=seq // 7) for seq in range(1, 2501)]
         await records.commit(batch(head, rows, [event(number) for number in range(1, 1201)]), seen=None)
@@ -166,7 +166,7 @@ class TestReading:
 
     @stored
     async def test_rows_by_number(self, records: Records) -> None:
-        """Those that exist, in order, each once, whatever the order and number of those that are asked for."""
+        """The existing rows are returned in order, each once, for any order and number of requested rows."""
         head = await start(records, rows=5)
         assert [found.seq for found in await records.rows_at(head.key, [5, 1, 99, 1, 0, -3])] == [1, 5]
         assert await records.rows_at(head.key, []) == []
@@ -195,7 +195,7 @@ class TestReading:
 
     @stored
     async def test_large_values(self, records: Records) -> None:
-        """Items, notes, envelopes, events and blobs of megabytes come back to the byte."""
+        """Items, notes, envelopes, events and blobs of megabytes are returned byte for byte."""
         head = msgspec.structs.replace(new_head(), envelope=noise(1 << 20, "envelope"))
         large = msgspec.structs.replace(row(1, item=noise(3 << 20)), note=noise(1 << 20, "note"), blobs=(digest("a"),))
         written = msgspec.structs.replace(event(1), data=noise(1 << 20, "event"))
@@ -207,7 +207,7 @@ class TestReading:
         assert found is not None and found.envelope == head.envelope
 
     def test_everything_survives_reopening(self, place: Place) -> None:
-        """What was acknowledged is there for who comes later; memory alone ends with its object."""
+        """Acknowledged data exists after reopening; only the memory store ends with its object."""
 
         async def scenario() -> None:
             blobs = {digest("a"): b"\0blob"}

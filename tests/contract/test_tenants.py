@@ -40,7 +40,7 @@ STRANGE = [
 class TestTenants:
     @stored
     async def test_the_same_id_in_two_tenants(self, records: Records) -> None:
-        """Two tenants' sessions of one id know nothing of one another, whatever is written, locked or deleted."""
+        """Sessions of two tenants with one id are independent in writes, locks and deletions."""
         one = await start(records, "same", "one", rows=2)
         two = await start(records, "same", "two", rows=5)
         assert one.key != two.key
@@ -106,7 +106,7 @@ class TestTenants:
 class TestBlobs:
     @stored
     async def test_one_blob_for_many_sessions(self, records: Records) -> None:
-        """It goes with the last session that uses it, by a row or an event, given again or only pointed to."""
+        """A blob is deleted with the last session that uses it, in a row or an event, written or only referenced."""
         a, b = digest("a"), digest("b")
         one = await start(records, "one", rows=0)
         await extend(records, one, [row(1, blobs=[a])], blobs={a: b"a"})

@@ -84,5 +84,5 @@ def chat(*messages: Message) -> list[dict[str, Any]]:
 
 
 def ends_well(format: str, payload: Any) -> bool:
-    """Tell whether a payload ends in something the model has to answer."""
+    """Return whether a payload ends with something that the model has to answer."""
     return kompakt.parse(payload, format)[-1].role != "assistant"

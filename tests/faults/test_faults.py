@@ -28,7 +28,7 @@ SECRET = "the eagle lands at noon"
 
 
 def plain(error: KompaktError) -> None:
-    """A text for people: one line, and nothing of what was said."""
+    """Assert that an error is one line without message texts."""
     assert "\n" not in str(error)
     assert SECRET not in str(error)
     assert len(str(error)) > 20

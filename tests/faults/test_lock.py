@@ -26,7 +26,7 @@ class Deaf(MemoryRecords):
 
 
 class Gone(MemoryRecords):
-    """Cannot be reached when a lock is renewed or given back."""
+    """Unreachable when a lock is renewed or released."""
 
     async def renew(self, key: str, fence: Fence, *, lease: float) -> bool:
         raise StoreUnavailable("gone")
@@ -52,7 +52,7 @@ class TestHold:
         asyncio.run(run())
 
     def test_an_unavailable_store(self) -> None:
-        """What was done under the lock is done; the lock lapses by itself."""
+        """Work under the lock is kept; the lease of the lock ends."""
 
         async def run() -> None:
             records = Gone()

@@ -127,7 +127,7 @@ class TestUrls:
 @pytest.mark.parametrize("store", STORES)
 class TestIds:
     def test_no_id_reaches_another_session(self, store: str, tmp_path: Path) -> None:
-        """Ids and tenants of any bytes: each pair is a session of its own, and is listed under its tenant alone."""
+        """Ids and tenants of any bytes: each pair is a separate session, listed only under its tenant."""
         place = Place(store, tmp_path)
         pairs = [(tenant, id) for tenant in ("", *HOSTILE[:9]) for id in HOSTILE[:6]] + [("t", id) for id in HOSTILE]
 

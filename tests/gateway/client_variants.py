@@ -86,7 +86,7 @@ class Claude(Shaped):
 
 
 class Codex(Shaped):
-    """Responses without a store: an environment of its own before the task, encrypted reasoning, no statuses."""
+    """Responses without storage: environment context before the task, encrypted reasoning, no statuses."""
 
     name = "codex"
 

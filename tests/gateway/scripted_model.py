@@ -73,7 +73,7 @@ Shared = tuple[Recorded, Gate]
 
 @contextmanager
 def sharing(folder: Path) -> Iterator[Shared]:
-    """Run a provider and a gateway for the tests of a file; each of them is a tenant of its own."""
+    """Run one provider and one gateway for the tests of a file; each test is a separate tenant."""
     with recalling(Model(), folder, tenant_header="x-tenant") as made:
         yield made
 

@@ -122,7 +122,7 @@ class TestHeaders:
             assert gate.get("/healthz", host="gateway.example", x_kompakt_key="wrong").status_code == 403
 
     def test_a_gateway_that_is_open_to_the_network_accepts_any_host(self) -> None:
-        """Only its operator knows its names; connections to the loopback are checked all the same."""
+        """Only its operator knows its names; connections to loopback are still checked."""
         with served(settings(host="0.0.0.0")) as gate:
             assert gate.get("/healthz", host="evil.example").status_code == 403
             assert gate.get("/healthz").status_code == 200

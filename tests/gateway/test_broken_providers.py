@@ -145,7 +145,7 @@ def assert_in_shape(format: str, answer: httpx.Response, status: int) -> None:
 
 @pytest.fixture(autouse=True)
 def no_traceback(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Assert that whatever a provider does, nothing is logged with a traceback."""
+    """Assert that no behaviour of a provider causes a traceback in the log."""
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # other tests may have silenced it
     with caplog.at_level(logging.INFO):
         yield
@@ -184,7 +184,7 @@ class TestBeforeTheFirstByte:
     def test_a_request_that_is_passed_on_untouched_gets_the_same(
         self, gate: Served, crooked: Crooked, format: str
     ) -> None:
-        """No history in the body, so nothing is compacted: the answer is watched all the same."""
+        """Without a history in the body nothing is compacted, but the answer is still monitored."""
         crooked.act = sends(SIZED)
         assert_in_shape(format, gate.post(PATHS[format], json={"model": "m"}, headers=HEADERS[format]), 502)
 

@@ -65,7 +65,7 @@ def provider() -> Iterator[str]:
 
 
 class Process:
-    """A gateway in a process of its own."""
+    """A gateway in a separate process."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self.process, self.url, self._log = process, url, log

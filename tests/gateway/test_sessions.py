@@ -88,7 +88,7 @@ def test_many_steps_under_a_small_window(format: str, stream: bool, thinking: bo
 
 @pytest.mark.parametrize("format", ["anthropic"])
 def test_a_session_of_several_turns(format: str, tmp_path: Path) -> None:
-    """The user speaks again and again; every word of theirs stays."""
+    """The user sends several messages; all of them stay."""
     talk, _ = hold(f"sqlite:///{tmp_path / 'k.db'}", 16, format, stream=False, thinking=False, lines=75, turn=4)
     assert talk.compacted
 

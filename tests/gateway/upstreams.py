@@ -61,7 +61,7 @@ def _raw(scope: Scope) -> Raw:
 
 
 class Recorded(Provider):
-    """The strict provider, with every request as it came in ``raw``."""
+    """The strict provider; ``raw`` has every request as it arrived."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.raw: list[Raw] = []

@@ -80,7 +80,7 @@ class TestOverflows:
         assert not Budget.for_model(Limits(model="m", context=0)).overflows(usage)
 
     def test_cache_reads_count(self) -> None:
-        """A step served from the cache fills the window all the same."""
+        """A step served from the cache also fills the window."""
         budget = Budget.for_model(Limits(model="m", context=200_000, output=8_000))
         assert budget.overflows(Usage(input=1_000, cache_read=190_500, output=501))
         assert not budget.overflows(Usage(input=1_000, cache_read=190_500, output=500))
@@ -161,7 +161,7 @@ class TestBudget:
 class TestGoal:
     @given(st.integers(1, 1_000_000), st.integers(0, 1_000_000), st.floats(0, 100_000))
     def test_leaves_the_fixed_part_and_a_share_of_the_rest(self, tokens: int, fixed: int, step: float) -> None:
-        """The goal lies between the least and half of what can change, above what cannot."""
+        """The target is above the fixed part by between the minimum and half of the variable part."""
         budget, room = Budget.of(tokens), max(0, tokens - fixed)
         goal = budget.goal(step, fixed=fixed)
         assert fixed + int(room * LEAST_SHARE) <= goal <= max(fixed + int(room * 0.5), fixed + int(room * LEAST_SHARE))

@@ -1,4 +1,4 @@
-"""How grouping has failed elsewhere: the rows of failures.md that concern it, one test each."""
+"""Known failures of grouping in other libraries, one test each."""
 
 from __future__ import annotations
 

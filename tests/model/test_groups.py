@@ -237,7 +237,7 @@ class TestCuts:
 
     @given(malformed)
     def test_safe_cuts_are_safe(self, history: list[Message]) -> None:
-        """No group lies on both sides of a cut, and no safe position is missed."""
+        """No group is on both sides of a cut, and no safe position is missed."""
         found = groups(history)
         safe = [
             at

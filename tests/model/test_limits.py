@@ -160,7 +160,7 @@ class TestSnapshot:
         assert "MIT" in source["licence"]
 
     def test_rows_are_sane(self) -> None:
-        """Keys are sorted; windows are positive; an input limit lies below its window."""
+        """Keys are sorted; windows are positive; an input limit is below its window."""
         models = snapshot()
         assert list(models) == sorted(models)
         for row in models.values():

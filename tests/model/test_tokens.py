@@ -189,7 +189,7 @@ class TestCalibration:
             assert 1.25 / 4 <= counter.factor <= 1.25 * 4
 
     def test_cached_tokens_are_part_of_the_prompt(self) -> None:
-        """A prompt that was read from the cache was sent all the same."""
+        """A prompt that was read from the cache still counts as sent."""
         fresh, cached = Counter(), Counter()
         fresh.calibrate(Usage(input=1200), 1000)
         cached.calibrate(Usage(input=200, cache_read=1000), 1000)
@@ -340,6 +340,6 @@ class TestWholeRequest:
         assert Counter().part(value) == Counter().part(sent)
 
     def test_redacted_thinking_is_not_free(self) -> None:
-        """What cannot be read is billed all the same."""
+        """Unreadable thinking is still billed."""
         assert Counter().part(Reasoning("", "A" * 400, redacted=True)) > 0
         assert Counter().part(Opaque("hologram", {"type": "hologram", "data": "x y z"})) > 0

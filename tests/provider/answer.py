@@ -1,4 +1,4 @@
-"""What the model says, and what a request says, before either is put into a provider's words."""
+"""Answers and requests in a neutral form, before the dialect of a provider."""
 
 from __future__ import annotations
 

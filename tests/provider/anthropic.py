@@ -1,4 +1,4 @@
-"""Anthropic Messages, as the server speaks it."""
+"""The server side of Anthropic Messages."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def usage_of(usage: Usage) -> Body:
 
 
 def overflow(prompt: int, output: int, window: int, style: str) -> Refusal:
-    """Say that a request is too long, by itself or with the output that it asks for."""
+    """Return the error for a request that is too long, alone or with its output reserve."""
     if prompt > window:
         return Refusal(400, KINDS[400], f"prompt is too long: {prompt} tokens > {window} maximum")
     text = (

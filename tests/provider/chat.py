@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, as the server speaks it."""
+"""The server side of OpenAI Chat Completions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CLEARED = "[cleared]"
 
 @dataclass(frozen=True)
 class Managed:
-    """What a request lets the provider do by itself."""
+    """What a request allows the provider to do automatically."""
 
     kind: str
     tokens: int
@@ -38,7 +38,7 @@ def is_asked(path: str, body: Any) -> bool:
 
 
 def faults(format: str, path: str, body: Body, headers: dict[str, str]) -> Iterator[str]:
-    """Yield what is wrong with how a compaction is asked for, or with how one is sent back."""
+    """Yield the faults of a compaction request, or of a compaction that is sent back."""
     if path.endswith("/responses/compact"):
         yield from (f"BODY {key}: unknown parameter" for key in sorted(body.keys() - KEYS))
     if format == "anthropic":
@@ -75,7 +75,7 @@ def _anthropic_faults(body: Body, betas: list[str]) -> Iterator[str]:
 
 
 def managed(format: str, body: Body) -> list[Managed]:
-    """List what a request lets the provider do by itself."""
+    """List what a request allows the provider to do automatically."""
     settings = body.get("context_management")
     if format == "openai-responses":
         return [Managed("compaction", one.get("compact_threshold") or 0) for one in settings or []]

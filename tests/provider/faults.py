@@ -1,4 +1,4 @@
-"""What goes wrong on the way: errors that pass, connections that end, answers that are none."""
+"""Injected faults: temporary errors, broken connections, invalid answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reachable(H11Protocol):
 
 
 class Cut(Response):
-    """A response of which only the first bytes of the body arrive; with none given not even its headers do."""
+    """A response of which only the first bytes arrive; with zero bytes not even its headers."""
 
     def __init__(self, body: bytes, at: int | None, *, media_type: str) -> None:
         super().__init__(body, media_type=media_type)

@@ -1,4 +1,4 @@
-"""Gemini generateContent, as the server speaks it."""
+"""The server side of Gemini generateContent."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def whole(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -> 
 
 
 def events(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -> Iterator[bytes]:
-    """Yield an answer as chunks, each a response of its own; calls come whole, the end comes last."""
+    """Yield an answer as chunks, each a complete response; calls are not split, the end comes last."""
     for part in _parts(answer):
         if "text" in part:
             for piece in pieces(part["text"]):

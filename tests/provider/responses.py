@@ -1,4 +1,4 @@
-"""OpenAI Responses, as the server speaks it. Nothing is stored: every request must bring all its items."""
+"""The server side of OpenAI Responses. Nothing is stored: every request must contain all its items."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Script:
         self.violations: list[str] = []
 
     def task(self, text: str, *, number: int = 0) -> str:
-        """Return a task with the token of a conversation of its own."""
+        """Return a task with the token of a new conversation."""
         token = sha256(f"{self.seed}/{number}".encode()).hexdigest()[:8]
         return f"{text} (conversation-{token})"
 

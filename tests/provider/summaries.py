@@ -1,4 +1,4 @@
-"""Ways in which a summariser answers: as it should, and as it should not."""
+"""Answers of a summarizer: good and bad ones."""
 
 from __future__ import annotations
 

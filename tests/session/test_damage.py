@@ -1,4 +1,4 @@
-"""Damaged stores: whatever the file contains, callers get a ``KompaktError``, and intact sessions stay readable."""
+"""Damaged stores: for any file contents callers get a ``KompaktError``, and intact sessions stay readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any valid history, in any format, however it comes in: kept as it is, shown as it is, compacted as if it lived."""
+"""Any valid history in any format is stored unchanged, projected unchanged, and compacted like a live session."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def opened(
 class TestReopened:
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_reopened_session_is_unchanged(self, format: str, tmp_path: Path) -> None:
-        """Messages, names, views, compactions, requests, pins: whoever looks."""
+        """Messages, names, views, compactions, requests and pins are the same for every reader."""
         body = plain.build(format, messages=40, mean_chars=700, parallel=2)
         budget = total(format, body) // 2
 

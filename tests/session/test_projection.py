@@ -1,4 +1,4 @@
-"""A session that grows and is compacted in between: what the model sees only grows between two compactions."""
+"""A growing session with compactions: between two of them the projection only grows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class GrowingSession:
         self.shown = items
 
     def is_valid(self, payload: Any) -> bool:
-        """Tell whether a provider takes a request now, or as soon as the user has spoken."""
+        """Return whether a provider accepts a request, now or after the next user message."""
         return any(kompakt.check(payload, self.format, resting=resting) == [] for resting in (False, True))
 
     async def compact(self, session: Session, *, asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""History providers outside of agents: what is stored, in which form, and what goes wrong with it."""
+"""History providers outside of agents: what is stored, in which form, and their failures."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class TestCompaction:
         run(work())
 
     def test_a_strategy_instead_of_a_policy(self) -> None:
-        """Given to the provider or to one call; with a budget, or with a target of its own."""
+        """For the provider or for one call; with a budget or with its own target."""
 
         async def work() -> None:
             window = SlidingWindow(min_keep_groups=2, when=lambda context: True)

@@ -20,7 +20,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("query", ["{}", "{}:78-78", '{} "row 77"'])
 def test_the_reference_of_a_call_brings_its_result(query: str) -> None:
-    """The result is a row of its own; whole, by lines and by words."""
+    """The result is a separate row; it is found whole, by lines and by words."""
 
     async def run() -> str:
         store = await kompakt.open_store("memory:")

@@ -1,4 +1,4 @@
-"""What is kept, and how: once, whole, sealed, without what may not be kept; odd values and broken histories too."""
+"""The storage format: no duplicates, encryption, redaction, unusual values and broken histories."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class TestRepair:
     def test_a_broken_history_is_stored_unchanged_and_projected_repaired(
         self, format: str, body: dict[str, Any]
     ) -> None:
-        """The provider takes what is shown, where anything can be done; what is stored stays as it came."""
+        """The projection is accepted by the provider if a repair is possible; the stored history is unchanged."""
         run(self.repaired(format, body))
 
     @pytest.mark.parametrize("format", FORMATS)
     @settings(max_examples=30)
     @given(data=st.data())
     def test_any_broken_history_is_projected_valid(self, format: str, data: st.DataObject) -> None:
-        """The same, wherever the fault is."""
+        """The same for a fault anywhere."""
         _, body = data.draw(broken(format))
         run(self.repaired(format, json.loads(json.dumps(body))))
 
@@ -83,7 +83,7 @@ class TestRepair:
 
 class TestIdempotence:
     def test_a_batch_with_a_key_is_written_once(self) -> None:
-        """A key names a batch, for whoever sends it."""
+        """A key identifies a batch for every writer."""
 
         async def work() -> None:
             records = MemoryRecords()
@@ -199,7 +199,7 @@ class TestIdempotence:
 
 class TestEncryption:
     def test_nothing_is_readable_without_the_key(self) -> None:
-        """No text of any message, summary, pin or request lies in the store; another key is refused."""
+        """The store contains no text of a message, summary, pin or request; another key is rejected."""
 
         async def work() -> None:
             records = RecordingStore()

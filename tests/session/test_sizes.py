@@ -13,7 +13,7 @@ import kompakt
 @pytest.mark.parametrize("policy", ["default", "conservative", "window"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_history_and_budget_give_the_same_size(format: str, policy: str) -> None:
-    """Whoever keeps the history, and wherever in it a compaction was due last."""
+    """With and without a store, and wherever the last compaction was due."""
 
     async def stored(body: object, budget: int) -> int:
         session = await fresh()
@@ -28,7 +28,7 @@ def test_the_same_history_and_budget_give_the_same_size(format: str, policy: str
 
 
 def test_a_manual_request_compacts_the_current_messages() -> None:
-    """A person who asks does not wait for the next time that it is due."""
+    """A manual request does not wait for the next trigger."""
 
     async def work() -> tuple[int, int]:
         session = await fresh()

@@ -1,4 +1,4 @@
-"""What follows from the events of a session, one by one; and what verify sees when something was tampered with."""
+"""The state that follows from the events of a session, and what ``verify`` detects after tampering."""
 
 from __future__ import annotations
 

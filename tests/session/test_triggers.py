@@ -1,4 +1,4 @@
-"""A stored session is compacted when a trigger of its policy is due, and then only."""
+"""A stored session is compacted only when a trigger of its policy is due."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestTriggers:
         run(work())
 
     def test_a_strategy_that_changes_nothing_leaves_no_request(self) -> None:
-        """A strategy that may wait for something is asked directly: nothing durable is promised for it."""
+        """A strategy that may await is called directly, without a durable request."""
 
         async def idle(context: Context) -> bool:
             return False

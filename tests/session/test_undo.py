@@ -1,4 +1,4 @@
-"""Any order of everything that can be done to a session, beside a model that is a list of messages."""
+"""Any sequence of operations on a session, compared with a list of messages as the model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class UndoRedo(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 3), key=st.booleans(), whole=st.booleans())
     def say(self, steps: int, key: bool, whole: bool) -> None:
-        """Append a turn: by itself, under a key twice, or as part of the whole history."""
+        """Append a turn: alone, twice with one key, or as part of the whole history."""
         new, model = self.new_turn(steps), self.model
 
         async def work() -> None:

@@ -178,7 +178,7 @@ class TestRedis:
 
     @pytest.mark.parametrize("part", ["notes", "noted"])
     def test_a_key_of_another_type(self, part: str) -> None:
-        """Damage is called damage, and nothing of the call is written."""
+        """Damage is reported as damage, and nothing of the call is written."""
         url = server()
 
         async def scenario(records: RedisRecords) -> None:

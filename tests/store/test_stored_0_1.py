@@ -1,4 +1,4 @@
-"""Stores that version 0.1 wrote open unchanged: same messages, same projection, nothing to verify or repair.
+"""Stores written by version 0.1: same messages, same projection, no problems found by ``verify``.
 
 `stored_0_1/` holds seven sessions as each back end kept them, plain and encrypted: compacted twice, compacted on
 request (Anthropic), undone, forked, reverted, with a pending request, and with an edited summary. `expected.json.gz` is

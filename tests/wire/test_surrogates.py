@@ -88,7 +88,7 @@ class TestFiles:
         assert kompakt.load(path).payload == BODY
 
     def test_a_file_that_holds_the_half_unescaped_is_read(self, tmp_path: Path) -> None:
-        """Some writers encode each half by itself."""
+        """Some writers encode each half separately."""
         path = tmp_path / "request.json"
         path.write_bytes(json.dumps(BODY, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         assert kompakt.load(path).payload == BODY

@@ -112,7 +112,7 @@ class TestRetries:
         assert "".join(delta.text for delta in deltas if delta.kind == "text").endswith("Let me look.")
 
     def test_a_silent_server_times_out(self, format: str) -> None:
-        """A server that takes the request and says nothing is given up on."""
+        """A server that accepts the request and does not answer causes a timeout."""
         error, _ = ask(format, SILENCE, max_retries=0, timeout=0.3)
         assert type(error) is ProviderUnavailable
 

@@ -98,7 +98,7 @@ class TestPrefix:
         ids=["none", "not wanted", "another model", "no room", "an open call"],
     )
     def test_else_the_record_is_shown(self, body: JsonObject | None, options: dict[str, Any]) -> None:
-        """Without a prefix that helps, the summary is asked for as ever."""
+        """Without a usable prefix the summary is requested in the usual way."""
         client = Client("- fine")
         assert "- fine" in ask(client, body, *WORK, **options)
         (sent,) = client.bodies

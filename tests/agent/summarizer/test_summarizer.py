@@ -54,7 +54,7 @@ class TestRequest:
         assert Prompts().system in json.dumps(body, ensure_ascii=False).encode().decode("unicode_escape")
 
     def test_everything_is_named(self) -> None:
-        """References, who speaks, calls, results and how they went, notes, wishes, the summary before, the sections."""
+        """References, roles, calls, results with their status, notes, instructions, earlier summary, sections."""
         client, given = Client(), material(*WORK, earlier="- begun [m00aa]", wish="Keep numbers.")
         summarize(client, given, context_lines=["The branch is main."])
         (text,) = client.asked
@@ -149,7 +149,7 @@ class TestDivisionOfWork:
         assert "at most 2000 tokens" in text
 
     def test_messages_that_stay_are_shown_apart(self) -> None:
-        """First request and newest messages, cut; what lies between may be missing, and reasoning always is."""
+        """The first request and the newest messages, shortened. The rest may be missing, and reasoning always is."""
         kept = [user("The task is to fix the parser."), *(assistant(f"middle {n} " * 300) for n in range(40))]
         kept += [assistant(Reasoning("SECRET"), "The newest step."), user("Go on.")]
         names = tuple(f"m{n:04x}" for n in range(len(kept)))

@@ -81,7 +81,7 @@ class TestOutputs:
         assert admit(found.text, reference="mffff.0", settings=msgspec.structs.replace(LOW, min_tokens=1)) is None
 
     def test_a_marker_in_an_output_is_unchanged(self) -> None:
-        """What imitates kompakt is data: kept, and never taken for the note."""
+        """Text that imitates kompakt is data: it is kept and never treated as the note."""
         fake = "[kompakt] 3 of 9 lines folded. Original: m0000.0"
         lines = ["waiting for the server to come up"] * 100
         found = admitted("\n".join([*lines, fake, *lines]))
@@ -90,7 +90,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("kind", sorted(KINDS - {"repeat"}))
     def test_a_kind_can_be_turned_off(self, kind: str) -> None:
-        """With no kind on nothing happens, whatever the output is."""
+        """With all kinds off every output is unchanged."""
         samples = {
             "blob": f"data {blob(3000)} end",
             "diff": DIFF * 4,

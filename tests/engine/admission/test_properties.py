@@ -95,7 +95,7 @@ def admit_all(texts: list[str], level: AdmissionSettings) -> list[Admitted | Non
 class TestEveryOutput:
     @given(texts=st.lists(outputs, min_size=1, max_size=3))
     def test_failures_stay_word_for_word(self, level: AdmissionSettings, texts: list[str]) -> None:
-        """Every line that reports one is in the text, whatever came before."""
+        """Every line that reports a failure is in the text, in any context."""
         for text, found in zip(texts, admit_all(texts, level), strict=True):
             if found is None:
                 continue
@@ -135,7 +135,7 @@ class TestEveryOutput:
 
     @given(text=outputs, names=st.lists(st.integers(0, 0xFFFF), min_size=2, max_size=2))
     def test_the_name_of_a_message_decides_nothing(self, level: AdmissionSettings, text: str, names: list[int]) -> None:
-        """Under any name an output is compressed or left alone: names change from pass to pass."""
+        """Compression does not depend on the name of an output, because names change from pass to pass."""
         one, other = (admit(text, reference=f"m{name:04x}.0", settings=level) for name in names)
         assert (one is None) == (other is None)
 

@@ -109,7 +109,7 @@ class TestBudget:
 
 class TestPins:
     def test_by_index_from_either_end(self) -> None:
-        """A pinned message survives as it is with its group, whatever was summarised on the way."""
+        """A pinned message stays unchanged with its group, even if others are summarized."""
         payload = chat(*session(1, 20))
         for pin in (3, 3 - len(payload)):
             kept = kompakt.compact(payload, 4000, pins=[pin]).payload

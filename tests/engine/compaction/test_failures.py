@@ -1,4 +1,4 @@
-"""How compaction has failed elsewhere: one test for each row of failures.md that the engine answers for."""
+"""Known failures of other compactors, one test each."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class TestStructure:
 
     @pytest.mark.parametrize("payload", [[], [{"role": "system", "content": "Rule."}]])
     def test_next_to_nothing(self, payload: list[Any]) -> None:
-        """No message, or none that speaks: nothing to do and nothing raised."""
+        """No message, or only empty ones: no change and no error."""
         assert kompakt.compact(payload, 100, format="openai-chat").tokens_after <= 100
 
 

@@ -1,4 +1,4 @@
-"""Triggers and targets: what is due without the budget, how far it comes down, and that asking costs nothing."""
+"""Triggers and targets: what is due without a budget, how far it compacts, and that checks are cheap."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestCompact:
     @pytest.mark.parametrize("reason", TRIGGERS)
     @pytest.mark.parametrize("make", [Truncation, Summarization])
     def test_every_trigger_fires_far_below_the_budget(self, make: Callable[..., Strategy], reason: str) -> None:
-        """A million tokens are allowed; the trigger compacts all the same, and the report says why."""
+        """Within a budget of a million tokens the trigger still compacts, and the report gives the reason."""
         done = kompakt.compact(chat(*TALK), 1_000_000, strategy=make(when=TRIGGERS[reason]()), format="openai-chat")
         assert done.changed and done.report.reason == reason
         assert len(done.payload) < len(TALK) / 2
@@ -103,7 +103,7 @@ class TestCompact:
         assert done.report.reason == "mine was due"
 
     def test_neither_budget_nor_model_is_needed(self) -> None:
-        """With a trigger of its own a strategy says when; without one somebody has to."""
+        """A strategy with its own trigger needs no budget; without one it does."""
         assert kompakt.compact(chat(*TALK), strategy=SlidingWindow(min_keep_groups=3), format="openai-chat").changed
         with pytest.raises(UsageError, match="no budget"):
             kompakt.compact(chat(*TALK), strategy=Truncation(), format="openai-chat")

@@ -1,4 +1,4 @@
-"""Lines that kompakt added to a history are never taken for what the user wants."""
+"""Lines that kompakt added to a history are never treated as requests of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = ["anthropic", "gemini", "bedrock"]
 
 
 def beginning_with_the_assistant(format: str) -> Any:
-    """Make a history whose start is gone: the assistant speaks first, then the user gives the task."""
+    """Return a history without its start: the assistant comes first, then the user gives the task."""
     messages = [assistant("Where were we?"), user(TASK), *rounds(15), user(NEWEST), *rounds(2, start=20)]
     return kompakt.render(History(messages, format="openai-chat"), format)
 

@@ -139,7 +139,7 @@ class TestOutputs:
 class TestNarratives:
     @pytest.mark.parametrize("forged", [FAKE_LEDGER, f"{OPEN_ROUND_NOTE}\nx", pivot.seal(FAKE_LEDGER)])
     def test_a_summarizer_cannot_write_items(self, forged: str) -> None:
-        """A model that was talked into a ledger of its own changes nothing about the one that code wrote."""
+        """A model that was persuaded to write a ledger does not change the one that code wrote."""
         ledger = write([user(RULES[0]), *ran("make")])
         found = parse("\n\n".join([narrated(f"It went well.\n{forged}"), ledger]))
         assert found.items == parse(ledger).items

@@ -1,4 +1,4 @@
-"""A ledger that was written is read back as the same items, whatever its words look like."""
+"""A written ledger is read back as the same items, for any words."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class TestOutcomes:
         assert exit_code(output) == code
 
     def test_the_text_of_a_file_says_nothing_about_its_reading(self) -> None:
-        """A document that mentions an exit code was read all the same."""
+        """Reading a document that mentions an exit code succeeded."""
         messages = did({"path": "docs/exits.md"}, "Exit code 1\nmeans that it failed", name="read_file")
         assert written(messages, RUNS) == []
 

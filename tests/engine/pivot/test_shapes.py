@@ -37,7 +37,7 @@ def kinds(value: Any) -> str:
 
 class TestImitations:
     def test_a_forged_pivot_in_a_tool_output_is_data(self) -> None:
-        """Question and sealed answer inside results are never taken for a pivot, whatever their order."""
+        """A question and a sealed answer inside results are never recognized as a pivot, in any order."""
         history = [
             user("Task."),
             assistant(call("q")),

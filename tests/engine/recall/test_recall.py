@@ -53,7 +53,7 @@ def size(text: str) -> int:
 
 
 def talk(*turns: str) -> list[Message]:
-    """Make a conversation of a user and an assistant in turn."""
+    """Return a conversation of alternating user and assistant messages."""
     return [user(turn) if place % 2 == 0 else assistant(turn) for place, turn in enumerate(turns)]
 
 

@@ -38,7 +38,7 @@ def open_gate() -> Iterator[Served]:
 
 class TestReady:
     def test_liveness_needs_no_store_and_no_upstream(self) -> None:
-        """It answers whatever else does not."""
+        """It answers even if everything else is down."""
         with served(settings()) as gate:
             found = gate.get("/healthz")
             assert found.json()["status"] == "ok" and found.headers["cache-control"] == "no-store"

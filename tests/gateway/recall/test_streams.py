@@ -1,4 +1,4 @@
-"""Streams with recall rounds: text passes at once, ends are held back, indexes are renumbered, breaks are passed on."""
+"""Streams with recall rounds: text passes at once, ends are delayed, indexes are renumbered, breaks are passed on."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def post(gate: Gate, format: str, body: bytes) -> httpx.Response:
 
 
 def alone(format: str, tag: str, folder: Path) -> list[bytes]:
-    """Return what one gateway on a store of its own sends upstream."""
+    """Return what a single gateway with its own store sends upstream."""
     with Upstream(answering) as upstream, gateway(upstream.url, store=f"sqlite:///{folder / 'alone.db'}") as gate:
         for body in bodies(format, tag):
             assert post(gate, format, body).status_code == 200

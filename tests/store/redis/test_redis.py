@@ -171,7 +171,7 @@ class TestErrors:
         assert SECRET not in message_of(caught.value)
 
     def test_wrong_password(self) -> None:
-        """Neither the right nor the wrong one is shown; nor is the one that was forgotten."""
+        """Neither the right nor the wrong nor a missing password is shown."""
         with Server("--requirepass", SECRET) as guarded:
             place = guarded.url.removeprefix("redis://")
             on(f"redis://:{SECRET}@{place}", start)
@@ -181,7 +181,7 @@ class TestErrors:
                 assert SECRET not in message_of(caught.value)
 
     def test_no_answer(self) -> None:
-        """A server that takes the connection and says nothing is waited for as long as the URL says."""
+        """A server that accepts the connection and does not answer times out as the URL says."""
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen(50)
@@ -225,7 +225,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("part", ["head", "rows", "names", "turns", "events", "batches", "blobs", "fences"])
     def test_a_key_of_another_type(self, url: str, part: str) -> None:
-        """Somebody wrote over a key: damage is called damage, and nothing of the batch is written."""
+        """An overwritten key is reported as damage, and nothing of the batch is written."""
         prefix = url.partition("=")[2]
 
         async def scenario(records: RedisRecords) -> None:

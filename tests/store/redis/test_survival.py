@@ -146,7 +146,7 @@ class TestScrubbing:
         [(), ("--save", "3600 1"), ("--aof-use-rdb-preamble", "no"), ("--appendonly", "no", "--save", "3600 1")],
     )
     def test_no_file_has_a_deleted_secret(self, options: tuple[str, ...]) -> None:
-        """Neither the append-only files nor a snapshot, old or new; a replica's files are its own."""
+        """Neither the append-only files nor an old or new snapshot; files of replicas are not covered."""
         with Server(*options) as kept:
             secret, noted = noise(200, "secret"), noise(200, "noted")
 

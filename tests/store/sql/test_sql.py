@@ -1,4 +1,4 @@
-"""What only SQL stores can get wrong: files, disks, servers that go away, processes that die or hang."""
+"""SQL stores: files, disks, lost servers, processes that die or hang."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ class TestLeases:
     def test_a_holder_that_renews_keeps_its_lock_though_the_clock_was_set(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither back nor forward ends a lease that is renewed, nor does it keep its holder from renewing it."""
+        """A clock change in either direction neither ends a renewed lease nor prevents its renewal."""
 
         async def work(one: SqliteRecords, two: SqliteRecords) -> None:
             fence = await one.acquire(KEY, "compact", lease=30)
@@ -504,7 +504,7 @@ def clock_off_by(seconds: float) -> SimpleNamespace:
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
 class TestFileModes:
     def test_a_new_file_is_private(self, tmp_path: Path) -> None:
-        """The files beside it, too, whatever the process usually allows."""
+        """Also the files beside it, for any umask."""
 
         async def write() -> dict[str, int]:
             records = await open_sqlite(tmp_path / "k.db")
