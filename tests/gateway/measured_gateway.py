@@ -1,0 +1,80 @@
+"""``kompakt serve`` that reports how many memory blocks it uses besides its caches, to find leaks under load.
+
+The caches of a gateway fill for hours, which looks like a leak. So before each measurement the queue of writes is
+flushed and the caches are emptied. Measure while no request is in flight: connect to the socket in the variable
+``KOMPAKT_MEASURE``.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from functools import partial
+from multiprocessing.connection import Client, Listener
+from typing import Any
+
+import httpx
+
+from kompakt.cli import main
+from kompakt.engine.recall import terms
+from kompakt.gateway.storage import write_behind
+from kompakt.model import tokens
+from kompakt.model.lru import Lru
+from kompakt.store.sql import sqlite
+
+ADDRESS = "KOMPAKT_MEASURE"
+
+CACHES: list[Lru[Any, Any]] = []
+QUEUES: list[write_behind.WriteBehind] = []
+
+
+def collect(kind: type[Any], found: list[Any]) -> None:
+    """Add every object of a class that is created from now on to a list."""
+    original = kind.__init__
+
+    def collected(self: Any, *given: Any, **named: Any) -> None:
+        original(self, *given, **named)
+        found.append(self)
+
+    kind.__init__ = collected  # type: ignore[misc]
+
+
+def prepare() -> None:
+    """Collect the caches and queues, and keep nothing else between requests."""
+    collect(Lru, CACHES)
+    collect(write_behind.WriteBehind, QUEUES)
+    tokens._CACHE_ENTRIES = terms._MAX_KNOWN = sqlite._MAX_LEASES = 64  # type: ignore[attr-defined]
+    write_behind.PAUSE_FACTOR = 0
+    httpx.Limits = partial(_without_keepalive, httpx.Limits)  # type: ignore[assignment,misc]
+
+
+def _without_keepalive(limits: type[httpx.Limits], **given: Any) -> httpx.Limits:
+    return limits(**given | {"max_keepalive_connections": 0})
+
+
+def serve_measurements(address: str) -> None:
+    """Send the number of memory blocks in use to each client that connects."""
+    with Listener(address) as listener:
+        while True:
+            with listener.accept() as connection:
+                while any(queue._worker is not None and not queue._worker.done() for queue in QUEUES):
+                    time.sleep(0.05)
+                for cache in CACHES:
+                    cache.clear()
+                gc.collect()
+                connection.send(sys.getallocatedblocks())
+
+
+def blocks_of(address: str) -> int:
+    """Return the number of memory blocks in use by the gateway with this socket."""
+    with Client(address) as connection:
+        return int(connection.recv())
+
+
+if __name__ == "__main__":
+    prepare()
+    threading.Thread(target=serve_measurements, args=[os.environ[ADDRESS]], daemon=True).start()
+    main()
