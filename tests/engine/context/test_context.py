@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import msgspec
 import pytest
@@ -368,3 +370,26 @@ class TestCallersObjects:
         assert body == before
         assert all(one is other for one, other in zip(context.messages, messages, strict=True))
         assert not any(isinstance(part, Text) and part.edited for message in messages for part in message.parts)
+
+
+class TestMemory:
+    def test_a_context_is_freed_without_the_garbage_collector(self) -> None:
+        """A long history in a cycle would wait for a full collection, which blocks every thread."""
+        history = kompakt.parse(
+            [{"role": ("user", "assistant")[n % 2], "content": f"part {n} of it"} for n in range(201)], "openai-chat"
+        )
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            result = kompakt.compact(history, 500)
+            context = Context(history)
+            context.project()
+            freed = weakref.ref(context)
+            del context
+            assert result.changed and freed() is None
+            before = [one for one in gc.get_objects() if type(one) is Context]
+            kompakt.compact(history, 600)
+            assert [one for one in gc.get_objects() if type(one) is Context] == before
+        finally:
+            if enabled:
+                gc.enable()

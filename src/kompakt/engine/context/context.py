@@ -101,7 +101,7 @@ class Context:
         self.ledger = Ledger(seal_key)
         self.pivot_cache: tuple[object, str] | None = None
         """What the pivot said last, and in which state; see ``retelling``."""
-        self._projection = CachedProjection(self)
+        self._projection = CachedProjection()
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
         reinstate(self, annotations)
@@ -234,12 +234,12 @@ class Context:
 
     def project(self) -> Sequence[Message]:
         """Return what the model will see; extended in place until something is rewritten."""
-        return self._projection.refresh()
+        return self._projection.refresh(self)
 
     @property
     def projected_tokens(self) -> int:
         """Tokens of the projection, exactly."""
-        self._projection.refresh()
+        self._projection.refresh(self)
         return self._projection.tokens
 
     def group_at(self, index: int) -> ContextGroup:

@@ -40,21 +40,19 @@ class ProjectedMessage(msgspec.Struct, gc=False):
 
 
 class CachedProjection:
-    """A cached projection of one context."""
+    """A cached projection of one context. The context owns it and is not stored here: a cycle would delay its end."""
 
-    __slots__ = ("_built_to", "_context", "_version", "messages", "tokens")
+    __slots__ = ("_built_to", "_version", "messages", "tokens")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self) -> None:
         self._version = -1
         self._built_to = 0
         self.messages: list[Message] = []
         self.tokens = 0
         """Tokens of the whole request, exactly as it is shown."""
 
-    def refresh(self) -> list[Message]:
+    def refresh(self, context: Context) -> list[Message]:
         """Update and return the projection; the list is extended in place while nothing is rewritten."""
-        context = self._context
         if self._version != context.visibility.version:
             placed = build(context)
             self.messages = [entry.message for entry in placed]
