@@ -48,7 +48,7 @@ app.command("recall", context_settings={"ignore_unknown_options": True})(recall.
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("eval")(evaluate)
-app.command("serve")(serve.serve)
+app.command("serve", cls=serve.ServeCommand)(serve.serve)
 app.add_typer(session.app)
 
 

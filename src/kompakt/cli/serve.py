@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kompakt.cli import config
 from kompakt.cli.store_options import read_key
@@ -46,6 +47,14 @@ Policies = Annotated[
 Trigger = Annotated[
     float | None, _option("trigger", "SHARE", "Share of the usable window at which histories are compacted.")
 ]
+Summarize = Annotated[
+    str | None,
+    _option(
+        "summarize",
+        "[MODEL]",
+        "Let a model write a part of each summary, at the client's cost: MODEL, else the model of the request.",
+    ),
+]
 Recall = Annotated[bool | None, _switch("recall", "Offer the model a tool that searches the hidden history.")]
 ClientSize = Annotated[
     bool | None,
@@ -80,6 +89,16 @@ MakeKey = Annotated[
 ]
 
 
+class ServeCommand(TyperCommand):
+    """Lets ``--summarize`` stand without a value, which Typer does not support."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Complete the arguments before they are parsed."""
+        following = [*args, "--"][1:]
+        bare = [one == "--summarize" and after.startswith("-") for one, after in zip(args, following, strict=True)]
+        return super().parse_args(ctx, [f"{one}=auto" if alone else one for one, alone in zip(args, bare, strict=True)])
+
+
 _REPEATED = {
     "upstream": "upstreams",
     "window": "windows",
@@ -101,6 +120,7 @@ def serve(
     policy: PolicyName = None,
     allow_policy: Policies = None,
     trigger: Trigger = None,
+    summarize: Summarize = None,
     recall: Recall = None,
     report_client_size: ClientSize = None,
     tenant_header: TenantHeader = None,

@@ -104,6 +104,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Policies of the configuration file, by name."""
     trigger: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Share of the usable window at which a compaction is due."""
+    summarize: str | None = None
+    """The model that writes a part of each summary; ``auto`` for the model of the request. Default: code alone."""
     recall: bool = False
     """Whether the model is offered the ``recall`` tool."""
     report_client_size: bool = False

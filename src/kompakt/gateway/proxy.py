@@ -27,6 +27,7 @@ from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Dispositi
 from kompakt.gateway.pivots import budget as budgets
 from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
 from kompakt.gateway.pivots.lookup import TRIES, covered_items
+from kompakt.gateway.pivots.narrator import narrator_for
 from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds
 from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
@@ -298,6 +299,9 @@ class Proxy:
             reason=f"over {plan.budget.trigger} tokens",
             learned=budgets.learned_limits(plan.match.found),
             due=job.chain.length - job.chain.lead,
+            summarizer=narrator_for(
+                job.request, job.route, self._settings, self._client, model=job.chain.request.model or job.route.model
+            ),
         )
 
     def _plan_with(self, job: Job, match: Match) -> RequestPlan:
@@ -321,7 +325,9 @@ class Proxy:
         """Plan with a new pivot over the first ``at`` items; return the same plan if none can be made."""
         try:
             chain = job.chain if at == job.chain.length else job.chain.cut(at)
-            terms = msgspec.structs.replace(terms, tail_tokens=job.chain.cost(at, job.chain.length))
+            tail = job.chain.cost(at, job.chain.length)
+            is_last = tail + plan.budget.target < plan.budget.trigger  # else another pivot replaces this one at once
+            terms = msgspec.structs.replace(terms, tail_tokens=tail, summarizer=terms.summarizer if is_last else None)
             match = await self._pivots.compact(job.owner, chain, plan.match, terms)
         except InputError as error:
             _log.warning("oversized: no compaction possible, passing the request through: %s", error)
@@ -450,6 +456,9 @@ class Proxy:
         ]
         if plan.compaction is not None:
             headers.append(("x-kompakt-compaction", plan.compaction))
+            found = plan.match.found
+            if found is not None and (account := found.pivot.narrative) is not None:
+                headers.append(("x-kompakt-narrative-tokens", str(account.usage.total)))
         if plan.match.degraded is not None:
             headers.append(("x-kompakt-degraded", plan.match.degraded))
         return headers

@@ -84,7 +84,9 @@ async def send(
         raise GatewayError(400, "the URL is not valid", code="invalid_path") from None
     content = request.stream() if body is None and has_body(request) else body
     made = client.build_request(request.method, url, content=content)
-    made.headers = httpx.Headers([*_forwarded(request.headers.raw, settings), *_connection_headers(made.headers, body)])
+    made.headers = httpx.Headers(
+        [*forwarded_headers(request.headers.raw, settings), *_connection_headers(made.headers, body)]
+    )
     if body is not None and "accept-encoding" in made.headers:
         made.headers["accept-encoding"] = encodings.readable(made.headers["accept-encoding"])
     with _failures("the provider is unreachable", code="upstream_unreachable"):
@@ -131,7 +133,7 @@ def has_body(request: Request) -> bool:
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
-def _forwarded(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
+def forwarded_headers(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
     """Return the client's headers that go upstream."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")}

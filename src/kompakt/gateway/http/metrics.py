@@ -26,6 +26,12 @@ class Metrics:
         self.refusals = Counter("kompakt_refusals", "Requests that the gateway rejected.", ["code"], registry=registry)
         self.in_flight = Gauge("kompakt_in_flight", "Requests in flight, including streams.", registry=registry)
         self.compactions = Counter("kompakt_compactions", "Compactions made.", ["reason"], registry=registry)
+        self.narratives = Counter(
+            "kompakt_narratives", "Narratives that a model was asked for.", ["outcome"], registry=registry
+        )
+        self.narrative_tokens = Counter(
+            "kompakt_narrative_tokens", "Billed tokens of narratives.", ["kind"], registry=registry
+        )
         self.tokens_before = Counter("kompakt_tokens_before", "Tokens received from clients.", registry=registry)
         self.tokens_after = Counter("kompakt_tokens_after", "Tokens sent upstream.", registry=registry)
         self.outcomes = Counter(

@@ -1,7 +1,8 @@
-"""Build the pivot that replaces the start of a request. Synchronous and pure; it runs in a worker thread."""
+"""Build the pivot that replaces the start of a request, in a worker thread. It is pure if there is no summarizer."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ import msgspec
 from kompakt import api
 from kompakt.engine.compaction import compact as engine
 from kompakt.engine.compaction.compact import CompactionOrder, run_sync
-from kompakt.engine.compaction.policies import Policy
+from kompakt.engine.compaction.policies import Policy, with_summarizer
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
+from kompakt.engine.pivot.summarizer import Summarizer, combined
 from kompakt.errors import DoesNotFit
 from kompakt.gateway.pivots.budget import PREPARE_SHARE, LearnedLimits
 from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, VisibleMessage, covered_items
@@ -45,6 +47,8 @@ class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     seal_key: bytes = b""
     """Seals the pivot; see ``Context.seal_key``."""
+    summarizer: Summarizer | None = None
+    """Writes the narrative; without it code writes the whole summary."""
 
 
 def build_pivot(request: PivotRequest) -> Pivot:
@@ -75,16 +79,15 @@ def _built(request: PivotRequest) -> Pivot:
     trigger = request.budget.mark(PREPARE_SHARE, fixed=context.fixed_tokens)
     order = CompactionOrder(
         budget=request.budget.triggered_at(trigger),
-        policy=request.policy,
+        policy=request.policy if request.summarizer is None else with_summarizer(request.policy, request.summarizer),
         counter=counter,
         manual_thinking=WIRES[history.format].manual_thinking(history.body),
         references=names,
         seal_key=request.seal_key,
     )
     tokens_before = context.projected_tokens
-    outcome = run_sync(
-        engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True), may_wait=False
-    )
+    work = engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True)
+    outcome = run_sync(work, may_wait=False) if request.summarizer is None else asyncio.run(work)
     used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
     return msgspec.structs.replace(_pivot(request, history, outcome.context, tokens_before), strategies=used)
 
@@ -144,6 +147,7 @@ def _pivot(request: PivotRequest, history: History, context: Context, tokens_bef
         limit=request.learned.limit,
         output_counts=request.learned.output_counts,
         attempt=request.attempt,
+        narrative=combined(context.narratives),
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from kompakt.engine.pivot.saved_state import SavedContext
+from kompakt.engine.pivot.summarizer import NarrativeAccount
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.records import decode_note
 from kompakt.model.json import encode
@@ -77,6 +78,8 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """Items of the request that first needed it, not counting leading system messages."""
     strategies: tuple[str, ...] = ()
     """The strategies that changed something, in order."""
+    narrative: NarrativeAccount | None = None
+    """The cost of a model's narrative, if a model was asked."""
 
 
 class RenderedPivot(msgspec.Struct, frozen=True):

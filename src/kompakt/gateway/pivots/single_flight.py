@@ -21,6 +21,7 @@ import msgspec
 
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.compaction.report import Report, Step, announce
+from kompakt.engine.pivot.summarizer import Summarizer
 from kompakt.errors import StoreError
 from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.http.metrics import Metrics
@@ -35,6 +36,9 @@ _log = logging.getLogger("kompakt.gateway")
 
 MAX_PREPARING = 4
 """Pivots prepared at the same time; they compete with pivots that requests wait for."""
+
+SUMMARY_THREADS = 16
+"""Threads for pivots with a narrative: they wait for a provider most of the time."""
 
 THREADS = 2
 """Threads that build pivots. Because of the GIL more would not be faster, and each holds memory."""
@@ -52,6 +56,8 @@ class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Items of the request that needs the pivot."""
     tail_tokens: int = 0
     """Tokens of the items that are sent after the pivot."""
+    summarizer: Summarizer | None = None
+    """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
 
 
 class PivotMaker:
@@ -63,6 +69,7 @@ class PivotMaker:
         self._making: dict[str, asyncio.Task[Match]] = {}
         self._preparing: dict[str, asyncio.Task[Pivot]] = {}
         self._threads = ThreadPoolExecutor(THREADS, "kompakt-pivot")
+        self._summary_threads = ThreadPoolExecutor(SUMMARY_THREADS, "kompakt-summary")
 
     async def compact(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
         """Build the pivot of a request, or wait for the one that is being built.
@@ -162,8 +169,17 @@ class PivotMaker:
             learned=terms.learned,
             attempt=terms.attempt,
             seal_key=self._storage.value_codec.seal_key(owner.tenant),
+            summarizer=None if terms.attempt else terms.summarizer,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _build_pivot, request)
+        loop = asyncio.get_running_loop()
+        if request.summarizer is None:
+            return await loop.run_in_executor(self._threads, _build_pivot, request)
+        pivot = await loop.run_in_executor(self._summary_threads, build_pivot, request)
+        if (account := pivot.narrative) is not None:
+            self._metrics.narratives.labels("used" if account.sentences else "failed").inc()
+            self._metrics.narrative_tokens.labels("input").inc(account.usage.prompt)
+            self._metrics.narrative_tokens.labels("output").inc(account.usage.output)
+        return pivot
 
     def _announce(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
         """Log and count a compaction; ``seconds`` is how long the request waited for it."""
@@ -180,6 +196,7 @@ class PivotMaker:
                 budget=terms.budget.trigger,
                 steps=tuple(Step(name, *sizes) for name in pivot.strategies),
                 told=pivot.told,
+                narrative=pivot.narrative,
                 seconds=seconds,
                 session=pivot.session,
             )
