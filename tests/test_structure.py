@@ -166,6 +166,10 @@ class TestNames:
         wrong = [path for path in modules if re.search(r"(?:ing|ly)$", path.stem) and path.stem not in NOUNS]
         assert [str(path.relative_to(SOURCE)) for path in wrong] == []
 
+    def test_the_package_has_few_files(self) -> None:
+        """A concept is one module. Merge small modules before adding another."""
+        assert len(modules) <= 270
+
     def test_folders_are_small(self) -> None:
         sizes = Counter(path.parent for path in modules)
         assert {str(path.relative_to(SOURCE)): size for path, size in sizes.items() if size > MOST_FILES} == {}

@@ -17,9 +17,7 @@ import msgspec
 from kompakt.engine.compaction.compact import CompactionOrder, Outcome, run_sync
 from kompakt.engine.compaction.compact import compact as compact_history
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
-from kompakt.engine.compaction.report import Report, Step, announce, balanced
-from kompakt.engine.pivot.pivot import pivot_text
-from kompakt.engine.pivot.summarizer import combined
+from kompakt.engine.compaction.report import Report, Step, announce, build_report
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.engine.strategies import Strategy
@@ -500,21 +498,19 @@ def _account(
     repair_step = (Step("repair", before, known, len(given.history)),) if before != known else ()
     rewritten = context.is_rewritten
     due = outcome.reason or f"over {order.budget.trigger} tokens"
-    report = Report(
+    report = build_report(
+        context,
         policy=order.policy.name,
         reason=due if rewritten else "outputs admitted" if context.differs else "nothing due",
         tokens_before=before,
-        tokens_after=context.projected_tokens,
         messages_before=len(given.history),
         messages_after=len(result),
         budget=order.budget.trigger,
-        steps=balanced((*repair_step, *outcome.steps), before, context.projected_tokens, len(repaired.history)),
-        actions=tuple(context.actions()),
+        steps=(*repair_step, *outcome.steps),
+        at_message=len(repaired.history),
         repairs=tuple(map(str, repaired.changes)),
         problems=tuple(map(str, repaired.remaining)),
         failures=(*context.failures, *(f"{step.strategy}: {step.failed}" for step in outcome.steps if step.failed)),
-        told=pivot_text(context) if context.summary_text else "",
-        narrative=combined(context.narratives),
         seconds=time.perf_counter() - began,
     )
     if context.differs:

@@ -20,7 +20,7 @@ from kompakt import api
 from kompakt.engine.compaction import report as reports
 from kompakt.engine.compaction.compact import CompactionOrder, proceed
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
-from kompakt.engine.compaction.report import Report, Step, balanced
+from kompakt.engine.compaction.report import Report, Step, build_report
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.saved_state import SavedMessage, save_context
 from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
@@ -298,17 +298,16 @@ def _prepared(
 ) -> PreparedCompaction:
     """Turn what a context shows into a record and a report."""
     state, kept = save_context(context)
-    report = Report(
+    report = build_report(
+        context,
         policy=run.policy,
         reason=run.reason,
         tokens_before=run.tokens_before,
-        tokens_after=context.projected_tokens,
         messages_before=len(session.history),
         messages_after=len(context.project()),
         budget=run.budget,
-        steps=balanced(run.steps, run.tokens_before, context.projected_tokens, len(session.history)),
-        actions=tuple(context.actions()),
-        told=state.summary,
+        steps=run.steps,
+        at_message=len(session.history),
         failures=failures,
         narrative=_cleaned(combined(context.narratives), reader.codec),
         recoverable=RECOVERABLE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kompakt.engine.compaction.report import Report
+from kompakt.engine.compaction.report import Report, build_report
 from kompakt.engine.pivot.saved_state import SavedContext, resume
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
@@ -150,14 +150,13 @@ def _report(
     context = resume(
         now.history.with_messages(history), state, counter=now.context.counter, seal_key=now.context.seal_key
     )
-    return Report(
+    return build_report(
+        context,
         policy=policy,
         reason=reason,
         tokens_before=now.context.projected_tokens,
-        tokens_after=context.projected_tokens,
         messages_before=len(now.history),
         messages_after=len(view),
-        budget=0,
         told=summary,
         recoverable=RECOVERABLE,
     )

@@ -153,7 +153,7 @@ def keyed(text: str, lines: Sequence[str]) -> set[int]:
     return {place for key, number in pairs for place, _ in index.hits(key) if number in lines[place]}
 
 
-def telling(text: str, lines: Sequence[str]) -> set[int]:
+def essential(text: str, lines: Sequence[str]) -> set[int]:
     """Find the lines that stay word for word: failures, and numbers with their keys."""
     return failures(text, lines) | keyed(text, lines)
 

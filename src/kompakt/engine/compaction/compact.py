@@ -17,7 +17,7 @@ import msgspec
 
 from kompakt.engine.admission.admit import Gate
 from kompakt.engine.compaction.boundary import Required, last_due
-from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, say_least
+from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, reduce_to_line
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step
 from kompakt.engine.context.context import Context
@@ -259,7 +259,7 @@ async def rewrite(
     context.in_policy = context.drops_oldest = False
     context.note_run()
     if context.summary_text is None:
-        say_least(context)
+        reduce_to_line(context)
     if context.is_rewritten:
         context.strip_reasoning()
         context.note_pins()

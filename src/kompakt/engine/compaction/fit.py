@@ -45,7 +45,7 @@ CUT_PART = 0.5
 """Minimum share of the free tokens for an unread result that cannot stay whole. It is cut in any case, so the ledger
 and older groups may use the rest."""
 
-LEAST_TOLD = 40
+MIN_USEFUL_LEDGER = 40
 """Minimum tokens of a ledger: a smaller one contains little more than headings."""
 
 
@@ -63,10 +63,10 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
         _limit_given(context, limit)
         or _shrink_ledger(context, limit, least=MIN_LEDGER)
         or _drop(context, limit)
-        or _shrink_ledger(context, limit, least=LEAST_TOLD)
+        or _shrink_ledger(context, limit, least=MIN_USEFUL_LEDGER)
     ):
-        return _told_anew(context, limit)
-    say_least(context)
+        return _rewrite_ledger(context, limit)
+    reduce_to_line(context)
     return (
         context.projected_tokens <= ceiling
         or _shorten(context, ceiling)
@@ -88,7 +88,7 @@ def cut_unread(context: Context, ceiling: int) -> bool:
     return max([shorten_results(context, index, cap) for index in places], default=False)
 
 
-def say_least(context: Context) -> None:
+def reduce_to_line(context: Context) -> None:
     """Reduce the pivot to one line which says that earlier steps are hidden."""
     if context.summary_text is None:
         if not context.hides:
@@ -97,7 +97,7 @@ def say_least(context: Context) -> None:
     context.reword(RUNTIME_LINE, room=0)
 
 
-def _told_anew(context: Context, limit: int) -> bool:
+def _rewrite_ledger(context: Context, limit: int) -> bool:
     """Write the ledger again for the final projection, so that it covers what fitting itself removed.
 
     Restores the previous ledger if no attempt fits.
@@ -126,7 +126,7 @@ def minimal(context: Context) -> None:
                 shorten_results(context, index, 0)
                 shorten_calls(context, index, 0)
     _cut_first_request(context, 0)
-    say_least(context)
+    reduce_to_line(context)
     context.strip_reasoning()
 
 
@@ -155,7 +155,7 @@ def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
         summary = context.summary_text
         if over <= 0 or summary is None or not summary.room:
             break
-        room = max(least, _told_tokens(context) - over)
+        room = max(least, _pivot_text_tokens(context) - over)
         if room >= summary.room:
             break
         resize(context, room)
@@ -165,16 +165,16 @@ def _shrink_ledger(context: Context, limit: int, *, least: int) -> bool:
 def _limit_given(context: Context, limit: int) -> bool:
     """Limit the input of answered calls to a share of the free tokens, or to what ledger and results leave."""
     given = _sizes(context, answered_calls)
-    results, told = sum(_sizes(context, results_of)), _told_tokens(context)
-    free = limit - (context.projected_tokens - results - told - sum(given))
-    room = max(int(free * GIVEN_PART), free - results - told)
+    results, text = sum(_sizes(context, results_of)), _pivot_text_tokens(context)
+    free = limit - (context.projected_tokens - results - text - sum(given))
+    room = max(int(free * GIVEN_PART), free - results - text)
     if context.projected_tokens > limit and sum(given) > room:
         cap = largest_cap(given, room)
         _lower(context, answered_calls, shorten_calls, cap, lambda: sum(_sizes(context, answered_calls)) <= room)
     return context.projected_tokens <= limit
 
 
-def _told_tokens(context: Context) -> int:
+def _pivot_text_tokens(context: Context) -> int:
     if context.summary_text is None:
         return 0
     return context.counter.scaled(context.counter.text(pivot_text(context)))

@@ -1,4 +1,4 @@
-"""What a compaction did, why, and what it saved: values for people, logs and tests."""
+"""The report of a compaction: what it did, why and what it saved, for people, logs, traces and listeners."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import logging
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kompakt.engine.context.annotations import Action
-from kompakt.engine.pivot.summarizer import NarrativeAccount
+from kompakt.engine.pivot.pivot import pivot_text
+from kompakt.engine.pivot.summarizer import NarrativeAccount, combined
+
+if TYPE_CHECKING:
+    from kompakt.engine.context.context import Context
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one strategy did at one rewriting."""
+    """What one strategy did in one compaction."""
 
     strategy: str
     tokens_before: int
     tokens_after: int
     at_message: int
-    """How many messages there were."""
+    """The number of messages at that time."""
     failed: str | None = None
-    """What it raised; the run went on with the state before it."""
+    """The exception it raised; its changes were rolled back."""
 
 
-def balanced(steps: tuple[Step, ...], before: int, after: int, at_message: int) -> tuple[Step, ...]:
-    """Add a step for what no strategy did, so that the steps add up to the whole.
+def _balanced(steps: tuple[Step, ...], before: int, after: int, at_message: int) -> tuple[Step, ...]:
+    """Add a step for the rest, so that the steps add up to the difference between ``before`` and ``after``.
 
-    That is what pins and placeholders add, what stripped reasoning and the exact fit at the end take away.
+    The rest is what pins and placeholders add, and what stripped reasoning and the exact fit at the end remove.
     """
     rest = before - after - sum(step.tokens_before - step.tokens_after for step in steps)
     return (*steps, Step("fitting", after + rest, after, at_message)) if rest else steps
@@ -48,24 +52,59 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     actions: tuple[Action, ...] = ()
     repairs: tuple[str, ...] = ()
-    """What had to be mended before anything else."""
+    """The repairs made first."""
     problems: tuple[str, ...] = ()
-    """What no repair could mend: the provider will refuse it still."""
+    """Problems that no repair could solve; the provider will still reject them."""
     told: str = ""
-    """What the pivot says of what was left out: the ledger, behind a summariser's words if there were any."""
+    """The text of the pivot: the narrative of a summarizer, if there was one, and the ledger."""
     failures: tuple[str, ...] = ()
-    """What went wrong on the way: summaries that could not be used, strategies that raised."""
+    """Unusable summaries and exceptions of strategies."""
     narrative: NarrativeAccount | None = None
     """What the model's narrative cost and what of it the history did not support; ``None`` if no model was asked."""
     recoverable: str = "only the payload that was given can restore what was left out: no store was"
     seconds: float = 0.0
     session: str | None = None
-    """The session that was compacted, where there is one."""
+    """The id of the compacted session, if there is one."""
 
     @property
     def saved(self) -> int:
         """Tokens the compaction saved."""
         return self.tokens_before - self.tokens_after
+
+
+def build_report(
+    context: Context,
+    *,
+    policy: str,
+    reason: str,
+    tokens_before: int,
+    messages_before: int,
+    messages_after: int,
+    budget: int = 0,
+    steps: tuple[Step, ...] | None = None,
+    at_message: int = 0,
+    **more: Any,
+) -> Report:
+    """Build the report of a context that was compacted.
+
+    ``steps`` are the strategies that ran; ``None`` for a context that was replaced as a whole. ``more`` are further
+    fields.
+    """
+    after = context.projected_tokens
+    report = Report(
+        policy=policy,
+        reason=reason,
+        tokens_before=tokens_before,
+        tokens_after=after,
+        messages_before=messages_before,
+        messages_after=messages_after,
+        budget=budget,
+        narrative=combined(context.narratives),
+        steps=() if steps is None else _balanced(steps, tokens_before, after, at_message),
+        actions=() if steps is None else tuple(context.actions()),
+        told="" if steps is None or context.summary_text is None else pivot_text(context),
+    )
+    return msgspec.structs.replace(report, **more)
 
 
 _log = logging.getLogger("kompakt.compaction")
@@ -74,7 +113,7 @@ _listeners: list[Callable[[Report], None]] = []
 
 
 def on_compaction(listener: Callable[[Report], None]) -> Callable[[], None]:
-    """Call a function after every compaction; return what stops it."""
+    """Call a function after every compaction; return a function that unregisters it."""
     _listeners.append(listener)
 
     def stop() -> None:
@@ -85,7 +124,7 @@ def on_compaction(listener: Callable[[Report], None]) -> Callable[[], None]:
 
 
 def announce(report: Report) -> None:
-    """Tell everyone who wants to know."""
+    """Write a report to the log and to OpenTelemetry, and call the listeners."""
     facts: dict[str, Any] = {} if report.session is None else {"session": report.session}
     facts |= {
         "policy": report.policy,

@@ -59,8 +59,8 @@ class Context:
     """Whether a policy runs its strategies just now."""
     drops_oldest = False
     """Whether a later step of the policy drops the oldest groups until the goal is reached."""
-    untold = False
-    """Whether something was taken out of the messages that no summary has told yet."""
+    unsummarized = False
+    """Whether text was removed from messages that no summary covers yet."""
     breaks: frozenset[int] = frozenset()
     """Messages before which the history has others that are not here."""
     stripped_to = 0
@@ -104,7 +104,8 @@ class Context:
         self._projection = CachedProjection()
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
-        reinstate(self, annotations)
+        if annotations:
+            reinstate(self, annotations)
 
     def _envelope_tokens(self, history: History) -> int:
         tools = tool_tokens(history.tools, self.counter) if history.tools else 0
@@ -400,7 +401,7 @@ class Context:
         self.summary_text = Summary(
             number, text, taken, covers_to, tokens, earlier, room=room, upto=upto, load=load or Load(), frame=frame
         )
-        self.untold = False
+        self.unsummarized = False
         self.visibility.touch()
         return self.summary_text
 
@@ -459,7 +460,7 @@ class Context:
             shown=dict(self.visibility.replacements),
             summary=self.summary_text,
             inherited=self.inherited,
-            untold=self.untold,
+            unsummarized=self.unsummarized,
             stripped_to=self.stripped_to,
             actions=len(self._done),
         )
@@ -479,7 +480,8 @@ class Context:
             group = self.archive.group(number)
             self.visibility.unhide(group)
             group.pinned = number in snapshot.pinned
-        self.inherited, self.untold, self.stripped_to = snapshot.inherited, snapshot.untold, snapshot.stripped_to
+        self.inherited, self.unsummarized = snapshot.inherited, snapshot.unsummarized
+        self.stripped_to = snapshot.stripped_to
         del self._done[snapshot.actions :]
         self.visibility.touch()
 

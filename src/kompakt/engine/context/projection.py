@@ -168,30 +168,30 @@ def _settled_system(context: Context, entries: Sequence[ProjectedMessage]) -> It
 
     Those that stand together, because what was between them went, become one message.
     """
-    held: list[ProjectedMessage] = []
+    waiting: list[ProjectedMessage] = []
     previous = "system"
     for entry in entries:
         role = entry.message.role
         if role == "system":
-            held.append(entry)
+            waiting.append(entry)
             continue
         if role == "assistant":
-            yield from _instruction(context, held, previous)
-            held = []
+            yield from _instruction(context, waiting, previous)
+            waiting = []
         yield entry
         previous = role
-    yield from _instruction(context, held, previous)
+    yield from _instruction(context, waiting, previous)
 
 
-def _instruction(context: Context, held: Sequence[ProjectedMessage], previous: str) -> Iterator[ProjectedMessage]:
+def _instruction(context: Context, waiting: Sequence[ProjectedMessage], previous: str) -> Iterator[ProjectedMessage]:
     """Make one message of system messages, after a line from the user's side where none is before it."""
-    if held and previous not in ("user", "tool"):
+    if waiting and previous not in ("user", "tool"):
         yield _line(context, "user", RUNTIME_LINE)
-    if len(held) > 1:
-        message = held[-1].message.with_parts(part for one in held for part in one.message.parts)
-        yield ProjectedMessage(message, held[-1].index, context.counter.message(message))
+    if len(waiting) > 1:
+        message = waiting[-1].message.with_parts(part for one in waiting for part in one.message.parts)
+        yield ProjectedMessage(message, waiting[-1].index, context.counter.message(message))
     else:
-        yield from held
+        yield from waiting
 
 
 def _follows(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
@@ -254,7 +254,7 @@ def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedM
             continue
         own = [part for part in entry.message.parts if type(part) is not ToolResult]
         if entry.message.role in ("assistant", "tool") or len(own) < len(entry.message.parts):
-            transcript += _told(entry.message)
+            transcript += _transcript_lines(entry.message)
             own = own if entry.message.role == "user" else []
         if own and transcript:
             parts.append(_transcript(transcript, context.seal_key))
@@ -279,7 +279,7 @@ def _transcript(lines: list[str], key: bytes) -> Text:
     return Text(seal("\n".join([OPEN_ROUND_NOTE, *lines]), key))
 
 
-def _told(message: Message) -> Iterator[str]:
+def _transcript_lines(message: Message) -> Iterator[str]:
     for part in message.parts:
         if type(part) is Text and message.role == "assistant":
             yield f"said: {part.text}"

@@ -98,7 +98,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     shown: dict[int, Message]
     summary: Summary | None
     inherited: str | None
-    untold: bool
+    unsummarized: bool
     stripped_to: int
     actions: int
 

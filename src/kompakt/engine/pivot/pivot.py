@@ -254,13 +254,13 @@ def release_notes(context: Context) -> None:
         if message.role != "user" or not any(_is_boundary(part, key) for part in message.parts):
             continue
         texts = [part.text for part in message.parts if type(part) is Text]
-        summaries = [_verified(context, told, index) for text in texts if (told := noted_summary(text, key))]
+        summaries = [_verified(context, body, index) for text in texts if (body := noted_summary(text, key))]
         transcripts = [unseal(text) for text in texts if is_transcript(text, key)]
         context.inherited = "\n".join(filter(None, [*summaries, context.inherited, *transcripts])) or None
         parts = _released(message, key, keeps_last=index == context.archive.newest_request)
         if parts != message.parts:
             context.visibility.put(index, message.with_parts(parts))
-            context.untold = True
+            context.unsummarized = True
 
 
 def _is_boundary(part: Part, key: bytes) -> bool:

@@ -88,17 +88,17 @@ async def ask(summarizer: Summarizer, material: Material, failures: list[str]) -
             made = summarizer(material)
             text = narrated((made if isinstance(made, str) else await made).strip())
         except Exception as error:  # noqa: BLE001 — a summariser is anybody's code; the run must outlive it
-            fault, told = repr(error)[:MAX_FAULT], type(error).__name__
+            fault, logged = repr(error)[:MAX_FAULT], type(error).__name__
             if getattr(error, "is_final", False):
                 failures.append(fault)
-                _log.warning("the summarizer failed and is not asked again: %s", told)
+                _log.warning("the summarizer failed and is not asked again: %s", logged)
                 return ""
         else:
-            fault = told = _fault(text, material)
+            fault = logged = _fault(text, material)
             if not fault:
                 return text
         failures.append(fault)
-        _log.warning("the summarizer failed, try %d of %d: %s", number, TRIES, told)
+        _log.warning("the summarizer failed, try %d of %d: %s", number, TRIES, logged)
     return ""
 
 

@@ -61,7 +61,7 @@ class Memory:
         self._counter = counter
         self._given = tuple(references)
         self._references = References(given=self._given)
-        self._index = Index()
+        self._index: Index | None = None
         self._calls: dict[str, ToolCall] = {}
         self._results: dict[str, tuple[int, int]] = {}
         """Message and part of the result of each call."""
@@ -184,6 +184,8 @@ class Memory:
         """Return the index of the whole history, or of the blocks that match a query where that would take too long."""
         if self._chars > INDEX_CHARS:
             return self._scanned(query)
+        if self._index is None:
+            self._index = Index()
         for message in self._messages[self._index.messages :]:
             self._index.add(message)
         return self._index

@@ -48,7 +48,7 @@ MIN_LIKENESS = 0.4
 """Likeness that makes a find of a turn which shares no word with the query."""
 
 MEANING_SPREAD = 0.5
-"""Share of it that the turn behind gets."""
+"""Share of it that the next turn gets."""
 
 MAX_TERMS = 40
 """Terms of a query that are searched for, the rarest first: a pasted page asks for no more than its gist."""
@@ -154,15 +154,15 @@ def _add_dates(index: Index, query: str, scores: list[float]) -> None:
 
 
 def _add_meaning(index: Index, query: str, scores: list[float]) -> None:
-    """Add to turns that say something like the query, and to those behind them."""
+    """Add to turns that say something like the query, and to the turns after them."""
     if index.meaning is None:
         return
     near = index.meaning.likeness(query, without=index.names)
     before, last = 0.0, -1
     for place, likeness in zip(index.meaning.places, near, strict=False):
-        behind = MEANING_SPREAD * before if place == last + 1 else 0.0
+        spread = MEANING_SPREAD * before if place == last + 1 else 0.0
         if scores[place] > 0 or likeness > MIN_LIKENESS:
-            scores[place] += MEANING_WEIGHT * max(likeness, behind)
+            scores[place] += MEANING_WEIGHT * max(likeness, spread)
         before, last = likeness, place
 
 

@@ -157,9 +157,9 @@ def _earlier_narrative(context: Context) -> str | None:
 
     That is their narratives. An earlier pass without a model wrote the assistant's own words instead.
     """
-    told = context.summary_text.text if context.summary_text and not is_runtime_line(context.summary_text.text) else ""
+    summary = context.summary_text.text if context.summary_text else ""
     found: list[str] = []
-    for text in (context.inherited or "", told):
+    for text in (context.inherited or "", "" if is_runtime_line(summary) else summary):
         earlier = parse(text)
         prose = [f"{BULLET}{item}" for section, item, _, _ in earlier.items if section == FINDINGS]
         found.append("\n".join(earlier.narrative or prose))
@@ -182,8 +182,8 @@ def _load_of(context: Context, group: ContextGroup) -> Load:
 def _room(context: Context, load: Load) -> int:
     """Tokens to set aside: all that an earlier pivot told, and a share of the rest or all there is to say of it."""
     new = context.inherited if context.inherited and not context.is_resumed else None
-    told = context.counter.scaled(context.counter.text(new)) if new else 0
-    return told + FRAME + min(load.weight, int(load.hidden * LEDGER_SHARE))
+    inherited = context.counter.scaled(context.counter.text(new)) if new else 0
+    return inherited + FRAME + min(load.weight, int(load.hidden * LEDGER_SHARE))
 
 
 FRAME = 300
@@ -196,7 +196,7 @@ MIN_SHORTENED = 3
 
 def owed(context: Context, goal: int) -> bool:
     """Tell whether so many messages were shortened since the last pivot that a new one has to summarize them."""
-    if context.untold:
+    if context.unsummarized:
         return True
     upto = context.summary_text.upto if context.summary_text else 0
     new = [index for index in context.visibility.replacements if index >= upto]

@@ -37,15 +37,15 @@ def replace(text: str) -> tuple[str, int]:
     if max(map(len, lines)) >= _MIN:
         for place, line in enumerate(lines):
             if len(line) >= _MIN:
-                lines[place], count = _BLOB.subn(_told, line)
+                lines[place], count = _BLOB.subn(_description, line)
                 words += count
         text = "\n".join(lines) if words else text
     if _WIDE.search(text):
-        text, blocks = _WRAPPED.subn(_told, text)
+        text, blocks = _WRAPPED.subn(_description, text)
     return text, words + blocks
 
 
-def _told(found: re.Match[str]) -> str:
+def _description(found: re.Match[str]) -> str:
     blob = found[0].strip("\n")
     start = blob[:_MIN]
     if not (any(map(str.isdigit, start)) and any(map(str.isupper, start)) and any(map(str.islower, start))):

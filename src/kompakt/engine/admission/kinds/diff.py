@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kompakt.engine.admission.failures import Shrunk, around, telling
+from kompakt.engine.admission.failures import Shrunk, around, essential
 from kompakt.engine.admission.kinds.source import is_signature, split_runs
 from kompakt.engine.admission.lines import Seen, plain, written_lines
 from kompakt.engine.admission.settings import AdmissionSettings
@@ -38,7 +38,7 @@ def shrink(text: str, settings: AdmissionSettings, *, seen: Seen) -> Shrunk | No
     """Write a diff shorter."""
     lines = text.split("\n")
     keep, bare = _read(lines, settings.diff_context)
-    must = telling(text, lines)
+    must = essential(text, lines)
     runs = [run for run in split_runs(seen.runs(bare), must) if run.end - run.start > 1]
     marks = {run.start: (run.end, seen_mark(run.reference, f"{run.end - run.start} lines")) for run in runs}
     covered = {place for run in runs for place in range(run.start, run.end)}

@@ -108,7 +108,7 @@ def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) ->
             or _reports_failure(item, 0)
         ):
             if gone:
-                out.append(_told(gone, items[0]))
+                out.append(_folded_note(gone, items[0]))
                 gone = 0
             out.append(_sample(item, settings, depth))
         else:
@@ -140,7 +140,7 @@ def _shape(item: Json) -> object:
     return type(item)
 
 
-def _told(gone: int, like: Json) -> str:
+def _folded_note(gone: int, like: Json) -> str:
     keys = f" with {', '.join(list(cast('dict[str, Any]', like))[:12])}" if isinstance(like, dict) else ""
     return f"{FOLD}{gone} more{keys}"
 

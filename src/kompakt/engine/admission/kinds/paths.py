@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from kompakt.engine.admission.failures import Shrunk, cut, failures, keyed, telling
+from kompakt.engine.admission.failures import Shrunk, cut, essential, failures, keyed
 from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
@@ -40,7 +40,7 @@ def is_listing(text: str) -> bool:
 def shrink_listing(text: str, settings: AdmissionSettings) -> Shrunk | None:
     """Group a listing by directory."""
     lines = text.split("\n")
-    must = telling(text, lines)
+    must = essential(text, lines)
     limit = settings.max_items * _MAX_NAMES // 8
     groups: dict[str, list[str]] = {}
     out: list[str] = []

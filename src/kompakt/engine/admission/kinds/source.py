@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from kompakt.engine.admission.failures import Shrunk, failures, telling
+from kompakt.engine.admission.failures import Shrunk, essential, failures
 from kompakt.engine.admission.lines import NumberedText, Seen, SeenRun, write, written_lines
 from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import seen_mark
@@ -81,7 +81,7 @@ def shrink(
     page: NumberedText, settings: AdmissionSettings, *, seen: Seen, is_range: bool, outline: Outline | None
 ) -> Shrunk | None:
     """Write a page shorter; ``outline`` says what stays of a large one. ``None`` when there is nothing to do."""
-    must = (failures if page.is_numbered else telling)("\n".join(page.lines), page.lines)
+    must = (failures if page.is_numbered else essential)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
     covered = {place for start, (end, _) in marks.items() for place in range(start, end)}
     left = [place for place in range(len(page.lines)) if place not in covered]

@@ -1,4 +1,4 @@
-"""Test runs: what failed stays as it is; what passed is told by name, many to a line.
+"""Test runs: what failed stays as it is; what passed is listed by name, several per line.
 
 A name stays within sight of its result, so that the two can be read together. Cost: one look at each line, then that
 of a log.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kompakt.engine.admission.failures import Shrunk, telling
+from kompakt.engine.admission.failures import Shrunk, essential
 from kompakt.engine.admission.kinds import log
 from kompakt.engine.admission.settings import AdmissionSettings
 
@@ -36,8 +36,8 @@ def is_test_run(text: str) -> bool:
     if not any(hint in text for hint in _HINTS):
         return False
     lines = [line for line in text[:16_000].split("\n", 120)[:120] if line.strip()]
-    told = sum(_PASSED.match(line) is not None or _IDLE.match(line) is not None for line in lines)
-    return told >= 4 and told >= len(lines) * _MIN_SHARE
+    matching = sum(_PASSED.match(line) is not None or _IDLE.match(line) is not None for line in lines)
+    return matching >= 4 and matching >= len(lines) * _MIN_SHARE
 
 
 def shrink(text: str, settings: AdmissionSettings) -> Shrunk:
@@ -48,7 +48,7 @@ def shrink(text: str, settings: AdmissionSettings) -> Shrunk:
     label = ""
     gone = 0
     places: set[int] = set()
-    failed = telling(text, lines)
+    failed = essential(text, lines)
     for place, line in enumerate(lines):
         result = None if place in failed else _result(line)
         if result is None and (place in failed or _IDLE.match(line) is None):
