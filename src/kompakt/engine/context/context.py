@@ -1,4 +1,4 @@
-"""The context: an annotated history and what of it the model will see.
+"""The context: a history with annotations, and what the model will see of it.
 
 The one mutable object. Appending costs what the new message costs; totals are read, not computed; the projection is
 extended while nothing else changes and rebuilt from the live groups when something does. Messages themselves are
@@ -35,34 +35,34 @@ class Context:
     """The annotated history of one conversation."""
 
     goal = 0
-    """Tokens that strategies without a target of their own come down to; set by the policy that runs them."""
+    """Target in tokens of strategies that have none of their own; set by the policy that runs them."""
     manual_thinking = False
-    """Whether the request turns signed reasoning on by hand, so that an open round cannot go on without its own."""
+    """Whether the request enables signed reasoning explicitly. An open round then needs its own reasoning."""
     instructions: str | None = None
-    """What the caller asks of a summary."""
+    """The caller's instructions for a summary."""
     question = ""
     """The application's own words for the question of the next pivot; empty for the usual ones."""
     is_replay = False
-    """Whether what is appended happened long ago: a summariser is then asked once, at the end, not each time."""
+    """Whether a finished history is replayed. The summarizer then runs once at the end, not at every compaction."""
     is_resumed = False
-    """Whether what was inherited tells of things that the pivot's load has counted already."""
+    """Whether the load of the pivot already includes what was inherited."""
     deferred_summary: Callable[[Context], Awaitable[bool]] | None = None
-    """What is left to do when the replay is over."""
+    """The summarizer call to run when the replay is over."""
     summary_text: Summary | None = None
     earlier_rounds = 0
-    """Answers of the model that are not among the messages here."""
+    """Answers of the model before the first message here."""
     rewritten_at = 0
-    """How often the model had answered when a strategy or a policy last ran."""
+    """Number of answers when a strategy or a policy last ran."""
     aim: Target | None = None
-    """How far strategies without a target of their own come down when a trigger of their policy fired."""
+    """Target of strategies that have none of their own, after a trigger of their policy fired."""
     in_policy = False
-    """Whether a policy runs its strategies just now."""
+    """Whether a policy is running its strategies."""
     drops_oldest = False
     """Whether a later step of the policy drops the oldest groups until the goal is reached."""
     unsummarized = False
     """Whether text was removed from messages that no summary covers yet."""
     breaks: frozenset[int] = frozenset()
-    """Messages before which the history has others that are not here."""
+    """Messages before which the history has others that this context does not contain."""
     stripped_to = 0
     """Messages before this index are shown without signed reasoning."""
 
@@ -83,24 +83,24 @@ class Context:
         """Seals pivots; empty where there is no secret. With a key only pivots sealed with it are recognized."""
         self.pinned_texts: list[str] = []
         self.missing_pins: list[str] = []
-        """Pinned texts that nothing shown contained when something was last rewritten."""
+        """Pinned texts that no visible message contained at the last rewriting."""
         self.fixed_tokens = PRIMING + (0 if history is None else self._envelope_tokens(history))
-        """What the envelope costs: system, tools, the beginning of the answer."""
+        """Tokens of the envelope: system, tools, the beginning of the answer."""
         self._system = [] if history is None else [message.text for message in history.system]
         self.archive = Archive(references)
         self.visibility = Visibility(self.archive, self.counter)
         self._done: list[tuple[int, int | None, str, str, int]] = []
         self.inherited: str | None = None
-        """What the summaries of earlier passes said."""
+        """The summaries of earlier passes."""
         self.failures: list[str] = []
-        """What went wrong with summarizers; reported with the compaction."""
+        """Failures of summarizers, for the report."""
         self.narratives: list[NarrativeAccount] = []
         """The accounts of the narratives that were asked for; reported with the compaction."""
         self.unused = 0
         """Tokens of the budget that a deferred summary may use in addition to its room."""
         self.ledger = Ledger(seal_key)
         self.pivot_cache: tuple[object, str] | None = None
-        """What the pivot said last, and in which state; see ``retelling``."""
+        """The text of the pivot and the state it was written for; see ``pivot_text``."""
         self._projection = CachedProjection()
         self._known = {annotation.content: annotation for annotation in annotations}
         self.extend(messages)
@@ -144,7 +144,7 @@ class Context:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The full history, whatever is shown of it."""
+        """The full history, visible or not."""
         return self.archive.messages
 
     @property
@@ -154,36 +154,36 @@ class Context:
 
     @property
     def live(self) -> list[ContextGroup]:
-        """The groups that are shown, in order; costs time in these only."""
+        """The visible groups, in order; the cost depends on these only."""
         return self.visibility.live
 
     @property
     def tokens(self) -> int:
-        """Tokens of the request as it is shown, before roles are made to alternate."""
+        """Tokens of the visible request, before roles are made to alternate."""
         return self.visibility.tokens + self.fixed_tokens + (self.summary_text.tokens if self.summary_text else 0)
 
     @property
     def bytes(self) -> int:
-        """Bytes of text and media shown."""
+        """Bytes of visible text and media."""
         return self.visibility.bytes
 
     @property
     def shown_messages(self) -> int:
-        """How many messages of the history are shown."""
+        """Number of visible messages of the history."""
         return self.visibility.messages
 
     @property
     def shown_groups(self) -> int:
-        """How many groups of the history are shown."""
+        """Number of visible groups of the history."""
         return self.visibility.groups
 
     @property
     def rounds(self) -> int:
-        """How often the model has answered: the steps of the run, those of a stored session's hidden part included."""
+        """Number of answers of the model, including the hidden part of a stored session."""
         return self.archive.rounds + self.earlier_rounds
 
     def note_run(self) -> None:
-        """Count the steps to the next run of a strategy from here; a policy does so when all of its own have run."""
+        """Restart the count of steps since the last run; a policy does so after its last strategy."""
         if not self.in_policy:
             self.rewritten_at = self.rounds
 
@@ -206,40 +206,40 @@ class Context:
 
     @property
     def step_tokens(self) -> int:
-        """Size of an ordinary step of the run."""
+        """Tokens of an ordinary step of the run."""
         return step_size(self.messages, self.visibility.counts, len(self.messages))
 
     @property
     def hides(self) -> bool:
-        """Tell whether any message is not shown."""
+        """Whether any message is hidden."""
         return self.visibility.messages < len(self.messages)
 
     @property
     def is_rewritten(self) -> bool:
-        """Tell whether anything is shown otherwise than it was first sent."""
+        """Whether anything is shown in another form than it was first sent."""
         rewritten = len(self.visibility.replacements) > len(self.visibility.admitted)
         return self.hides or rewritten or self.summary_text is not None or self.stripped_to > 0
 
     @property
     def differs(self) -> bool:
-        """Tell whether anything is shown otherwise than it came, admitted outputs included."""
+        """Whether anything is shown in another form than it was given, admitted outputs included."""
         return self.is_rewritten or bool(self.visibility.replacements)
 
     @property
     def single_message(self) -> bool:
-        """Tell whether everything has to be said in one user message: an open round whose reasoning must go."""
+        """Whether all must go into one user message: an open round whose reasoning has to be removed."""
         newest = self.messages[self.archive.newest] if self.archive.newest >= 0 else None
         if newest is None or not self.manual_thinking or (newest.role != "assistant" and not newest.results):
             return False
         return self.is_rewritten
 
     def project(self) -> Sequence[Message]:
-        """Return what the model will see; extended in place until something is rewritten."""
+        """Return what the model will see. The cached list is extended until something is rewritten."""
         return self._projection.refresh(self)
 
     @property
     def projected_tokens(self) -> int:
-        """Tokens of the projection, exactly."""
+        """The exact number of tokens of the projection."""
         self._projection.refresh(self)
         return self._projection.tokens
 
@@ -248,23 +248,23 @@ class Context:
         return self.archive.group_at(index)
 
     def shown_indices(self) -> list[int]:
-        """List the messages that are shown, in order."""
+        """List the indices of the visible messages, in order."""
         return self.visibility.indices()
 
     def shown(self, index: int) -> Message:
-        """Return a message as it is shown now, reasoning not yet stripped."""
+        """Return a message as it is shown, before reasoning is stripped."""
         return self.visibility.shown(index)
 
     def message_tokens(self, index: int) -> int:
-        """Return what a message costs as it is shown now."""
+        """Return the tokens of a message as it is shown."""
         return self.visibility.counts[index]
 
     def reference(self, index: int, part: int | None = None) -> str:
-        """Name a message or one of its parts."""
+        """Return the reference of a message or part."""
         return self.archive.reference(index, part)
 
     def note_pins(self) -> None:
-        """Find the pinned texts that have to be said apart; decided at a rewriting, so that the prefix holds then."""
+        """Find the pinned texts that must be added; decided at a rewriting, so the prefix stays stable."""
         pins = self.pinned_texts
         shown = [words_of(part) for one in self.visibility.shown_messages() for part in one.parts] if pins else []
         missing = [pin for pin in pins if not any(pin in text for text in (*self._system, *shown))]
@@ -296,21 +296,21 @@ class Context:
     # --- what may go ----------------------------------------------------------------------------------------------
 
     def is_protected(self, group: ContextGroup) -> bool:
-        """Tell whether a group survives every strategy."""
+        """Return whether a group survives every strategy."""
         return bool(self.archive.protected((group,)))
 
     def droppable(self) -> list[ContextGroup]:
-        """List the shown groups that may go, oldest first."""
+        """List the visible groups that may be hidden, oldest first."""
         live = self.live
         protected = {group.number for group in self.archive.protected(live)}
         return [group for group in live if group.number not in protected]
 
     def is_request_at(self, index: int) -> bool:
-        """Tell whether a message is the user's own request."""
+        """Return whether a message is a request of the user."""
         return speaks(self.messages[index])
 
     def is_open(self, index: int) -> bool:
-        """Tell whether a message belongs to the newest group, which the model has not answered yet."""
+        """Return whether a message belongs to the newest group, which the model has not answered yet."""
         return self.archive.is_newest(self.group_at(index))
 
     # --- change ---------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class Context:
         return True
 
     def pin(self, group: ContextGroup) -> None:
-        """Make a group part of what always stays."""
+        """Protect a group from every strategy."""
         group.pinned, group.summarized_by = True, None
         self.visibility.unhide(group)
 
@@ -364,7 +364,7 @@ class Context:
         return True
 
     def restore(self, index: int) -> bool:
-        """Show a message as it is again; return whether that changed anything."""
+        """Restore the original form of a message; return whether that changed anything."""
         if index not in self.visibility.replacements:
             return False
         self._say(index, None, "restored", "asked for", self.visibility.put(index, None))
@@ -373,7 +373,7 @@ class Context:
     def show(
         self, index: int, part: int, instead: Part, *, what: Literal["admitted", "pruned", "shortened"], why: str
     ) -> None:
-        """Show another part in the place of one; the message itself stays what it is."""
+        """Show another part in place of one; the stored message does not change."""
         message = self.shown(index)
         parts = [instead if place == part else own for place, own in enumerate(message.parts)]
         fresh = what == "admitted" and index == len(self.messages) - 1
@@ -383,7 +383,7 @@ class Context:
     def replace(
         self, groups: Sequence[ContextGroup], text: str, *, reason: str, room: int = 0, load: Load | None = None
     ) -> Summary:
-        """Let a summary stand for groups; the groups of an earlier summary stay linked through the new one.
+        """Replace groups by a summary; the groups of an earlier summary stay linked through the new one.
 
         With ``room`` a ledger of what is hidden follows the text, both within so many tokens; ``load`` is its matter.
         """
@@ -406,18 +406,18 @@ class Context:
         return self.summary_text
 
     def covered_groups(self) -> list[ContextGroup]:
-        """List the groups that the present summary stands for."""
+        """List the groups that the current summary replaces."""
         return self.archive.known(self.summary_text.covers) if self.summary_text else []
 
     def drop_summary(self) -> None:
-        """Show no summary; what it stood for stays excluded and can be included again."""
+        """Remove the summary; its groups stay excluded and can be included again."""
         for group in self.covered_groups():
             group.summarized_by = None
         self.summary_text = None
         self.visibility.touch()
 
     def reword(self, text: str, *, room: int | None = None) -> None:
-        """Say the present summary in other words, perhaps in another room; what it stands for stays."""
+        """Change the text of the current summary, and optionally its room; its groups stay."""
         if self.summary_text is not None:
             given = self.summary_text.room if room is None else room
             tokens = pivot_tokens(self, text, given, self.summary_text.frame)
@@ -425,7 +425,7 @@ class Context:
             self.visibility.touch()
 
     def _return_to(self, summary: Summary | None) -> None:
-        """Take back summaries made since this one; link it again when it was dropped."""
+        """Undo summaries made since this one; link it again if it was dropped."""
         while self.summary_text is not None and self.summary_text is not summary:
             for number in self.summary_text.taken:
                 self.archive.group(number).summarized_by = None
@@ -436,7 +436,7 @@ class Context:
                 group.summarized_by = summary.number
 
     def strip_reasoning(self) -> None:
-        """Show everything there is now without signed reasoning; what comes later keeps its own."""
+        """Show all messages so far without signed reasoning; later messages keep theirs."""
         if self.stripped_to != len(self.messages):
             self.stripped_to = len(self.messages)
             self.visibility.touch()
@@ -445,13 +445,13 @@ class Context:
         self._done.append((index, part, what, why, tokens))
 
     def actions(self) -> list[Action]:
-        """List what was done, with references; these are made here and not while it is done."""
+        """List the actions with references. References are computed here, because most callers never ask for them."""
         return [Action(self.reference(i, j), what, why, tokens) for i, j, what, why, tokens in self._done]
 
     # --- state ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Remember the state, to return to when a strategy fails; costs time in what is shown."""
+        """Save the state, for ``rollback`` when a strategy fails; the cost depends on what is visible."""
         live = self.live
         return Snapshot(
             messages=len(self.messages),
@@ -466,7 +466,7 @@ class Context:
         )
 
     def rollback(self, snapshot: Snapshot) -> None:
-        """Return to a state; messages appended since then stay, as they were appended."""
+        """Return to a saved state; messages appended since then stay as they were given."""
         now, then = self.visibility.replacements, snapshot.shown
         for index in [index for index in {**now, **then} if now.get(index) is not then.get(index)]:
             self.visibility.put(index, then.get(index))
@@ -486,5 +486,5 @@ class Context:
         self.visibility.touch()
 
     def annotations(self) -> list[Annotation]:
-        """Give what is known of each message, to be stored beside it."""
+        """Return the annotation of each message, to be stored with it."""
         return annotate(self)

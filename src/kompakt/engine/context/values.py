@@ -1,4 +1,4 @@
-"""The values a context is made of: its groups, its summary, a state to return to."""
+"""The values of a context: groups, summary and snapshot, and predicates on messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kompakt.model.phrases import is_own
 
 
 class ContextGroup:
-    """A group as a context knows it. Read it freely; only the context changes it."""
+    """A group of a context. Only the context changes it."""
 
     __slots__ = ("excluded", "indices", "kind", "number", "pinned", "reason", "source_id", "summarized_by", "tokens")
 
@@ -23,14 +23,14 @@ class ContextGroup:
         self.kind: GroupKind = kind
         self.indices: list[int] = []
         self.tokens = 0
-        """What its messages cost as they are shown now."""
+        """Tokens of its messages as they are shown."""
         self.excluded: str | None = None
-        """Why it is not shown; ``None`` while it is."""
+        """Why it is hidden; ``None`` if it is visible."""
         self.reason = ""
-        """Why it was last excluded, kept while it is shown again."""
+        """Why it was last excluded; stays after it is included again."""
         self.pinned = False
         self.summarized_by: int | None = None
-        """The number of the summary that stands for this group."""
+        """The number of the summary that replaces this group."""
         self.source_id: str | None = None
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class ContextGroup:
 
 
 class Load(msgspec.Struct, frozen=True):
-    """How much a pivot stands for."""
+    """The size of what a pivot replaces."""
 
     hidden: int = 0
-    """Tokens of what is left out, as it came."""
+    """Tokens of the hidden messages in their original form."""
     weight: int = 0
-    """About the tokens it would take to tell all of it."""
+    """Estimated tokens of a ledger that contains all of it."""
 
     def __add__(self, other: Load) -> Load:
         return Load(self.hidden + other.hidden, self.weight + other.weight)
@@ -57,29 +57,29 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What stands for groups, with the links to them: text, and a ledger where there is room for one."""
+    """The replacement of groups: a text, a ledger if there is room for one, and the links to the groups."""
 
     number: int
     text: str
     taken: tuple[int, ...]
     """The numbers of the groups that this summary was made for."""
     covers_to: int
-    """The index of the last message it stands for; it is shown right behind that place."""
+    """Index of the last message it replaces; it is shown right after that position."""
     tokens: int
-    """What it may cost; with a ledger, the room set aside for it."""
+    """Its tokens; with a ledger, the reserved room."""
     earlier: Summary | None = None
-    """The summary it took the place of, whose groups it stands for too."""
+    """The summary that it replaced, whose groups it covers too."""
     room: int = 0
     """Tokens for text and ledger together; 0 for text alone."""
     upto: int = 0
-    """How many messages there were when it was made; the ledger knows no later ones."""
+    """Number of messages when it was made; the ledger covers no later ones."""
     load: Load = Load()
-    """What it has to tell."""
+    """The size of what it replaces."""
     frame: PivotFrame = PivotFrame()
 
     @property
     def covers(self) -> tuple[int, ...]:
-        """The numbers of all groups it stands for, those of the earlier summaries first."""
+        """The numbers of all groups it replaces, those of earlier summaries first."""
         chain: list[tuple[int, ...]] = []
         summary: Summary | None = self
         while summary is not None:
@@ -89,10 +89,10 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A state to return to; as large as what is shown, not as the history."""
+    """A state for ``rollback``. Its size depends on what is visible, not on the history."""
 
     messages: int
-    """How many messages there were; groups that began later are not part of the state."""
+    """Number of messages; groups that began later are not part of the state."""
     live: tuple[int, ...]
     pinned: frozenset[int]
     shown: dict[int, Message]
@@ -104,7 +104,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def speaks(message: Message) -> bool:
-    """Return whether a message holds a request: the user's own words, not a tool's, a provider's or a summary's."""
+    """Return whether a message contains a request: words of the user, not of a tool, a provider or a summary."""
     if message.role != "user" or message.source_id is not None or message.is_summary:
         return False
     if is_user_message(message):
@@ -117,7 +117,7 @@ def _is_note(part: Part) -> bool:
 
 
 def states_task(message: Message) -> bool:
-    """Return whether a request holds a person's words, and not only a skill or command file that an agent read in."""
+    """Return whether a request contains a person's words, and not only a skill or command file that an agent loaded."""
     others = (part for part in message.parts if type(part) is not ToolResult)
     return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in others)
 
@@ -128,7 +128,7 @@ def is_own_part(part: Part) -> bool:
 
 
 def byte_size(message: Message) -> int:
-    """Count the bytes of text and media in a message; exact for text, what frames it left out."""
+    """Count the bytes of text and media in a message, without JSON syntax."""
     total = 0
     for part in message.parts:
         if type(part) is Text:

@@ -35,7 +35,7 @@ PIVOT_MESSAGES = 2
 
 
 def measured(context: Context, measure: Measure) -> int:
-    """Read one measure of what is shown; each is kept up to date, none is computed."""
+    """Return one measure of what is visible; the context maintains all of them."""
     match measure:
         case "tokens":
             return context.tokens
@@ -56,7 +56,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a target that says nothing, or less than nothing."""
+        """Reject a target without a measure or with a negative one."""
         if not self.measures:
             raise UsageError("this target names no measure; give tokens, messages, groups or bytes")
         for measure in self.measures:
@@ -68,7 +68,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(measure for measure in MEASURES if getattr(self, measure) is not None)
 
     def reached(self, context: Context) -> bool:
-        """Tell in constant time whether what is shown is small enough."""
+        """Return whether what is visible is small enough; takes constant time."""
         return all(measured(context, measure) <= getattr(self, measure) for measure in self.measures)
 
 
@@ -79,7 +79,7 @@ class Over(msgspec.Struct, frozen=True):
     limit: int
 
     def __post_init__(self) -> None:
-        """Refuse a limit that is none."""
+        """Reject an unknown measure or a negative limit."""
         if self.measure not in MEASURES:
             raise UsageError(f"{self.measure!r} cannot be measured; use one of {', '.join(map(repr, MEASURES))}")
         whole_number(f"over_{self.measure}", self.limit)
@@ -95,7 +95,7 @@ class Over(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> Target:
-        """How far to come down where nobody says."""
+        """The target if none is given: half of the limit."""
         return Target(**{self.measure: self.limit // HALF})
 
 
@@ -105,7 +105,7 @@ class Every(msgspec.Struct, frozen=True):
     steps: int
 
     def __post_init__(self) -> None:
-        """Refuse a number of steps that is none."""
+        """Reject a number below 1."""
         whole_number("every", self.steps, least=1)
 
     def __call__(self, context: Context) -> bool:
@@ -150,7 +150,7 @@ def always(context: Context) -> bool:
 
 
 def reason_of(trigger: Trigger) -> str:
-    """Say in words why a trigger fired; one that has no words is called by its name, where it has one."""
+    """Return why a trigger fired: its reason, or the name of the predicate."""
     said = getattr(trigger, "reason", None)
     name = said if isinstance(said, str) else getattr(trigger, "__name__", type(trigger).__name__)
     return "a predicate was true" if name == "<lambda>" else name
@@ -162,7 +162,7 @@ def aim_of(
     target: int | Target | None,
     measures: tuple[Measure, ...] = MEASURES,
 ) -> Target:
-    """Say how far a strategy comes down now.
+    """Return the target that applies to a strategy now.
 
     Its own target counts first, then that of its trigger and that of its policy's trigger, where it can change that
     measure, then the goal of the policy that runs it. Where none of them asks for less than there is, half of what is
@@ -181,7 +181,7 @@ def aim_of(
 
 
 def whole_number(name: str, value: object, *, least: int = 0) -> None:
-    """Refuse what is not a whole number, or less than the least.
+    """Reject a value that is not a whole number of at least ``least``.
 
     Raises:
         UsageError: it is not.
@@ -203,13 +203,13 @@ class Deterministic:
 
     awaits = False
     measures: ClassVar[tuple[Measure, ...]] = ("tokens", "messages", "groups", "bytes")
-    """What its target may be given in: a strategy that removes no message reaches no number of messages."""
+    """Measures that its target may use. A strategy that removes no messages cannot reach a number of messages."""
 
     def __init__(self, *, when: Trigger | None = None, target: int | Target | None = None) -> None:
         self.when = when
         self.target = checked_target(target, self.measures, type(self).__name__)
         self.decides = when is not None or target is not None
-        """Whether it knows by itself when it is due; else the budget says."""
+        """Whether it decides itself when it is due; otherwise the budget decides."""
 
     async def __call__(self, context: Context) -> bool:
         """Run when due."""
@@ -220,15 +220,15 @@ class Deterministic:
         return changed
 
     def is_due(self, context: Context) -> bool:
-        """Tell in constant time whether there is anything to do."""
+        """Return whether there is anything to do; takes constant time."""
         return self.when(context) if self.when is not None else not self.aim(context).reached(context)
 
     def aim(self, context: Context) -> Target:
-        """Say how far to come down; asked once, before anything is changed."""
+        """Return the target; called once, before anything is changed."""
         return aim_of(context, self.when, self.target, self.measures)
 
     def goal(self, context: Context) -> int:
-        """Say how many tokens to come down to; 0 where the target is in another measure."""
+        """Return the target in tokens; 0 if the target has another measure."""
         return self.aim(context).tokens or 0
 
     def apply(self, context: Context) -> bool:
@@ -237,7 +237,7 @@ class Deterministic:
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Whose tool results a strategy takes: all, or those of some tools or sources, and never protected ones."""
+    """Selects tool results: all, or those of some tools or sources, and never protected ones."""
 
     tools: frozenset[str] | None
     sources: frozenset[str] | None
@@ -259,7 +259,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
         )
 
     def takes(self, context: Context, index: int, call_id: str) -> bool:
-        """Tell whether the result of a call, in this message, is among them."""
+        """Return whether the result of a call in this message is selected."""
         if self.sources is not None and context.messages[index].source_id not in self.sources:
             return False
         if self.tools is None and not self.protected:
@@ -300,14 +300,14 @@ def tool_of(context: Context, index: int, call_id: str) -> str:
 
 
 def results_of(context: Context, index: int) -> Iterator[tuple[int, ToolResult]]:
-    """Go through the tool results of a message as it is shown, with their places."""
+    """Yield the tool results that a message shows, with their positions."""
     for place, part in enumerate(context.shown(index).parts):
         if type(part) is ToolResult and not part.hosted and not part.fixed:
             yield place, part
 
 
 def answered_calls(context: Context, index: int) -> Iterator[tuple[int, ToolCall]]:
-    """Go through the calls of a message that were carried out, with their places; their input is no longer needed."""
+    """Yield the answered calls of a message, with their positions; their input is no longer needed."""
     group = context.group_at(index)
     answers = {result.call_id for other in group.indices for result in context.messages[other].results}
     for place, part in enumerate(context.shown(index).parts):
@@ -334,18 +334,18 @@ class TokenBudget:
 
     @property
     def awaits(self) -> bool:
-        """Tell whether one of the strategies may await something."""
+        """Whether one of the strategies may await something."""
         return any(getattr(strategy, "awaits", True) for strategy in self.strategies)
 
     def is_due(self, context: Context) -> bool:
-        """Tell in constant time whether there is anything to do."""
+        """Return whether there is anything to do; takes constant time."""
         return self.when(context) if self.when is not None else not self._aim(context).reached(context)
 
     def _aim(self, context: Context) -> Target:
         return aim_of(context, self.when, self.target, ("tokens",))
 
     async def __call__(self, context: Context) -> bool:
-        """Run the strategies; a nested goal is put back afterwards."""
+        """Run the strategies, and restore an outer goal afterwards."""
         if not self.is_due(context):
             return False
         target, (goal, aim) = self._aim(context), (context.goal, context.aim)

@@ -1,4 +1,4 @@
-"""Encoded bytes inside a text: told by what they are, how large and which. Cost: one scan of long words only."""
+"""Encoded bytes inside a text: replaced by their type, size and hash. Cost: one scan of long words only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import re
 from kompakt.model.phrases import FOLD
 
 _MIN = 400
-"""Characters of a word from which it may be a blob."""
+"""Minimum characters of a blob in one word."""
 
 _BLOB = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{{_MIN},}}={{0,2}}")
 
 _WRAPPED = re.compile(r"(?:\n[A-Za-z0-9+/]{60,100}\r?(?=\n)){6,}(?:\n[A-Za-z0-9+/]{1,100}={0,2}(?=\n|\Z))?")
-"""The same over many lines of one width."""
+"""A blob that is wrapped over many lines of one width."""
 
 _WIDE = re.compile(r"\n[A-Za-z0-9+/]{60}")
-"""A line that one of many may be."""
+"""A cheap check: a line that may be part of a wrapped blob."""
 
 _MAGIC = (
     ("iVBORw0KGgo", "PNG image"),
@@ -31,7 +31,7 @@ _MAGIC = (
 
 
 def replace(text: str) -> tuple[str, int]:
-    """Replace the blobs of a text; return it and how many there were."""
+    """Replace the blobs of a text; return the text and their number."""
     words = blocks = 0
     lines = text.split("\n")
     if max(map(len, lines)) >= _MIN:

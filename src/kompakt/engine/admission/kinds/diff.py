@@ -1,7 +1,7 @@
-"""Diffs: files, hunks and every changed line stay; unchanged lines go, and so do added ones shown before.
+"""Diffs: files, hunks and changed lines stay; unchanged lines and added lines that were shown before are removed.
 
-An agent that looks at its own change has just written it: those lines are pointed to. Where a diff is very large, the
-bodies of what it adds are folded as those of a source file are. Cost: one look at each line.
+An agent that views its own change has just written it, so a pointer replaces those lines. In a very large diff, added
+bodies are folded as in a source file. Cost: one pass over the lines.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _HUNK = re.compile(r"^@@+ -\d", re.MULTILINE)
 _FILE = re.compile(r"^(?:diff |--- \S)", re.MULTILINE)
 
 _IDLE = ("index ", "--- ", "+++ ", "similarity ")
-"""Lines of a git header that repeat what its first line says."""
+"""Lines of a git header that repeat its first line."""
 
 _FACTOR = 6
-"""How much larger than a part of a file a diff may be before bodies go: what changed is what it is about."""
+"""A diff may be this many times larger than a part of a file before bodies are folded, because it shows changes."""
 
 _MIN_RUN = 12
-"""Added or removed lines in a row from which bodies are folded."""
+"""Minimum run of added or removed lines in which bodies are folded."""
 
 
 def is_diff(text: str) -> bool:
@@ -35,7 +35,7 @@ def is_diff(text: str) -> bool:
 
 
 def shrink(text: str, settings: AdmissionSettings, *, seen: Seen) -> Shrunk | None:
-    """Write a diff shorter."""
+    """Compress a diff."""
     lines = text.split("\n")
     keep, bare = _read(lines, settings.diff_context)
     must = essential(text, lines)
@@ -52,7 +52,7 @@ def shrink(text: str, settings: AdmissionSettings, *, seen: Seen) -> Shrunk | No
 
 
 def _written(lines: list[str], left: list[int], marks: dict[int, tuple[int, str]]) -> str:
-    """Write the lines kept; unchanged ones are missed by nobody, folded ones are counted."""
+    """Write the remaining lines; folded lines are counted, unchanged ones are not mentioned."""
     out: list[str] = []
     last = -1
     for place in [*sorted({*left, *marks}), len(lines)]:
@@ -67,7 +67,7 @@ def _written(lines: list[str], left: list[int], marks: dict[int, tuple[int, str]
 
 
 def _read(lines: list[str], context: int) -> tuple[set[int], list[str]]:
-    """Choose the lines that say something; return them, and the lines of the file that hunks hold."""
+    """Choose the lines to keep; return them, and the lines of the file inside hunks."""
     keep: set[int] = set()
     changed: list[int] = []
     bare = list(lines)

@@ -1,7 +1,7 @@
-"""JSON: layout goes first, which loses nothing; then, when it is still large, the middle of long arrays and strings.
+"""JSON: first the layout is removed, which loses nothing; then the middle of long arrays and strings.
 
-Only line breaks and what indents the next line go: a JSON string holds no line break, so no string changes, no number
-is rounded, no key is lost, and ``"key": value`` stays as it was. Cost: one decoding, and one walk when it is large.
+Only line breaks and indentation are removed. A JSON string contains no line break, so no string, number or key changes.
+Cost: one decoding, and one walk through a large value.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kompakt.model.messages import Json
 from kompakt.model.phrases import FOLD
 
 _LAYOUT = re.compile(r"(?<![ \t\r])[ \t\r]*+\n[ \t\r\n]*+")
-"""A match begins where a run of blanks begins: tried at each blank of a long run, it would take quadratic time."""
+"""A match starts where a run of blanks starts; an attempt at every blank of a long run would take quadratic time."""
 
 _MAX_TEXT = 240
-"""Characters of a text inside a record that stands in one line."""
+"""Maximum characters of a text inside a record on one line."""
 
 _STYLE = 400
-"""Characters by which the style of a JSON text is told."""
+"""Characters from which the style of a JSON text is detected."""
 
 _MAX_RARE, _MAX_ODD = 2, 20
 """Occurrences of a rare value in a long array, and most such values of one key."""
 
 _MAX_DEPTH = 12
-"""Values nested deeper are written as they are."""
+"""Values nested deeper are not changed."""
 
 
 def decoded(text: str) -> Json:
-    """Read a text as a JSON object or array; ``None`` when it is neither."""
+    """Decode a text as a JSON object or array; ``None`` if it is neither."""
     inner = text.strip()
     if inner[:1] + inner[-1:] not in ("{}", "[]"):
         return None
@@ -46,12 +46,12 @@ def decoded(text: str) -> Json:
 
 
 def minify(text: str) -> str:
-    """Take the layout out of a JSON text."""
+    """Remove the layout of a JSON text."""
     return _LAYOUT.sub("", text.strip())
 
 
 def shrink(text: str, settings: AdmissionSettings, value: Json) -> Shrunk:
-    """Write a JSON text shorter."""
+    """Compress a JSON text."""
     lines = text.count("\n") + 1
     short = minify(text)
     if len(short) <= settings.max_json_tokens * 4:
@@ -64,7 +64,7 @@ def shrink(text: str, settings: AdmissionSettings, value: Json) -> Shrunk:
 
 
 def shrink_record(line: str, settings: AdmissionSettings) -> str | None:
-    """Write a very long line that is a JSON object shorter: its long texts are cut, its other values stay."""
+    """Cut the long texts of a very long line that is a JSON object; its other values stay."""
     value = decoded(line)
     if value is None:
         return None
@@ -73,7 +73,7 @@ def shrink_record(line: str, settings: AdmissionSettings) -> str | None:
 
 
 def _encoded(value: Json, like: str) -> str:
-    """Write a value with a space behind its colons, or without, as another text has it."""
+    """Write a value with or without a space after colons, like another text."""
     colon = ": " if '": ' in like[:_STYLE] else ":"
     return json.dumps(value, separators=(",", colon), ensure_ascii=False)
 
@@ -92,7 +92,7 @@ def _sample(value: Json, settings: AdmissionSettings, depth: int) -> Json:
 
 
 def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) -> list[Json]:
-    """Keep the first items, the last one, those that fail and those of another shape; say what the others have."""
+    """Keep the first items, the last one, failures and items of another shape; describe the others."""
     limit = settings.max_items
     if len(items) <= limit + 2:
         return [_sample(item, settings, depth) for item in items]
@@ -117,7 +117,7 @@ def _sample_items(items: list[Json], settings: AdmissionSettings, depth: int) ->
 
 
 def _odd_items(items: list[Json]) -> set[int]:
-    """Find items with a value that hardly any other has, for a key whose values are few: the one suspended account."""
+    """Find items with a rare value of a key that has few values, such as the one suspended account."""
     columns: dict[str, dict[str, list[int]]] = {}
     for place, item in enumerate(items):
         pairs = cast("dict[str, Any]", item) if isinstance(item, dict) else {"": item}
@@ -134,7 +134,7 @@ def _odd_items(items: list[Json]) -> set[int]:
 
 
 def _shape(item: Json) -> object:
-    """Tell what an item is made of."""
+    """Describe the structure of an item."""
     if isinstance(item, dict):
         return frozenset(cast("dict[str, Any]", item))
     return type(item)

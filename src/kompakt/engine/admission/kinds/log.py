@@ -1,6 +1,6 @@
-"""Logs and whatever else a command prints: lines alike are counted, head and tail stay, and all that failed or warns.
+"""Logs and other command output: similar lines are counted; head, tail, failures and warnings stay.
 
-Two lines are alike when they differ in digits only. Cost: one look at each line.
+Two lines are similar if they differ in digits only. Cost: one pass over the lines.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
 _SHOWN_ALIKE = 2
-"""Lines of one make that are shown, the first and the last; those between are counted."""
+"""Similar lines that are shown, the first and the last; those between are counted."""
 
 _MARKUP = ("# ", "## ", "### ", "- ", "* ", "> ", "|", "```", "**")
-"""How a line of written words may begin."""
+"""Beginnings of lines in marked-up text."""
 
 _COMMENT = ("//", "/*", "#", "--", ";")
-"""How words begin that comment on code."""
+"""Beginnings of comments in code."""
 
 _MIN_WORDS, _MIN_PROSE = 5, 0.4
-"""Plain words of a sentence, and the share of sentences: reports quote code and output between them."""
+"""Minimum plain words of a sentence, and minimum share of sentences: reports quote code and output between them."""
 
 _MIN_DISTINCT = 0.7
-"""Share of lines that are like no other: who writes does not repeat himself."""
+"""Minimum share of distinct lines: prose does not repeat itself."""
 
 _SAMPLE = 50
-"""Lines looked at, on either end, to tell what a text is."""
+"""Lines at either end from which the kind of a text is detected."""
 
 IDS = re.compile(
     r"(?=[0-9a-fA-Z])(?<![\w./-])(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -44,7 +44,7 @@ _NEAR = 2
 
 
 def is_prose(text: str) -> bool:
-    """Return whether a text is written for a reader, sentence by sentence: judged by its first lines and its last."""
+    """Return whether a text is prose, judged by its first and last lines."""
     sample = [*text[:8_000].split("\n", _SAMPLE)[:_SAMPLE], *text[8_000:][-8_000:].rsplit("\n", _SAMPLE)[-_SAMPLE:]]
     lines = [line for line in sample if line.strip()]
     if max(map(len, lines), default=0) > MAX_LINE or len(set(_makes("\n".join(lines)))) < len(lines) * _MIN_DISTINCT:
@@ -53,12 +53,12 @@ def is_prose(text: str) -> bool:
 
 
 def _makes(text: str) -> list[bytes]:
-    """Write each line without its digits: lines alike are equal then."""
+    """Return each line without digits, so that similar lines are equal."""
     return text.encode("utf-8", "surrogatepass").translate(None, b"0123456789").split(b"\n")
 
 
 def _is_sentence(line: str) -> bool:
-    """Return whether a line is made of plain words, or marked up as text is."""
+    """Return whether a line consists of plain words or has text markup."""
     if line.startswith(_MARKUP):
         return True
     words = line.split()
@@ -67,7 +67,7 @@ def _is_sentence(line: str) -> bool:
 
 
 def shrink(text: str, settings: AdmissionSettings, *, extra: frozenset[int] = frozenset()) -> Shrunk:
-    """Write a log shorter; ``extra`` are lines that stay whatever they say."""
+    """Compress a log; ``extra`` are further lines to keep."""
     lines = text.split("\n")
     failed = failures(text, lines)
     must = failed | keyed(text, lines) | extra
@@ -83,14 +83,14 @@ def shrink(text: str, settings: AdmissionSettings, *, extra: frozenset[int] = fr
 
 
 def _shortened(line: str, settings: AdmissionSettings) -> str:
-    """Cut a line that is too long to be read."""
+    """Cut a very long line."""
     if len(line) <= settings.max_line:
         return line
     return json_value.shrink_record(line, settings) or cut(line, settings.max_line)
 
 
 def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
-    """Find the lines between the first and the last of their make, by the first; those in ``must`` are of no make."""
+    """Map the first of similar lines to those between it and the last; lines in ``must`` are left out."""
     makes: dict[bytes, list[int]] = {}
     for place, make in enumerate(_makes(text)):
         if place not in must:
@@ -101,7 +101,7 @@ def _alike(text: str, lines: list[str], must: set[int]) -> dict[int, list[int]]:
 
 
 def _written(lines: list[str], keep: set[int], alike: dict[int, list[int]], settings: AdmissionSettings) -> Shrunk:
-    """Write the lines kept, blank ones not twice; what is not shown is counted behind the first like it, or apart."""
+    """Write the remaining lines. Hidden lines are counted after the first similar one, or on a line of their own."""
     out: list[str] = []
     folded, last = 0, -1
     counted = {place for first in alike.keys() & keep for place in alike[first]}
@@ -131,11 +131,11 @@ _FRAME = re.compile(
     r"|\t\S+\.\w+:\d+(?: \+0x[0-9a-f]+)?$|[\w./*()-]+\([\w., {}?]*\)$"
     r"|\s*#?\d+:? +0x[0-9a-f]+|#\d+ +(?:0x|\S+ \()"
 )
-"""A frame, as Python, Java, JavaScript, Go, Rust and debuggers write it."""
+"""A stack frame of Python, Java, JavaScript, Go, Rust or a debugger."""
 
 
 def is_trace(text: str) -> bool:
-    """Return whether a text is mostly frames: judged by its first lines."""
+    """Return whether a text is mostly stack frames, judged by its first lines."""
     if not any(hint in text for hint in _HINTS):
         return False
     lines = [line for line in text[:8_000].split("\n", 60)[:60] if line.strip()]
@@ -143,7 +143,7 @@ def is_trace(text: str) -> bool:
 
 
 def folded_frames(text: str, lines: list[str], limit: int) -> set[int]:
-    """Find the frames in the middle of long traces: those that are not shown."""
+    """Find the frames in the middle of long traces, to be hidden."""
     gone: set[int] = set()
     if not any(hint in text for hint in _HINTS):
         return gone
@@ -160,7 +160,7 @@ def folded_frames(text: str, lines: list[str], limit: int) -> set[int]:
 
 
 def _middle(run: list[list[int]], limit: int) -> set[int]:
-    """Take the first and last frames off: the last more, since what raised stands there or at the very top."""
+    """Return all but the first and last frames; more stay at the end, where most languages print the origin."""
     if len(run) <= limit:
         return set()
     head = limit // 2
@@ -170,14 +170,14 @@ def _middle(run: list[list[int]], limit: int) -> set[int]:
 _FENCES = ("```", "~~~")
 
 _MIN_BLOCK = 8
-"""Lines of a quotation from which its bodies go."""
+"""Minimum lines of a code block whose bodies are folded."""
 
 _HEAD = 2
-"""Lines of a quotation that stay whatever they say."""
+"""Lines of a code block that always stay."""
 
 
 def sentences(page: NumberedText, left: Sequence[int]) -> set[int]:
-    """Choose the lines that stay of a text in which code is quoted."""
+    """Choose the lines to keep of a text with code blocks."""
     keep = set(left)
     for start, end in _blocks(page.lines):
         if end - start >= _MIN_BLOCK and _is_code(page.lines[start:end]):
@@ -186,17 +186,17 @@ def sentences(page: NumberedText, left: Sequence[int]) -> set[int]:
 
 
 def _is_code(lines: Sequence[str]) -> bool:
-    """Tell code from data, which defines nothing: its first and last lines are brackets."""
+    """Distinguish code from data, which has no definitions."""
     return any(line.strip(" \t{}[]") and is_signature(line) for line in lines)
 
 
 def _stays(line: str) -> bool:
-    """Return whether a quoted line says something that the words around it refer to: a definition, an id."""
+    """Return whether a line of a code block is likely referred to by the text: a definition, an id."""
     return is_signature(line) or IDS.search(line) is not None
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Iterate over the quotations that are closed: their first line, and the one behind their last."""
+    """Yield the closed code blocks: the first line, and the line after the last."""
     start, fence = -1, ""
     for place, line in enumerate(lines):
         bare = line.strip()

@@ -1,7 +1,7 @@
-"""Source files and parts of them: what was shown before is pointed to, bodies are folded to signatures and members.
+"""Source files and parts of them: pointers replace lines shown before; bodies are folded to signatures and members.
 
-Knows no language: a definition is a line that nothing is indented under less, or that begins with a word which
-declares something in one of the usual languages. Cost: one look at each line.
+No language is parsed: a definition is a line without indentation, or one that starts with a declaring keyword of a
+common language. Cost: one pass over the lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import seen_mark
 
 Outline: TypeAlias = Callable[[NumberedText, Sequence[int]], set[int]]
-"""Chooses, of the lines of a page that were not shown before, those that stay when it is folded."""
+"""Chooses the lines to keep, among those of a page that were not shown before."""
 
 _DECLARES = re.compile(
     r"[ \t]{1,8}(?:@?(?:export|default|pub(?:\([^)]*\))?|public|private|protected|internal|static|async|abstract|final"
@@ -30,33 +30,33 @@ _METHOD = re.compile(
     r"(?:\t|  |    )(?!if\b|for\b|while\b|switch\b|return\b|else\b|catch\b|do\b|throw\b|await\b|yield\b|case\b|with\b"
     r"|match\b|defer\b|go\b|select\b|try\b|elif\b|except\b|unless\b|until\b)[\w<>\[\],.*&:?@~ ]{1,120}\([^;=]*\{\s*$"
 )
-"""A method without a word that declares it: a name, parameters and an open brace, one level in."""
+"""A method without a declaring keyword: a name, parameters and an open brace, one level in."""
 
 _DULL = re.compile(r"[\s})\];,]*$|(?://|#(?!include|define|if|\[)|/\*|\*|--|;|\"\"\"|''').*")
-"""A line that says nothing of its own: closers and comments."""
+"""A line without content of its own: closing brackets and comments."""
 
 _IMPORT = re.compile(r"(?:import|from|use|using|require|#include|package|open)\b")
 
 _OPENING = re.compile(r"[(,\[]\s*$")
-"""A signature that goes on in the next line."""
+"""A signature that continues on the next line."""
 
 _MAX_SIGNATURE = 8
 """Lines of one signature that are shown."""
 
 _HOLDS = re.compile(r"[^)]*\b(?:struct|interface|enum|type|const|var|trait|record|union|protocol)\b[^)]*$")
-"""The first line of a type that has members; no function, which has its parameters in parentheses."""
+"""The first line of a type with members, not of a function with parameters in parentheses."""
 
 _MAX_HEAD, _MAX_MEMBERS, _MAX_SCANNED = 200, 20, 80
-"""Characters of such a line, members that are shown, and lines in which they are looked for."""
+"""Limits: characters of such a line, members shown, and lines searched for members."""
 
 _MIN_CODE = 0.5
-"""Share of indented or closing lines from which a text without line numbers is taken for code."""
+"""Minimum share of indented or closing lines of code without line numbers."""
 
 _CODE = re.compile(r"[ \t]+\S|[})\]]|.*[{;(,:]\s*$|\s*$|\s*(?://|#|/\*|\*)")
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text reads like source: judged by its first lines."""
+    """Return whether a text is source code, judged by its first lines."""
     lines = text[:8_000].split("\n", 60)[:60]
     if len(lines) < 12 or sum(_CODE.match(line) is not None for line in lines) < len(lines) * _MIN_CODE:
         return False
@@ -65,7 +65,7 @@ def is_code(text: str) -> bool:
 
 
 def shrink_echo(page: NumberedText, settings: AdmissionSettings) -> Shrunk:
-    """Write what an editing tool shows of a change it just made: only what it says about it."""
+    """Compress the page that an editing tool prints after a change: only the text around it stays."""
     must = failures("\n".join(page.lines), page.lines)
     keep = sorted(_around(page) | must)
     written, folded = write(page, keep, {}, every=settings.number_every, exact=must)
@@ -73,14 +73,14 @@ def shrink_echo(page: NumberedText, settings: AdmissionSettings) -> Shrunk:
 
 
 def _around(page: NumberedText) -> set[int]:
-    """Find the lines that stand around a numbered page."""
+    """Find the lines around a numbered page."""
     return {place for place, number in enumerate(page.numbers) if not number}
 
 
 def shrink(
     page: NumberedText, settings: AdmissionSettings, *, seen: Seen, is_range: bool, outline: Outline | None
 ) -> Shrunk | None:
-    """Write a page shorter; ``outline`` says what stays of a large one. ``None`` when there is nothing to do."""
+    """Compress a page; ``outline`` chooses what stays of a large one. ``None`` if there is nothing to do."""
     must = (failures if page.is_numbered else essential)("\n".join(page.lines), page.lines)
     marks = {run.start: (run.end, _mark(page, run)) for run in split_runs(seen.runs(page.lines), must)}
     covered = {place for start, (end, _) in marks.items() for place in range(start, end)}
@@ -105,7 +105,7 @@ def _mark(page: NumberedText, run: SeenRun) -> str:
 
 
 def split_runs(runs: list[SeenRun], must: set[int]) -> list[SeenRun]:
-    """Take the lines out of runs that are shown whatever was shown before."""
+    """Split runs at the lines that must be shown."""
     places = sorted(must)
     found: list[SeenRun] = []
     for run in runs:
@@ -120,7 +120,7 @@ def split_runs(runs: list[SeenRun], must: set[int]) -> list[SeenRun]:
 
 
 def signatures(page: NumberedText, left: Sequence[int]) -> set[int]:
-    """Choose the lines of signatures; of imports, the first of a run."""
+    """Choose the lines of signatures, and the first of each run of imports."""
     keep: set[int] = set()
     after_import = False
     for place in left:
@@ -141,7 +141,7 @@ def signatures(page: NumberedText, left: Sequence[int]) -> set[int]:
 
 
 def _signature(lines: list[str], place: int) -> range:
-    """Find the lines of a signature that goes on over several."""
+    """Find all lines of a signature."""
     end = place + 1
     while end < len(lines) and end - place < _MAX_SIGNATURE and _OPENING.search(lines[end - 1]):
         end += 1
@@ -149,7 +149,7 @@ def _signature(lines: list[str], place: int) -> range:
 
 
 def _members(lines: list[str], place: int) -> list[int]:
-    """Find the members of a type, and the values of a group of constants: code elsewhere is written by their names."""
+    """Find the members of a type or of a group of constants, because other code uses their names."""
     line = lines[place].rstrip()
     if line[-1:] not in ("{", "(") or len(line) > _MAX_HEAD or not _HOLDS.match(line):
         return []
