@@ -16,7 +16,7 @@ import msgspec
 from kompakt.model.phrases import FOLD
 
 _TAIL = r"(?:\[[\w-]+\]|\([\w-]+\))?(?: \w{1,12})?:"
-"""What may stand between a word such as "error" and its colon: a code, the name of a check."""
+"""Text between a word such as "error" and its colon: a code, the name of a check."""
 
 _NAMED = re.compile(rf"(?<!\w)(?i:errors?|fatal|panic|failure|exception){_TAIL}|(?<=\w)(?:Error|Exception): ")
 _SHOUTED = re.compile(r"(?<!\w)(?:FAIL(?:ED|URES?)?|ERROR|FATAL|PANIC)(?!\w)")
@@ -31,7 +31,7 @@ _PLAIN = (
     *("Traceback (most recent", ": command not found", "No such file or directory", "ermission denied", "timed out"),
     *("egmentation fault", "npm error", "ERR!"),
 )
-"""Words that report a failure wherever they stand."""
+"""Words that report a failure at any position."""
 
 _OTHER_LANGUAGES = (
     *(
@@ -78,7 +78,7 @@ _CLOCK = re.compile(r"\b(?:time|lines?|date)$|\.\w{1,5}$", re.IGNORECASE)
 """Keys whose numbers are times or line numbers, and names of files."""
 
 _AT_START = ("E   ", "Killed", "✗ ", "✘ ", "✖ ")
-"""Words that do so at the beginning of a line."""
+"""Words that report a failure at the beginning of a line."""
 
 _HINTS: tuple[tuple[str, re.Pattern[str], int], ...] = (
     *((word, _NAMED, 1) for word in ("rror", "xception", "ailure")),
@@ -154,12 +154,12 @@ def keyed(text: str, lines: Sequence[str]) -> set[int]:
 
 
 def essential(text: str, lines: Sequence[str]) -> set[int]:
-    """Find the lines that stay word for word: failures, and numbers with their keys."""
+    """Find the lines that stay unchanged: failures, and numbers with their keys."""
     return failures(text, lines) | keyed(text, lines)
 
 
 def _holds(pattern: re.Pattern[str], line: str, column: int, before: int) -> bool:
-    """Look closer at a word."""
+    """Return whether a pattern matches around a word."""
     if before < 0:
         return pattern.match(line) is not None
     if before > 1:
@@ -203,12 +203,12 @@ class _Index:
 
 
 def around(places: Iterable[int], count: int, total: int) -> set[int]:
-    """Add so many neighbours on either side."""
+    """Add ``count`` neighbours on either side."""
     return {near for place in places for near in range(max(0, place - count), min(total, place + count + 1))}
 
 
 MAX_LINE = 1_200
-"""Characters from which a line is no line a person would read."""
+"""Characters from which a line is too long to read."""
 
 _LINE_HEAD, _LINE_TAIL = 0.4, 0.15
 """Shares of the limit that stay at the beginning and at the end."""

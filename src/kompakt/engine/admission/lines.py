@@ -202,7 +202,7 @@ class Seen:
         self._folded.update(line for line in lines if len(line) >= _MIN_ANCHOR)
 
     def was_folded(self, lines: Iterable[str]) -> bool:
-        """Return whether most of these lines were folded away before, so that somebody asks for them again."""
+        """Return whether most of these lines were folded before, so the agent asks for them again."""
         anchors = [line for line in lines if len(line) >= _MIN_ANCHOR]
         return bool(anchors) and sum(line in self._folded for line in anchors) * 2 > len(anchors)
 

@@ -38,7 +38,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_log_lines: int = 120
     """Lines of a log shown beside those that report a failure: the beginning and, twice as many, the end."""
     max_line: int = 1_200
-    """Characters of a line from which its middle goes."""
+    """Maximum characters of a line; the middle of a longer one is cut."""
     max_items: int = 8
     """Items shown of a long array of objects, beside those that report a failure or look unlike the others."""
     max_json_tokens: int = 3_000
@@ -48,7 +48,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_frames: int = 12
     """Frames shown of one stack trace."""
     number_every: int = 10
-    """Of the line numbers before every line of a file, one in so many stays."""
+    """Of the line numbers of a file, one in this many stays."""
     kinds: frozenset[str] = KINDS
     """Kinds that are compressed."""
 
@@ -77,4 +77,4 @@ FIRM = AdmissionSettings(
 """For the least tokens: bodies are folded, and a second look at them shows them."""
 
 DEFAULT = GENTLE
-"""What is used when nobody says otherwise."""
+"""The default level."""

@@ -1,14 +1,14 @@
-"""What a request costs when prefixes are cached, and when a rewriting pays: the economic trigger.
+"""The cost of requests with cached prefixes, and the trigger that compacts when it is cheaper.
 
-A request reads the part of its prefix that the cache still holds, at a tenth of the price as a rule, and writes the
-rest, a little dearer than plain input. Whoever rewrites the prefix writes all of it again now and reads less at each
-later step. How many steps will follow nobody knows, so this is ski rental: go on paying the rent of what could be
-left out, and rewrite as soon as the rent paid since the last rewriting reaches what a rewriting costs.
+A request reads the cached part of its prefix, usually at a tenth of the price, and writes the rest, at slightly more
+than the price of plain input. A rewriting writes the whole prefix again now, and each later step reads less. The number
+of later steps is unknown, so this is the ski rental problem: keep paying the rent of what could be hidden, and rewrite
+as soon as the rent paid since the last rewriting reaches the cost of a rewriting.
 
 **The rule stays within twice the clairvoyant schedule.** Say r and w are the prices of reading and writing a token, X
 what a rewriting would leave of the carried prefix, and M what making it costs. Every schedule carries at least X at
 every step, so reading X, writing what is new and the answers are paid in any case. Beyond that a step that carries c
-pays the rent r(c - X), a step that rewrites pays K = (w - r)X + M. Cut the run behind each rewriting of the rule. In
+pays the rent r(c - X), a step that rewrites pays K = (w - r)X + M. Cut the run after each rewriting of the rule. In
 each stretch the rule pays K and a rent below K, for it rewrites before the step whose rent would reach K. The
 clairvoyant either rewrites in the stretch and pays K, or carries at least what the rule carries and pays the rent of
 all its steps, which is at least K. In the unfinished stretch at the end the rule pays rent only, less than K, and the
@@ -18,7 +18,7 @@ added, which makes up for it while the share is at most a half. When the cache i
 and the rule rewrites unless there is next to nothing to leave out: less than M/w, a part of X, whose rent is that part
 of what reading X costs both. And where M is at most wX/2 this part is at most a half, which the bound has room for.
 
-**It keeps a promise.** A rewriting is regretted if the session ends right behind it. So none is made unless the whole
+**It keeps a promise.** A rewriting does not pay if the session ends right after it. So none is made unless the whole
 bill, this request included, stays within 1 % of what sending everything would have cost up to now; what earlier
 rewritings saved counts. Later steps only widen the gap, so the session never costs more than that, whenever it ends.
 
@@ -39,22 +39,22 @@ from kompakt.errors import UsageError
 from kompakt.model.limits import Price
 
 CACHE_LIFE = 300.0
-"""Seconds a cached prefix lives after its last use: the shortest that providers state."""
+"""Seconds that a cached prefix lives after its last use: the shortest time that a provider states."""
 
 REGRET = 0.01
-"""Share of the bill of sending everything by which a session may become dearer at most."""
+"""Maximum extra cost of a session, as a share of the bill for sending everything."""
 
 SHARE = 0.1
-"""Share of everything said so far that a rewriting leaves."""
+"""Share of the history that a rewriting leaves."""
 
 MOST_SHARE = 0.5
 """Up to this share the bound holds."""
 
 LEAST = 6_000
-"""Tokens that a rewriting leaves at least, however short the history: so much is worth reading at every step."""
+"""Minimum tokens that a rewriting leaves: this much is worth reading at every step."""
 
 TROUBLE = 2_500
-"""Tokens of plain input that a rewriting counts as beyond its bill: detail is lost, and a gain below that is none."""
+"""Tokens of plain input added to the cost of a rewriting, because detail is lost and smaller gains do not count."""
 
 
 class Prices(Struct, frozen=True, kw_only=True):

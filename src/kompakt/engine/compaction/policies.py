@@ -32,7 +32,7 @@ class Due(NamedTuple):
     steps: tuple[Strategy, ...]
     reason: str
     target: Target | None
-    """How far the trigger of the whole policy comes down; a step's own trigger has its own."""
+    """The target of the trigger of the whole policy; the trigger of a step has its own."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True):
     name: str
     steps: tuple[Strategy, ...]
     target_share: float | None = None
-    """How far to come down, as a share of the budget; the budget's own target when not given."""
+    """The target as a share of the budget; the budget's own target if not given."""
     admission: AdmissionSettings | None = None
     """How tool outputs are compressed as they come; not at all when not given."""
     admits_always: bool = False
@@ -52,12 +52,12 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def awaits(self) -> bool:
-        """Tell whether a step may await something; anybody's own function may."""
+        """Whether a step may await something; a function of the user may."""
         return any(getattr(step, "awaits", True) for step in self.steps)
 
     @property
     def has_triggers(self) -> bool:
-        """Tell whether anything but the budget can make it run."""
+        """Whether anything but the budget can make it run."""
         return self.when is not None or any(getattr(step, "when", None) is not None for step in self.steps)
 
     @property
@@ -72,7 +72,7 @@ class Policy(msgspec.Struct, frozen=True):
         return any(isinstance(step, kinds) and step.target is None for step in self.steps)
 
     def due(self, context: Context, *, waiting: bool = True) -> Due | None:
-        """Say what the triggers ask for now; takes the time of the triggers, which is constant.
+        """Return what the triggers ask for now; takes the time of the triggers, which is constant.
 
         ``waiting`` is false where nothing may be waited for: steps that await something are left out then.
         """
@@ -87,7 +87,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def _waits(step: Strategy) -> bool:
-    """Tell whether a step would have to be waited for; summarisation is not, since it can ask its summariser later."""
+    """Return whether a step has to be awaited. Summarization has not: it can call its summarizer later."""
     return getattr(step, "awaits", True) and not isinstance(step, strategies.Summarization)
 
 
@@ -312,7 +312,7 @@ def _trigger(given: Any, where: str) -> Trigger:
 
 
 def _target(given: Any, where: str) -> Target:
-    """Read a target: a table with measures and how far each comes down."""
+    """Read a target: a table of measures and their limits."""
     try:
         return Target(**given)
     except (TypeError, UsageError) as error:

@@ -1,4 +1,4 @@
-"""Annotations of a context: written for whoever stores them, and taken over again when the history comes back."""
+"""Annotations of a context: written for a store, and applied again when the history is loaded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Annotation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parts whose output is hidden."""
     pinned: bool = False
     summarized_by: str | None = None
-    """The name of the summary that stands for this message."""
+    """The name of the summary that replaces this message."""
     summary: str | None = None
-    """What that summary says; at the last message it stands for, so that the links can be followed both ways."""
+    """The text of that summary, at the last message it replaces, so that links can be followed both ways."""
     source_id: str | None = None
 
 
@@ -78,7 +78,7 @@ def reinstate(context: Context, annotations: Sequence[Annotation]) -> None:
 
 
 def _restore_summary(context: Context, annotations: Sequence[Annotation]) -> None:
-    """Let the summary stand again for the groups that it stood for."""
+    """Restore the summary of the groups that it replaced."""
     text = next((one.summary for one in annotations if one.summary is not None), None)
     if text is None:
         return

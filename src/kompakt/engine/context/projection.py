@@ -195,12 +195,12 @@ def _instruction(context: Context, waiting: Sequence[ProjectedMessage], previous
 
 
 def _follows(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Return whether a message came right behind another."""
+    """Return whether a message came directly after another."""
     return one.index == other.index - 1 and one.index >= 0 and other.index not in context.breaks
 
 
 def _neighbours(context: Context, one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Return whether two messages of the user's side must not stand side by side as they are."""
+    """Return whether two messages of the user's side must not be adjacent as they are."""
     if one.message.role not in ("user", "tool") or other.message.role not in ("user", "tool"):
         return False
     return not (_follows(context, one, other) and one.index >= context.visibility.rewritten_to)
@@ -240,7 +240,7 @@ def _line(context: Context, role: Role, text: str) -> ProjectedMessage:
 
 
 def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedMessage:
-    """Say everything in one user message: the user's own parts, a note of the pivot, a transcript of the rest.
+    """Write everything as one user message: the user's own parts, a note of the pivot, a transcript of the rest.
 
     A line of kompakt's separates one request from the next, so that a later pass can tell them apart.
     """

@@ -36,7 +36,7 @@ class SlidingWindow(Deterministic):
         self.decides = True
 
     def is_due(self, context: Context) -> bool:
-        """Tell in constant time whether the window has to move."""
+        """Return whether the window has to move; takes constant time."""
         return self.when(context) if self.when is not None else context.shown_groups > 2 * self.min_keep_groups
 
     def apply(self, context: Context) -> bool:

@@ -1,4 +1,4 @@
-"""Hide old tool outputs behind a placeholder; calls and messages stay. Cost: the messages shown."""
+"""Replace old tool outputs by a placeholder; calls and messages stay. Cost: the visible messages."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class OverflowByRounds(Deterministic):
 
     @property
     def reason(self) -> str:
-        """Say why the history was rewritten."""
+        """Why the history was rewritten."""
         return f"too long for the provider; the overflow came with {self.guilty or 'the whole history'}"
 
     async def __call__(self, context: Context) -> bool:

@@ -26,7 +26,7 @@ WHOLE_GIVEN = 2 * LEAST_GIVEN
 """Tokens of such a text that is never shortened: paths and commands stay whole, and the note would take the gain."""
 
 _HEAD = 0.6
-"""Share of the kept text that comes from its beginning; errors and verdicts tend to stand at the end."""
+"""Share of the remaining text that comes from the beginning; errors and verdicts tend to be at the end."""
 
 
 class Shortening(Deterministic):
@@ -142,7 +142,7 @@ def _shorter_input(given: Json, limit: int, counter: Counter, reference: str) ->
 
 
 def _shorter(given: Json, limit: int, counter: Counter, reference: str) -> Json:
-    """Shorten the texts of a value wherever they stand in it."""
+    """Shorten all texts inside a value."""
     if isinstance(given, str):
         is_long = counter.tokens(given) > max(limit, WHOLE_GIVEN)
         return shortened(given, limit, counter, reference=reference) if is_long else given

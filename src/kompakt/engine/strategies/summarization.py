@@ -18,7 +18,7 @@ SUMMARY_SHARE = 0.8
 near it."""
 
 LEDGER_SHARE = 0.12
-"""Tokens of ledger for each token it stands for: enough for nearly every name that recorded agents used again."""
+"""Tokens of ledger for each hidden token: enough for nearly every name that recorded agents used again."""
 
 MIN_LEDGER = 120
 """Tokens of a pivot where the goal leaves less: fewer say too little."""
@@ -32,7 +32,7 @@ division that readers answered best from, reasons and state in a model's words t
 
 
 class Summarization:
-    """Replace the oldest groups by a pivot and keep a tail; what earlier pivots told is folded in."""
+    """Replace the oldest groups by a pivot and keep a tail; earlier pivots are folded in."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Summarization:
         """Whether it knows by itself when it is due; else the budget says."""
 
     concludes = True
-    """Run also when other steps did enough: what they hid wants to be told."""
+    """Runs even if other steps reached the goal, because what they hid must be summarized."""
 
     @property
     def awaits(self) -> bool:
-        """Tell whether a summariser may take its time; the ledger does not."""
+        """Whether it may await something: a summarizer may, the ledger does not."""
         return self.summarizer is not None
 
     async def __call__(self, context: Context) -> bool:
@@ -90,7 +90,7 @@ class Summarization:
         return bool(text)
 
     def is_due(self, context: Context) -> bool:
-        """Tell in constant time whether there is anything to do."""
+        """Return whether there is anything to do; takes constant time."""
         return self.when(context) if self.when is not None else not aim_of(context, None, self.target).reached(context)
 
     def _oldest(self, context: Context, aim: Target, goal: int) -> tuple[list[ContextGroup], int, Load]:
@@ -170,7 +170,7 @@ def _earlier_narrative(context: Context) -> str | None:
 
 
 def _load_of(context: Context, group: ContextGroup) -> Load:
-    """Say how large a group is as it came, and how much there is to say about it."""
+    """Return the original size of a group and the estimated size of its ledger."""
     visibility, hidden, weight = context.visibility, 0, 0
     for index in group.indices:
         message = context.messages[index]
@@ -180,14 +180,14 @@ def _load_of(context: Context, group: ContextGroup) -> Load:
 
 
 def _room(context: Context, load: Load) -> int:
-    """Tokens to set aside: all that an earlier pivot told, and a share of the rest or all there is to say of it."""
+    """Return the tokens to reserve: an earlier pivot in full, and a share of the rest, at most its whole ledger."""
     new = context.inherited if context.inherited and not context.is_resumed else None
     inherited = context.counter.scaled(context.counter.text(new)) if new else 0
     return inherited + FRAME + min(load.weight, int(load.hidden * LEDGER_SHARE))
 
 
 FRAME = 300
-"""Tokens for headings and for the lines that name what was only looked at."""
+"""Tokens for headings and for the lines that list files that were only read."""
 
 
 MIN_SHORTENED = 3
@@ -195,7 +195,7 @@ MIN_SHORTENED = 3
 
 
 def owed(context: Context, goal: int) -> bool:
-    """Tell whether so many messages were shortened since the last pivot that a new one has to summarize them."""
+    """Return whether enough messages were shortened since the last pivot that a new one must summarize them."""
     if context.unsummarized:
         return True
     upto = context.summary_text.upto if context.summary_text else 0
