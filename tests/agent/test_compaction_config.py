@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.agent.scripted_client import Scripted, calls
+from tests.session.builders import turns
 
 import kompakt
 from kompakt.agent.agent import Agent
@@ -172,11 +173,9 @@ class TestQuestion:
 
                 own, shown = self.QUESTION, list[str]()
                 for given, expected in ((own, own), (None, own), ("And?", "And?"), ("", "")):
-                    for n in range(12):
-                        body = {"role": "user", "content": f"Look at part {n}. " + "word " * 60}
-                        await session.append([body, {"role": "assistant", "content": "Noted."}], format="openai-chat")
+                    await session.append(turns(8), format="openai-chat")
                     assert await questions() == shown
-                    assert (await session.compact(4_000, question=given, reason="asked for")).changed
+                    assert (await session.compact(1_500, question=given, reason="asked for")).changed
                     shown = [pivot_question(expected)]
                     assert await questions() == shown
 
