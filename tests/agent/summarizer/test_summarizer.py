@@ -285,6 +285,17 @@ class TestConstraints:
         assert earlier is not None
         assert [f"port {n}000" in earlier for n in range(5)] == [True] * 5 and earlier.count("port 0000") == 1
 
+    def test_people_who_talk_to_each_other_give_no_rules(self) -> None:
+        said = [user("Ann: You must never skip breakfast!"), user("[1 May] Ann: I always walk to work.")]
+        given = material(*said * 5)
+        assert summarize(Client("- Ann walks to work."), given) == "- Ann walks to work."
+
+    def test_many_rules_leave_half_of_the_room_to_the_model(self) -> None:
+        rules = [user(f"Rule {number}: you must never open the file number {number}.") for number in range(60)]
+        given = material(*rules, most=300)
+        text = summarize(Client("- The files are written by another program, which locks them."), given)
+        assert "locks them" in text and "number 59" in text and count(text) <= 300
+
     def test_other_lines_give_way(self) -> None:
         """Where there is no room for both the user's words stay."""
         given = material(*WORK, most=60)

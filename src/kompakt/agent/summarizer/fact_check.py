@@ -24,7 +24,21 @@ _CITED = re.compile(r"(?<![\w./-])m(?=[0-9a-f]*\d)[0-9a-f]{4,40}(?:\.\d+)?(?![\w
 _BRACKETS = re.compile(r"(?:(?<![ \t])[ \t]++)?(?:\[([^\[\]\n]{1,1000})\]|\(([^()\n]{1,1000})\))")
 _SEPARATOR = re.compile(r"\s*[,;]\s*|\s+")
 _QUOTED = re.compile(r"\s*(?:[-*] )*user, (m[0-9a-f]{4,40}(?:\.\d+)?): ?((?:.*\S)?)\s*")
+_SPEAKER = re.compile(r"\s*(?:\[[^\]\n]{0,80}\]\s*)?[A-Z][A-Za-z' -]{0,30}:\s")
+"""Starts a message in which the name of its speaker is written, as in a transcript of people who talk."""
+
 _MARKS = "\"'`\u201c\u201d"
+
+
+DEMANDS_SHARE = 0.5
+"""Share of a narrative for demands of the user that are nowhere else. More would push out what the model wrote."""
+
+
+MIN_TALK = 10
+"""Messages from which names before them show that people talk to each other."""
+
+MIN_DEMANDS = 80
+"""Tokens that they may have where that share is less."""
 
 
 class Saying(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +89,10 @@ class Sayings:
         self._said = list(_said(material))
         self._earlier = list(quotations(material.earlier or ""))
         held = [saying for saying in self._earlier if STRICT.search(saying.words)]
-        demanded = [Saying(name, line) for name, text in self._said for line in binding(text)]
+        # People who talk to each other use the same words, but give no rules to an assistant.
+        named = sum(_SPEAKER.match(text) is not None for _, text in self._said)
+        is_talk = len(self._said) >= MIN_TALK and named * 2 > len(self._said)
+        demanded = [Saying(name, line) for name, text in self._said for line in binding(text)] if not is_talk else []
         self.demanded = list({saying.words: saying for saying in [*held, *demanded]}.values())
         """What the user demanded or forbade, oldest first; what an earlier summary quotes comes before."""
 
@@ -103,12 +120,14 @@ class Sayings:
     def completed(self, text: str, most: int, count: Callable[[str], int], *, known: str = "") -> str:
         """Add what the user demanded and neither a text nor what is ``known`` beside it contains, within a limit.
 
-        Where there is no room, other lines give way, from the first on and headings last. Demands that have no room by
-        themselves are left to the ledger.
+        Demands take a share of the limit, the newest first; the ledger has the others as far as there is room. Where
+        there is no room for that share, other lines give way, from the first on and headings last.
         """
         beside = " ".join(known.split())
         demanded = [saying for saying in self.demanded if " ".join(saying.words.split()) not in beside]
         missing = [saying for saying in demanded if saying.words not in text]
+        while missing and count("\n".join(map(str, missing))) > max(most * DEMANDS_SHARE, MIN_DEMANDS):
+            del missing[0]
         lines = text.split("\n")
         others = [line for line in lines if not any(saying.words in line for saying in self.demanded)]
         others.sort(key=lambda line: line.startswith("#"))

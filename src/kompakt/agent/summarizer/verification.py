@@ -45,11 +45,11 @@ _FENCE = re.compile(r"\s*(?:```|~~~)")
 
 _CODE = re.compile(r"`([^`\n]{2,300})`")
 _QUOTE = re.compile(r'(?<![\w"])"(?=[^\s"])([^"\n]{3,600})(?<=\S)"(?![\w"])|\u201c([^\u201c\u201d\n]{3,600})\u201d')
-_OMISSION = re.compile(r"\s*(?:…|\.{3,}|⋯|\[[^\[\]]{1,200}\])\s*")
+_OMISSION = re.compile(r"…|(?<!\.)\.{3,}|⋯|\[[^\[\]]{1,200}\]")
 """What a quotation leaves out, or puts in for the reader."""
 _URL = re.compile(r"\bhttps?://[^\s\"'<>)\]`]+")
 _PATH = re.compile(
-    r"(?<![\w/.~-])(?:~?/|\.{1,2}/)?(?:[\w@+.-]+/)+[\w@+.*-]*|(?<![\w/.~@-])[\w-]+\.[a-z][a-z0-9]{0,7}\b(?![(/])"
+    r"(?<![\w/.~@+-])(?:~?/|\.{1,2}/)?(?:[\w@+.-]++/)+[\w@+.*-]*+|(?<![\w/.~@-])[\w-]++\.[a-z][a-z0-9]{0,7}\b(?![(/])"
 )
 _EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _IDENTIFIER = re.compile(r"(?<![\w./-])[A-Za-z]\w*_\w+(?:\(\))?|(?<![\w./-])[A-Za-z_]\w{2,}\(\)")

@@ -40,7 +40,7 @@ _QUALIFIES = re.compile(
 )
 _NAMES = re.compile(
     r"\bname(?:'s|d| is| was)?\b|\bcalled\b|"
-    r"\bmy (?:\w+ )?(?:wife|husband|son|daughter|friend|colleague|boss|mom|dad|dog|cat)\b",
+    r"\bmy (?:\w+ )?(?:wife|husband|son|daughter|friend|colleague|boss|mom|dad)\b",
     re.IGNORECASE,
 )
 _PREFERS = re.compile(r"\b(?:favou?rite|prefer|love to|hate|allergic|can't stand|never (?:eat|drink))\b", re.IGNORECASE)

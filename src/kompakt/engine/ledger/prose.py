@@ -18,7 +18,7 @@ _SETTLES = re.compile(
     r"rather than|"
     r"found|turns out|option|recommend\w*|conclu\w+|confirm\w*|verified|works?|fixed|done|implemented|summary|so that|"
     r"therefore|means|should|must|cannot|can't|won't|doesn't|didn't|not|only|however|but|actually|now|remaining|next|"
-    r"total|refund\w*|cancel\w*|updated|booked|changed|failed|missing|blocked)\b",
+    r"cancel\w*|updated|changed|failed|missing|blocked)\b",
     re.IGNORECASE,
 )
 _ANNOUNCES = re.compile(
@@ -93,7 +93,7 @@ def _bounded(sentence: str) -> str:
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _TAG = re.compile(r"<([a-z][\w-]{0,40})>[^<\n]{0,40}</\1>|</?[a-z][\w-]{0,40}>")
-_PROSE_LINE = re.compile(r"\s*(?:[-*>]|\d+[.)]|#{1,6})?\s*(?:\*\*)?[A-Z][^{};=]{30,}")
+_PROSE_LINE = re.compile(r"\s*+(?:[-*>]|\d{1,3}[.)]|#{1,6})?+\s*+(?:\*\*)?[A-Z][^{};=]{30}")
 
 MIN_REPORT = 600
 """Characters of an answer that may be a report."""

@@ -50,7 +50,7 @@ _IDENTIFIER = re.compile(
     r"(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[A-Za-z0-9][\w-]{3,40}(?![\w-])|(?<![\w.:-])\d{5,20}(?![\w.:-])"
 )
 _WORD = re.compile(r"[^\W\d_]{4,}")
-_VALUE = re.compile(r"[\w.-]*\w")
+_VALUE = re.compile(r"\w(?:[\w.-]*\w)?")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 _SEPARATORS = frozenset("|/,;")
