@@ -14,7 +14,7 @@ from kompakt.engine.ledger.items import FINDINGS as FINDINGS_SECTION
 from kompakt.engine.ledger.items import HEADING, SECTIONS
 from kompakt.engine.pivot.summarizer import Material
 from kompakt.engine.strategies import Summarization
-from kompakt.engine.strategies.summarization import NARRATIVE_SHARE
+from kompakt.engine.strategies.summarization import NARRATIVE_SHARE, TALK_SHARE
 from kompakt.model.messages import Message, ToolCall
 
 REPORT = (
@@ -71,6 +71,13 @@ class TestDivision:
         ledger = told[told.index(HEADING) :]
         assert material.count(ledger) > material.count(material.facts) * 1.2, "unused room was not given back"
         assert material.count(NARRATIVE) + material.count(ledger) <= room + 10
+
+    def test_in_a_talk_the_narrative_takes_most(self) -> None:
+        talk = [message for n in range(200) for message in (user(f"Ann: I saw {n} geese."), assistant(f"Bob: So {n}!"))]
+        context = Context(talk)
+        material, _ = material_of(context, 800)
+        room = context.summary_text.room if context.summary_text else 0
+        assert material.max_tokens == int(room * TALK_SHARE) > room * NARRATIVE_SHARE
 
     def test_the_summarizer_knows_what_stays(self) -> None:
         """The first request states the task, and the newest messages show where the work stands."""

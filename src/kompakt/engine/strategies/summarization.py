@@ -30,6 +30,10 @@ NARRATIVE_SHARE = 0.55
 """Share of the pivot for a summarizer's narrative; the ledger takes the rest, and what the narrative leaves. In the
 division that readers answered best from, reasons and state in a model's words took a little more than half."""
 
+TALK_SHARE = 0.85
+"""The same where nothing but talk is summarized. Code has no facts then, only sentences, and a model says in one
+sentence what people say in ten."""
+
 
 class Summarization:
     """Replace the oldest groups by a pivot and keep a tail; earlier pivots are folded in."""
@@ -134,9 +138,11 @@ class Summarization:
         indices = sorted(index for group in groups for index in group.indices)
         leaving = frozenset(indices)
         kept = [index for index in context.shown_indices() if index not in leaving]
-        max_tokens = int(room * NARRATIVE_SHARE)
+        messages = tuple(context.messages[index] for index in indices)
+        acts = any(message.calls for message in messages)
+        max_tokens = int(room * (NARRATIVE_SHARE if acts else TALK_SHARE))
         material = Material(
-            messages=tuple(context.messages[index] for index in indices),
+            messages=messages,
             references=tuple(context.reference(index) for index in indices),
             earlier=_earlier_narrative(context),
             max_tokens=max_tokens,
