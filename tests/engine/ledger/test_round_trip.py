@@ -62,7 +62,7 @@ class TestReadingBack:
         said = ["Ann: I moved to Oslo.", "Bob: Nice!", "Ann: My dog is called Rex."]
         made = [Item(TALK, at, text, 1, label="1 May") for at, text in enumerate(said)]
         written = write_items(made)
-        assert written.endswith("1 May:\n- Ann: I moved to Oslo. My dog is called Rex.\n- Bob: Nice!")
+        assert written.endswith("1 May:\n- Ann: I moved to Oslo. / My dog is called Rex.\n- Bob: Nice!")
         assert sorted(text for _, text, _, _ in parse(written).items) == sorted(said)
 
     def test_short_rows_of_one_table_share_a_bullet(self) -> None:

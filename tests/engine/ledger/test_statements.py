@@ -198,6 +198,11 @@ class TestChanges:
         line = written([message for one in operations for message in calls[one]], CHANGES)[0]
         assert line.partition(";")[0] == f"a.py: {said}"
 
+    def test_an_edit_that_was_taken_back_is_not_stated(self) -> None:
+        history = [*edited("a.c", "x;", "x;\nwrong(1);"), *edited("a.c", "x;\nwrong(1);", "right(2);")]
+        (line,) = written(history, CHANGES)
+        assert line.startswith("a.c: edited 2 times; `right(2);`")
+
     def test_the_common_folder_is_named_once(self) -> None:
         messages = [message for n in range(4) for message in edited(f"/srv/shop/project/src/f{n}.py")]
         said = written(messages, CHANGES)

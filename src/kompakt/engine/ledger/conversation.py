@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kompakt.engine.ledger.events import Spoken
-from kompakt.engine.ledger.items import TALK, Item
+from kompakt.engine.ledger.items import SAID_GAP, TALK, Item
 from kompakt.engine.ledger.quotes import harmless
 
 _DATE = re.compile(r"\s*\[([^\]\n]{0,60}\d{4}[^\]\n]{0,40})\]\s*")
@@ -172,6 +172,5 @@ def _trimmed(text: str, seen: Counter[str], total: int) -> str:
     while len(clauses) > 1 and (not telling[0] or _is_opener(clauses[0])):
         clauses.pop(0)
         telling.pop(0)
-    trimmed = _FILLER.sub("", " ".join(clauses)).rstrip(",;-– ")
-    end = "" if trimmed.endswith((".", "!", "?", "…")) else "."
-    return f"{trimmed[:1].upper()}{trimmed[1:]}{end}" if trimmed else ""
+    trimmed = _FILLER.sub("", " ".join(clauses)).rstrip(",;-–. ").replace(SAID_GAP, ", ")
+    return f"{trimmed[:1].upper()}{trimmed[1:]}"

@@ -58,7 +58,8 @@ GAP = " […] "
 SPEAKER_GAP = ": "
 """Separates a speaker from what was said."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+")
+SAID_GAP = " / "
+"""Separates what one speaker said at different times of a day."""
 
 CELL_GAP, ROW_GAP = " | ", "; "
 """Separate the cells of a row of a table, and short rows that share a line."""
@@ -140,16 +141,16 @@ def _talk(items: list[Item]) -> Iterator[str]:
             by_speaker.setdefault(item.text.partition(SPEAKER_GAP)[0], []).append(item)
         for speaker, items_of_one in by_speaker.items():
             if all(_is_sentence(item) for item in items_of_one):
-                words = " ".join(item.text.partition(SPEAKER_GAP)[2] for item in items_of_one)
+                words = SAID_GAP.join(item.text.partition(SPEAKER_GAP)[2] for item in items_of_one)
                 yield f"{BULLET}{speaker}{SPEAKER_GAP}{words}"
             else:
                 yield from (BULLET + _joined([item]) for item in items_of_one)
 
 
 def _is_sentence(item: Item) -> bool:
-    """Return whether an item is one sentence of a speaker, so that it can be told from the next one in its line."""
+    """Return whether an item is a sentence of a speaker that can share a line with others."""
     _, gap, words = item.text.partition(SPEAKER_GAP)
-    return bool(gap) and not item.reference and words.endswith((".", "!", "?", "…")) and not _SENTENCE_END.search(words)
+    return bool(gap) and bool(words) and not item.reference and SAID_GAP not in words
 
 
 def _share_a_line(item: Item, other: Item) -> bool:
@@ -225,8 +226,8 @@ def _parts(section: str, body: str, label: str) -> list[str]:
             return rows
     if section == TALK:
         speaker, gap, words = body.partition(SPEAKER_GAP)
-        if gap and words.endswith((".", "!", "?", "…")):
-            return [f"{speaker}{gap}{sentence}" for sentence in _SENTENCE_END.split(words)]
+        if gap:
+            return [f"{speaker}{gap}{sentence}" for sentence in words.split(SAID_GAP)]
     return [body]
 
 

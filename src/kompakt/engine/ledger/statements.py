@@ -17,7 +17,7 @@ import msgspec
 
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
-from kompakt.engine.ledger.extract.changes import change_note
+from kompakt.engine.ledger.extract.changes import change_note, replaced_text
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
 from kompakt.engine.ledger.extract.records import (
     MAX_JSON,
@@ -113,6 +113,9 @@ _SHARED_STATE = re.compile(
     r"|\bcurl\b[^|;]*-X ?(?:POST|PUT|PATCH|DELETE)"
 )
 _NOISE_IN_KEY = re.compile(r"^(?:cd [^ &;]+ ?(?:&&|;) ?)+| ?2>&1| ?\| ?(?:tail|head|grep|cat|tee)\b.*$")
+_NOISE = re.compile(r"\s*(?:Shell cwd was reset\b|\$ |\[\w+\] \$ )")
+"""Lines of an output that say nothing about the outcome: notes of the agent, echoes of commands."""
+
 _BARE_FAILURE = re.compile(
     r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
 )
@@ -134,6 +137,8 @@ class FileChanges(msgspec.Struct):
     at: float = -1
     reference: str = ""
     notes: list[str] = []
+    added: dict[str, str] = {}
+    """Text that an edit put into the file, by its note."""
 
     def text(self) -> str:
         """Say what became of it, without what changed in it."""
@@ -279,8 +284,9 @@ class Statements:
             self._looked.setdefault("", {}).pop(key, None)
             self._looked[""][key] = None
         else:
-            lines = [line.strip() for line in output[-600:].split("\n") if line.strip()]
-            answer = quoted(one_line(" / ".join(lines[-2:]), 180), 180) if lines else "no output"
+            lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
+            cut = "… " if len(lines) > 2 or len(output) > 600 else ""
+            answer = quoted(cut + one_line(" / ".join(lines[-2:]), 180), 182) if lines else "no output"
             text = f"Ran {shown} → {answer}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
 
@@ -302,8 +308,9 @@ class Statements:
             about = next(
                 (value for key, value in effect.fields.items() if key in _ABOUT and isinstance(value, str)), ""
             )
-            text = f"Started {harmless(name)}: {quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)}"
-            self._add(LOOKED, event.at, text, 1 + recency, partial=True)
+            if about:
+                text = f"Started {harmless(name)}: {quoted(one_line(about, MAX_QUOTE), MAX_QUOTE)}"
+                self._add(LOOKED, event.at, text, 1 + recency)
             return
         reads = _READ_VERBS.match(snake_case(name)) is not None
         if reads and lasting:
@@ -390,8 +397,15 @@ class Statements:
             file.how = "created, then edited"
         file.count += words == "edited"
         file.at, file.reference = event.at, self._reference(event.at)
+        removed, added = replaced_text(event.effect.fields) if note else ("", "")
+        for earlier, text in list(file.added.items()):
+            if text in removed and text not in added:  # an edit that was taken back says nothing about the file
+                file.notes.remove(earlier)
+                del file.added[earlier]
         if note and note not in file.notes:
             file.notes.append(note)
+            if added.strip():
+                file.added[note] = added.strip()
 
     def _note_looked(self, event: ToolUse, effect: Effect) -> None:
         for _, path in effect.files:

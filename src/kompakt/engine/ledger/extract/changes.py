@@ -49,6 +49,12 @@ def change_note(fields: Mapping[str, Json], path: str) -> str:
     return f"{size}: {', '.join(signatures[:6])}" if signatures else size
 
 
+def replaced_text(fields: Mapping[str, Json]) -> tuple[str, str]:
+    """Return the text that an edit removed and the one that it put there, as far as the call shows them."""
+    fields = {snake_case(key): value for key, value in fields.items()}
+    return (_first(fields, _OLD) or "")[:MAX_TEXT], (_first(fields, _NEW) or "")[:MAX_TEXT]
+
+
 def _replaced(fields: Mapping[str, Json]) -> str:
     old, new = _first(fields, _OLD), _first(fields, _NEW)
     if old is None and new is None:
