@@ -52,7 +52,7 @@ def refused(outcome: Outcome, *said: str) -> None:
 class TestBudget:
     @pytest.mark.parametrize("command", [("compact",), ("session", "compact")], ids=" ".join)
     def test_the_help_explains_how_much_of_the_budget_is_used(self, command: tuple[str, ...]) -> None:
-        assert "About half of it is used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
+        assert "About two thirds of it are used" in " ".join(run(*command, "--help").out.replace("│", " ").split())
 
     def test_a_file_and_its_session_are_compacted_to_the_same_size(self, tmp_path: Path) -> None:
         body = plain.build("openai-chat", messages=120, seed=7, mean_chars=700)

@@ -179,11 +179,12 @@ class TestGoal:
     def test_a_single_call_uses_the_room_that_holds_few_steps(self, tokens: int, fixed: int, step: float) -> None:
         budget, room = Budget.of(tokens, steady=False), max(0, tokens - fixed)
         goal = budget.goal(step, fixed=fixed)
-        assert fixed + int(room * 0.5) - 1 <= goal <= fixed + max(int(room * FULL_SHARE), int(room * 0.5))
+        usual = room * (budget.target / budget.trigger)
+        assert fixed + int(usual) - 1 <= goal <= fixed + max(int(room * FULL_SHARE), int(usual))
         if step * FEW_STEPS >= room:
             assert goal >= fixed + int(room * FULL_SHARE) - 1
-        if max(1.0, step) * STEADY_STEPS < room // 2 - 1:
-            assert abs(goal - Budget.of(tokens).goal(step, fixed=fixed)) <= 1
+        if max(1.0, step) * STEADY_STEPS < room - usual - 1:
+            assert abs(goal - fixed - usual) <= 1
 
     def test_a_target_in_tokens_is_taken_literally(self) -> None:
         """As long as it leaves anything of what can change."""

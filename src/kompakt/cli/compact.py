@@ -33,8 +33,8 @@ Budget = Annotated[
         metavar="N",
         min=1,
         envvar="KOMPAKT_BUDGET",
-        help="Token budget. Default: that of the model. About 70 % of it is used right after a compaction, more if few "
-        "steps fit.",
+        help="Token budget. Default: that of the model. About two thirds of it are used right after a compaction, more "
+        "if few steps fit.",
     ),
 ]
 ModelName = Annotated[

@@ -51,7 +51,7 @@ class TestEveryFormat:
     def test_recall_brings_it_back(self, format: str) -> None:
         """The reference in the cut names the call, and the call is there whole."""
         kept = kompakt.compact(written(format), BUDGET, format=format)
-        found = re.search(r"recall (\S+) restores", given_to(kept.payload, format)["content"])
+        found = re.search(r"Original: (\S+)", given_to(kept.payload, format)["content"])
         assert found is not None
         (part,) = kept.recall(found[1], tokens=None).parts
         restored = getattr(part, "input", None)
