@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -14,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,30 +68,12 @@ class Gate:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
-class PromptServer(uvicorn.Server):
-    """A server that stops as gracefully as uvicorn, but without its pauses of 0.1 s. It installs no signal handlers."""
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the tests."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-    async def main_loop(self) -> None:
-        await self.on_tick(0)
-        while not self.should_exit:
-            await asyncio.sleep(0.005)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for listening in (*self.servers, *(sockets or ())):
-            listening.close()
-        state = self.server_state
-        for connection in list(state.connections):
-            connection.shutdown()
-        end = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
-        while (state.connections or state.tasks) and time.monotonic() < end:
-            await asyncio.sleep(0.001)
-        for task in list(state.tasks):
-            task.cancel()
-        await self.lifespan.shutdown()
 
 
 @contextmanager
@@ -104,7 +84,7 @@ def gateway(
     app = change(create_app(settings_for(upstream, store, **changes)))
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(app, log_level="critical", lifespan="on", ws="none", timeout_graceful_shutdown=5)
-    server = PromptServer(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from tests.gateway.gateway_server import PromptServer
 
 from kompakt.gateway import server as serving
 from kompakt.gateway.app import Gateway, Handler, create_app
@@ -103,7 +102,7 @@ def served(
     chosen = make or ((lambda _: handler) if handler is not None else None)
     app = create_app(made, transport=transport, make=chosen)
     listening = serving.listen(made)
-    server = PromptServer(serving.uvicorn_config(app, made))
+    server = serving.GatewayServer(serving.uvicorn_config(app, made))
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 
