@@ -44,7 +44,8 @@ async def long_run(format: str, steps: int, *, thinking: bool, **options: Any) -
         second = Agent(client, tools=desk.tools, system=SYSTEM, store=store)
         rest = await second.run(None, session="s")
         assert (rest.text, rest.stop) == (f"All {steps} steps are done.", "end")
-        assert rest.steps + seen.result.steps == steps + 1 == len(provider.requests)
+        sent = [record for record in provider.requests if record.kind == "step"]
+        assert rest.steps + seen.result.steps == steps + 1 == len(sent)
         assert seen.count(Recovered) == 0 and not provider.overflows
         made = len(await (await store.session("s")).compactions())
         clean(provider, breaks=made)

@@ -18,7 +18,7 @@ PIVOT_QUESTION = "[kompakt] What was done so far?"
 QUESTION_NOTE = "[kompakt] Question about the earlier steps:"
 """Starts the sealed user message of a pivot whose question is in the application's own words."""
 
-RUNTIME_LINE = "[kompakt] Earlier steps were left out. Continue from here."
+RUNTIME_LINE = "[kompakt] Earlier steps were left out; go on from here."
 """Precedes a tail that starts with the assistant, where roles must alternate. It is also the whole replacement of
 hidden messages where there is no summary, or no room for one.
 """
@@ -100,7 +100,6 @@ OWN_LINES = (
 """Every line that kompakt writes as a whole text, on whichever side."""
 
 _FORMER_LINES = (
-    "[kompakt] Earlier steps were left out; go on from here.",
     "[kompakt] Earlier steps were summarized. Go on with your next steps if there are any; else say what is missing.",
     "[kompakt] The run was cut short here.",
     "[kompakt] The provider keeps the summary to itself.",
@@ -120,11 +119,6 @@ def is_own(text: str) -> bool:
     if len(text) <= _LONGEST and text in _LINES:  # the length first: hashing a long text costs time
         return True
     return text.startswith(_NOTES) and unseal(text) is not None
-
-
-def is_runtime_line(text: str) -> bool:
-    """Return whether a text only says that earlier steps were left out."""
-    return text in (RUNTIME_LINE, _FORMER_LINES[0])
 
 
 def is_marked(text: str) -> bool:

@@ -27,7 +27,6 @@ from kompakt.model.phrases import (
     ASSISTANT_LINE,
     RUNTIME_LINE,
     is_pivot_question,
-    is_runtime_line,
     is_transcript,
     noted_summary,
     pivot_question,
@@ -159,7 +158,7 @@ def pivot_messages(context: Context, text: str, frame: PivotFrame) -> list[tuple
     The text was counted when it was written, so only what the seal adds is counted here.
     """
     counter = context.counter
-    if is_runtime_line(text):
+    if text == RUNTIME_LINE:
         line = Message("user", (Text(text),))
         return [(line, counter.message(line))]
     messages = render(text, frame)
@@ -267,7 +266,7 @@ def _is_boundary(part: Part, key: bytes) -> bool:
     if type(part) is not Text:
         return False
     text = part.text
-    is_line = is_runtime_line(text) or is_pivot_question(text)
+    is_line = text == RUNTIME_LINE or is_pivot_question(text)
     return is_line or is_transcript(text, key) or noted_summary(text, key) is not None
 
 

@@ -11,7 +11,7 @@ from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
 from kompakt.engine.pivot.pivot import adopt_pivots, count_exactly, facts_beside
 from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
-from kompakt.model.phrases import is_runtime_line
+from kompakt.model.phrases import RUNTIME_LINE
 
 SUMMARY_SHARE = 0.8
 """Largest share of what can change, up to the goal, that the pivot may take; only a budget far below the history comes
@@ -165,7 +165,7 @@ def _earlier_narrative(context: Context) -> str | None:
     """
     summary = context.summary_text.text if context.summary_text else ""
     found: list[str] = []
-    for text in (context.inherited or "", "" if is_runtime_line(summary) else summary):
+    for text in (context.inherited or "", "" if summary == RUNTIME_LINE else summary):
         earlier = parse(text)
         prose = [f"{BULLET}{item}" for section, item, _, _ in earlier.items if section == FINDINGS]
         found.append("\n".join(earlier.narrative or prose))
