@@ -207,7 +207,7 @@ class _ThreadedSDK:
 def _sync_class(base: Any, wrapping: WrapOptions) -> type:
     rejections = _rejections(base)
 
-    class Wrapped(base):
+    class WrappedClient(base):
         kompakt_options = wrapping
 
         def _prepare_options(self, options: Any) -> Any:
@@ -231,13 +231,13 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
                     _retries.reset(retried)
             raise AssertionError("unreachable")
 
-    return _named(Wrapped, base)
+    return _named(WrappedClient, base)
 
 
 def _async_class(base: Any, wrapping: WrapOptions) -> type:
     rejections = _rejections(base)
 
-    class Wrapped(base):
+    class WrappedAsyncClient(base):
         kompakt_options = wrapping
 
         async def _prepare_options(self, options: Any) -> Any:
@@ -261,7 +261,7 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
                     _retries.reset(retried)
             raise AssertionError("unreachable")
 
-    return _named(Wrapped, base)
+    return _named(WrappedAsyncClient, base)
 
 
 def _named(made: type, base: Any) -> type:

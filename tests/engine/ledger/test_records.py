@@ -10,7 +10,8 @@ from tests.engine.ledger.sample_ledgers import did, section, write, written
 from tests.histories.messages import assistant, user
 
 import kompakt
-from kompakt.engine.ledger.extract.records import whole_table
+from kompakt.engine.ledger import statements
+from kompakt.engine.ledger.extract.records import decoded_records, whole_table
 from kompakt.engine.ledger.items import FINDINGS, LOOKED, STATE
 from kompakt.model.messages import Message
 
@@ -55,6 +56,14 @@ class TestTables:
         text = write(history)
         assert "search_stock → sku | price:" in text
         assert "K100 | 1; K200 | 2" in text and "K700" not in text
+
+    def test_only_the_newest_answers_are_read_when_they_are_huge(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The work follows a bound on the text, not the length of the history."""
+        read: list[int] = []
+        monkeypatch.setattr(statements, "MAX_RECORDS_TEXT", 5_000)
+        monkeypatch.setattr(statements, "decoded_records", lambda text: read.append(len(text)) or decoded_records(text))
+        write(orders(*(order(f"W{number}", number) for number in range(100, 300))))
+        assert 0 < sum(read) <= 5_000
 
     def test_a_later_pass_keeps_the_table(self) -> None:
         text = write(orders(order("W100", 12), order("W200", 40, status="open")))

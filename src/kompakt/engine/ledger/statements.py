@@ -67,6 +67,9 @@ NEW_REQUESTS = 12
 MIN_SUMMARY = 1_000
 """Characters from which a notice in a user message is taken for a summary."""
 
+MAX_RECORDS_TEXT = 1_000_000
+"""Characters of answers that are read for tables, the newest first, so that a ledger of huge answers stays fast."""
+
 TABLE_VALUE = 5
 """Value of a row of a table of lookups, apart from how long and how new it is."""
 
@@ -163,6 +166,8 @@ class Statements:
         self._lookups: list[tuple[ToolUse, list[Record]]] = []
         """Calls that answered with records."""
         self._reports = 0
+        self._records_from = 0
+        """Position from which answers in JSON are read: only the newest, up to an amount of text."""
         self._newest_user = -1
         """Position of the newest user messages, which count more than older ones."""
         self._read_earlier(earlier)
@@ -178,6 +183,7 @@ class Statements:
         speeches = [event for event in events if type(event) is Spoken and event.role == "assistant"]
         ages = {id(event): len(speeches) - number for number, event in enumerate(speeches)}
         asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
+        self._records_from = _records_from(events)
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
         for number, event in enumerate(events):
             if type(event) is ToolUse:
@@ -314,6 +320,8 @@ class Statements:
             return
         reads = _READ_VERBS.match(snake_case(name)) is not None
         if reads and lasting:
+            return
+        if reads and event.at < self._records_from and event.result.output.lstrip()[:1] in ("{", "["):
             return
         if reads and (records := decoded_records(event.result.output)) is not None:
             self._lookups.append((event, records))
@@ -538,18 +546,30 @@ def _tells_something(output: str) -> bool:
     return is_report(output) or decoded_records(output) is not None
 
 
+def _records_from(events: Sequence[Event]) -> int:
+    """Return the position from which on the answers of all calls together have an acceptable size."""
+    left = MAX_RECORDS_TEXT
+    for event in reversed(events):
+        if type(event) is ToolUse and event.result is not None:
+            left -= min(len(event.result.output), MAX_JSON)
+            if left < 0:
+                return event.at + 1
+    return 0
+
+
 def _focus(events: Sequence[Event]) -> Focus:
     """Collect what was said, what calls were given and what they answered."""
     spoken: list[str] = []
     given: list[str] = []
     answers: dict[str, list[str]] = {}
+    start = _records_from(events)
     for event in events[-RECENT_EVENTS:]:
         if type(event) is Spoken:
             spoken.append(event.text)
         elif type(event) is ToolUse:
             is_thought = not _THINKS.isdisjoint(event.effect.fields)
             (spoken if is_thought else given).append(input_text(event.call))
-            if event.result is not None:
+            if event.result is not None and event.at >= start:
                 answers.setdefault(event.call.name, []).append(event.result.output[:MAX_JSON])
     return Focus(answers, spoken, given)
 
