@@ -12,8 +12,8 @@ from tests.histories.messages import assistant, user
 from tests.judges import judge
 
 import kompakt
+from kompakt.engine.ledger.excerpts import harmless, quoted
 from kompakt.engine.ledger.items import CHANGES, HEADING, SECTIONS, USER, narrated, parse
-from kompakt.engine.ledger.quotes import harmless, quoted
 from kompakt.engine.pivot import pivot
 from kompakt.model.messages import Message
 from kompakt.model.phrases import OPEN_ROUND_NOTE, PIVOT_QUESTION

@@ -11,9 +11,9 @@ from tests.histories.messages import assistant, user
 
 from kompakt.engine.admission.kinds.log import IDS
 from kompakt.engine.ledger import statements
+from kompakt.engine.ledger.excerpts import one_line, quoted
 from kompakt.engine.ledger.extract.shell import file_operations, quotes
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.ledger.quotes import one_line, quoted
 from kompakt.model.messages import Message
 
 SIZE = 300_000

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tests.engine.ledger.sample_ledgers import did, ran, write
 from tests.histories.messages import assistant, malformed, user
 
-from kompakt.engine.ledger import released_format
+from kompakt.engine.ledger.excerpts import harmless
 from kompakt.engine.ledger.items import (
     CHANGES,
     FINDINGS,
     HEADING,
+    HEADING_0_1,
     LOOKED,
     RUNS,
     SECTIONS,
@@ -28,7 +29,6 @@ from kompakt.engine.ledger.items import (
     without_false_quotes,
 )
 from kompakt.engine.ledger.items import write as write_items
-from kompakt.engine.ledger.quotes import harmless
 from kompakt.model.messages import Message
 from kompakt.model.tokens import counter_for
 
@@ -105,7 +105,7 @@ class TestReleasedFormat:
     TEXT = "\n".join(
         [
             "A narrative.",
-            released_format.HEADING,
+            HEADING_0_1,
             "The user's own words:",
             "m1111 user: Never push.",
             "+ user: Use port 8080.",

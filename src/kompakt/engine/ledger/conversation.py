@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kompakt.engine.ledger.events import Spoken
+from kompakt.engine.ledger.excerpts import harmless
 from kompakt.engine.ledger.items import SAID_GAP, TALK, Item
-from kompakt.engine.ledger.quotes import harmless
 
 _DATE = re.compile(r"\s*\[([^\]\n]{0,60}\d{4}[^\]\n]{0,40})\]\s*")
 _CLOCK = re.compile(

@@ -22,8 +22,7 @@ from itertools import groupby, pairwise
 
 import msgspec
 
-from kompakt.engine.ledger import released_format
-from kompakt.engine.ledger.quotes import quoted
+from kompakt.engine.ledger.excerpts import quoted
 from kompakt.model.phrases import OPEN_ROUND_NOTE
 
 HEADING = (
@@ -197,7 +196,7 @@ def parse(text: str) -> Earlier:
     if text.startswith(OPEN_ROUND_NOTE):
         summary, transcript = "", text
     section, label, in_ledger = "", "", False
-    for line in released_format.converted(summary, HEADING, SECTIONS).split("\n"):
+    for line in _converted(summary):
         if line == HEADING:
             section, label, in_ledger = "", "", True
         elif in_ledger and line in _SECTION_OF:
@@ -229,6 +228,67 @@ def _parts(section: str, body: str, label: str) -> list[str]:
         if gap:
             return [f"{speaker}{gap}{sentence}" for sentence in words.split(SAID_GAP)]
     return [body]
+
+
+HEADING_0_1 = "Facts by code, oldest first; each begins with a reference that recall takes, + is the one before:"
+"""First line of a ledger of version 0.1, which stores and chains may still hold.
+
+A line began with a reference, or with ``+`` for the reference of the line before. The sections that quoted the user,
+listed tasks, files, commands, failures and remarks are converted. Lists of names, values, ids and tests are dropped.
+"""
+
+_LINE_0_1 = re.compile(r"(?:(?P<reference>m[0-9a-f]{4,40}(?:\.\d+)?)|\+|-) (?P<body>.*)")
+_SECTIONS_0_1 = {
+    "The user's own words:": USER,
+    "Tasks:": STATE,
+    "Waiting for the user:": FINDINGS,
+    "Files:": CHANGES,
+    "Commands:": RUNS,
+    "Calls that failed:": RUNS,
+    "Other calls:": LOOKED,
+    "What the assistant told:": FINDINGS,
+    **dict.fromkeys(("Tests:", "Values:", "Ids:", "Names:"), ""),
+}
+_ROOT_0_1 = re.compile(r"Files, below (.*):")
+_TASK_0_1 = re.compile(r"task (?:#(\S+) )?(open|in progress|done|dropped): (.*)")
+_FILE_0_1 = re.compile(r"(read|created and modified|created|modified|deleted) (.+)")
+_BOXES_0_1 = {"open": "[ ]", "in progress": "[>]", "done": "[x]", "dropped": "[-]"}
+_SPEAKERS_0_1 = ("user: ", "asked the user: ", "told: ")
+
+
+def _converted(text: str) -> Iterator[str]:
+    """Yield the lines of a text, with ledgers of version 0.1 in the present format."""
+    section, root, reference, in_ledger = "", "", "", False
+    for line in text.split("\n"):
+        if line == HEADING_0_1:
+            in_ledger = True
+            yield HEADING
+        elif in_ledger and (line in _SECTIONS_0_1 or _ROOT_0_1.fullmatch(line)):
+            rooted = _ROOT_0_1.fullmatch(line)
+            root = rooted[1] if rooted else ""
+            section = CHANGES if rooted else _SECTIONS_0_1[line]
+            if section:
+                yield SECTIONS[section]
+        elif in_ledger and (found := _LINE_0_1.fullmatch(line)):
+            reference = found["reference"] or ("" if line.startswith("- ") else reference)
+            body = _body(section, found["body"].partition("; there: ")[0], root)
+            if section and body:
+                yield f"- {body} [{reference}]" if reference and section not in (USER, STATE) else f"- {body}"
+        else:
+            in_ledger = False
+            yield line
+
+
+def _body(section: str, body: str, root: str) -> str:
+    for speaker in _SPEAKERS_0_1:
+        body = body.removeprefix(speaker)
+    if section == STATE and (task := _TASK_0_1.fullmatch(body)):
+        return f"{_BOXES_0_1[task[2]]} {f'#{task[1]} ' if task[1] else ''}{task[3]}"
+    if section == CHANGES and (file := _FILE_0_1.fullmatch(body)):
+        path = file[2] if not root or file[2].startswith("/") else f"{root.rstrip('/')}/{file[2]}"
+        words = {"modified": "edited", "created and modified": "created and edited"}.get(file[1], file[1])
+        return "" if file[1] == "read" else f"{path}: {words}"
+    return body
 
 
 def narrative_of(text: str) -> str:

@@ -17,6 +17,20 @@ import msgspec
 
 from kompakt.engine.ledger import conversation
 from kompakt.engine.ledger.events import THOUGHT, Event, Spoken, ToolUse
+from kompakt.engine.ledger.excerpts import (
+    PASSAGE,
+    answer_text,
+    as_code,
+    flat,
+    harmless,
+    is_report,
+    one_line,
+    passages,
+    quoted,
+    report_text,
+    substance,
+    words_of,
+)
 from kompakt.engine.ledger.extract.changes import change_note, replaced_text
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
 from kompakt.engine.ledger.extract.records import (
@@ -35,8 +49,6 @@ from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
 from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, only_looks, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
-from kompakt.engine.ledger.prose import PASSAGE, is_report, passages, report_text, substance, words_of
-from kompakt.engine.ledger.quotes import answer_text, as_code, flat, harmless, one_line, quoted
 
 MAX_COMMAND = 180
 """Characters kept of a command."""

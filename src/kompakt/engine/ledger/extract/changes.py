@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from kompakt.engine.ledger.excerpts import harmless, one_line
 from kompakt.engine.ledger.extract.tool_calls import snake_case
-from kompakt.engine.ledger.quotes import harmless, one_line
 from kompakt.model.messages import Json
 
 MAX_LINE = 110

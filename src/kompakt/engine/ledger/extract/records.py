@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from kompakt.engine.ledger.quotes import harmless, one_line
+from kompakt.engine.ledger.excerpts import harmless, one_line
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Json
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kompakt.engine.ledger.quotes import harmless, one_line
+from kompakt.engine.ledger.excerpts import harmless, one_line
 from kompakt.model.messages import Json, ToolResult
 
 MAX_TITLE = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kompakt.engine.ledger.quotes import harmless, quoted
+from kompakt.engine.ledger.excerpts import harmless, quoted
 
 MAX_PASTED = 200
 """Characters shown of what the user pasted."""
