@@ -47,10 +47,12 @@ LAYERS: dict[str, set[str]] = {
 }
 """The parts that each part may import directly; it may also import everything below those. docs/architecture.md:
 
-model  <-  wire, engine, store  <-  session  <-  agent, view, fleet  <-  gateway, inspector, hosts, integrations, evals, cli
+model  <-  wire, engine, store  <-  session  <-  agent, view, fleet
+       <-  gateway, inspector, hosts, integrations, evals, cli
 
-In the last layer cli may import the others, and the gateway mounts inspector and the MCP server of hosts. api.py combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py,
-triggers.py and admission.py are public namespaces for parts of engine; events.py has the events of an agent's run.
+In the last layer cli may import the others, and the gateway mounts inspector and the MCP server of hosts. api.py
+combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py, triggers.py
+and admission.py are public namespaces for parts of engine; events.py has the events of an agent's run.
 """
 
 modules = sorted(SOURCE.rglob("*.py"))
@@ -172,7 +174,7 @@ class TestNames:
         assert [str(path.relative_to(SOURCE)) for path in wrong] == []
 
     def test_the_core_has_few_files(self) -> None:
-        """A concept is one module. Merge small modules before adding another; adapters to other programs are separate."""
+        """A concept is one module: merge small modules before adding another. Adapters are counted apart."""
         core = [path for path in modules if part_of(dotted(path)) not in ADAPTERS]
         assert len(core) <= 270
 
