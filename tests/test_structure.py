@@ -51,8 +51,8 @@ model  <-  wire, engine, store  <-  session  <-  agent, view, fleet
        <-  gateway, inspector, hosts, integrations, evals, cli
 
 In the last layer cli may import the others, and the gateway mounts inspector and the MCP server of hosts. api.py
-combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py, triggers.py
-and admission.py are public namespaces for parts of engine; events.py has the events of an agent's run.
+combines wire and engine, files.py uses wire, and everything may use errors.py and version.py. strategies.py,
+triggers.py and admission.py are public namespaces for parts of engine; events.py has the events of an agent's run.
 """
 
 modules = sorted(SOURCE.rglob("*.py"))
