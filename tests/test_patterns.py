@@ -34,7 +34,7 @@ GROWTH = 9
 
 USED_AS = {
     "kompakt.engine.admission.failures._RAISED": {"match"},
-    "kompakt.gateway.routes._ENDPOINTS": {"fullmatch"},
+    "kompakt.gateway.upstream._ENDPOINTS": {"fullmatch"},
 }
 """The method of patterns that are called through another name."""
 
@@ -264,5 +264,5 @@ def test_takes_linear_time(name: str) -> None:
 def test_patterns_are_found() -> None:
     """The walk finds patterns in modules, in tables and inline."""
     names = {name.rpartition(" ")[0] for name in PATTERNS}
-    assert {"kompakt.engine.admission.kinds.json_value._LAYOUT", "kompakt.gateway.routes._ENDPOINTS"} <= names
+    assert {"kompakt.engine.admission.kinds.json_value._LAYOUT", "kompakt.gateway.upstream._ENDPOINTS"} <= names
     assert any(name.endswith(".py:sub") for name in names) and len(names) > 150

@@ -20,7 +20,7 @@ import httpx
 
 from kompakt.cli import main
 from kompakt.engine.recall import terms
-from kompakt.gateway.storage import write_behind
+from kompakt.gateway.storage import recorder
 from kompakt.model import tokens
 from kompakt.model.lru import Lru
 from kompakt.store.sql import sqlite
@@ -28,7 +28,7 @@ from kompakt.store.sql import sqlite
 ADDRESS = "KOMPAKT_MEASURE"
 
 CACHES: list[Lru[Any, Any]] = []
-QUEUES: list[write_behind.WriteBehind] = []
+QUEUES: list[recorder.WriteBehind] = []
 
 
 def collect(kind: type[Any], found: list[Any]) -> None:
@@ -45,9 +45,9 @@ def collect(kind: type[Any], found: list[Any]) -> None:
 def prepare() -> None:
     """Collect the caches and queues, and keep nothing else between requests."""
     collect(Lru, CACHES)
-    collect(write_behind.WriteBehind, QUEUES)
+    collect(recorder.WriteBehind, QUEUES)
     tokens._CACHE_ENTRIES = terms._MAX_KNOWN = sqlite._MAX_LEASES = 64  # type: ignore[attr-defined]
-    write_behind.PAUSE_FACTOR = 0
+    recorder.PAUSE_FACTOR = 0
     httpx.Limits = partial(_without_keepalive, httpx.Limits)  # type: ignore[assignment,misc]
 
 

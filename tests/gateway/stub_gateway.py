@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 from kompakt.gateway import server as serving
 from kompakt.gateway.app import Gateway, Handler, create_app
 from kompakt.gateway.config import GatewayConfig, Upstream
-from kompakt.gateway.routes import Route
 from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.upstream import Route
 
 KEYS = {"key-of-a-0123456789abcdef": "tenant-a", "key-of-b-0123456789abcdef": "tenant-b"}
 ADMIN = "key-of-the-operator-0123456789"

@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kompakt.gateway.access import is_loopback
 from kompakt.gateway.config import GatewayConfig, Upstream
 from kompakt.gateway.server import base_url, client_settings, without_password
+from kompakt.gateway.tenants import is_loopback
 
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello from the client"}]}

@@ -34,17 +34,14 @@ from kompakt.gateway.admin.sessions import SessionsApi
 from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.config import FIXED, GatewayConfig, default_store
 from kompakt.gateway.http.access_log import AccessLog, request_log
-from kompakt.gateway.http.connections import DisconnectWatch
 from kompakt.gateway.http.encodings import read_body
 from kompakt.gateway.http.health import Health
-from kompakt.gateway.http.limits import LimitsMiddleware, Slots
+from kompakt.gateway.http.limits import DisconnectWatch, LimitsMiddleware, Slots
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.labels import client_of
-from kompakt.gateway.routes import Route, route_of
-from kompakt.gateway.storage.records import PAUSE, LazyRecords
-from kompakt.gateway.storage.storage import GatewayStorage
+from kompakt.gateway.storage.storage import RECONNECT_PAUSE, GatewayStorage, LazyRecords
 from kompakt.gateway.tenants import PATIENCE, Tenant, TenantRegistry, load_secret, restore_secret, tenant_of
-from kompakt.gateway.upstream import closing_responses, has_body
+from kompakt.gateway.upstream import Route, closing_responses, has_body, route_of
 from kompakt.model.tokens import counter_for
 from kompakt.session.store import Store, open_store
 from kompakt.store.records import Records
@@ -142,7 +139,7 @@ class Gateway:
     async def _adopt_secret(self) -> None:
         """Wait until the store is available and use its secret."""
         while True:
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RECONNECT_PAUSE)
             try:
                 secret = await with_timeout(load_secret(self.store), PATIENCE)
             except StoreError:

@@ -25,21 +25,18 @@ from kompakt.gateway.http.encodings import read_body, uncompressed
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.outcomes import OUTCOME_HEADER, UNTOUCHED_HEADER, Disposition, Untouched
 from kompakt.gateway.pivots import budget as budgets
-from kompakt.gateway.pivots.budget import RequestSize, RequestSizes
-from kompakt.gateway.pivots.lookup import TRIES, covered_items
-from kompakt.gateway.pivots.narrator import narrator_for
-from kompakt.gateway.pivots.single_flight import PivotMaker, PivotTerms
+from kompakt.gateway.pivots.budget import RequestSize, RequestSizes, cleared_tokens, tool_clearing
+from kompakt.gateway.pivots.builder import PivotMaker, PivotTerms, narrator_for
+from kompakt.gateway.pivots.lookup import TRIES, covered_items, move_cache_mark
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds
 from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
 from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, without_compression
-from kompakt.gateway.request.anthropic import cleared_tokens, move_cache_mark, tool_clearing
 from kompakt.gateway.request.body import InvalidJson, TooManyMessages, media_bytes
 from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
-from kompakt.gateway.routes import Route
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenants import Tenant
-from kompakt.gateway.upstream import UpstreamResponse
+from kompakt.gateway.upstream import Route, UpstreamResponse
 from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru
 from kompakt.wire.overflow import Overflow, failure_in, overflow

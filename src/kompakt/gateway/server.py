@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from kompakt.errors import UsageError
-from kompakt.gateway.access import is_loopback
 from kompakt.gateway.app import Gateway, create_app
 from kompakt.gateway.config import OFFICIAL, GatewayConfig
 from kompakt.gateway.http.access_log import configure_logging
-from kompakt.gateway.http.connections import protocol
+from kompakt.gateway.http.limits import protocol
+from kompakt.gateway.tenants import is_loopback
 
 _log = logging.getLogger("kompakt.gateway")
 

@@ -19,9 +19,9 @@ from tests.gateway.stub_gateway import Served, served, settings
 from tests.gateway.upstreams import wait_for
 
 from kompakt.gateway.config import Upstream
-from kompakt.gateway.http.connections import DisconnectWatch
-from kompakt.gateway.routes import Route
+from kompakt.gateway.http.limits import DisconnectWatch
 from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.upstream import Route
 
 CLIENTS = 100
 

@@ -20,9 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kompakt.gateway import server as serving
 from kompakt.gateway.http.access_log import JsonFormatter, TextFormatter
-from kompakt.gateway.http.connections import with_header_timeout
-from kompakt.gateway.routes import Route
+from kompakt.gateway.http.limits import with_header_timeout
 from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.upstream import Route
 
 SHAPES = {
     "/v1/chat/completions": lambda body: body["error"]["code"],

@@ -18,7 +18,7 @@ from tests.gateway.upstreams import KEYS as LISTS
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.concurrency import SMALL, THREADS, FullCollections, off_loop
-from kompakt.gateway.pivots import builder, single_flight
+from kompakt.gateway.pivots import builder
 from kompakt.gateway.pivots.lookup import Pivot
 from kompakt.gateway.request import hash_chain
 from kompakt.gateway.request.body import TooManyMessages, read
@@ -350,12 +350,13 @@ def test_a_store_that_fails_while_references_are_read_fails_no_request(
 def test_no_full_collection_runs_while_a_pivot_is_built(small_window: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would scan the whole history and block the event loop meanwhile; young objects are still collected."""
     usual, seen = gc.get_threshold(), list[tuple[int, ...]]()
+    build_pivot = builder.build_pivot
 
     def build(given: builder.PivotRequest) -> Pivot:
         seen.append(gc.get_threshold())
-        return builder.build_pivot(given)
+        return build_pivot(given)
 
-    monkeypatch.setattr(single_flight, "build_pivot", build)
+    monkeypatch.setattr(builder, "build_pivot", build)
     assert "x-kompakt-compaction" in compacted(small_window).headers
     assert seen == [(*usual[:2], FullCollections.NEVER)] and gc.get_threshold() == usual
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kompakt.errors import StoreUnavailable
 from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
-from kompakt.gateway.storage.write_behind import WriteBehind
+from kompakt.gateway.storage.recorder import WriteBehind
 
 ROOT = root_of("somebody", "openai-chat", "1")
 PLACE = ("", "session")

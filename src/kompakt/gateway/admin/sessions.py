@@ -25,7 +25,6 @@ from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.pivot.pivot import pivot_text
 from kompakt.engine.recall import DEFAULT_TOKENS
 from kompakt.errors import DoesNotFit, StoreDamaged, StoreError, UsageError, WrongKey
-from kompakt.gateway.access import Access, access_of
 from kompakt.gateway.admin import inspect_page, openapi
 from kompakt.gateway.admin.openapi import (
     MAX_BUDGET,
@@ -45,9 +44,8 @@ from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
 from kompakt.gateway.pivots.lookup import UndoneNote, undo_name
 from kompakt.gateway.request.labels import Label, label_name
-from kompakt.gateway.storage.records import decode_note, encode_note
-from kompakt.gateway.storage.storage import Owner
-from kompakt.gateway.tenants import REGISTRY_TENANT, heads_of, is_named
+from kompakt.gateway.storage.storage import Owner, decode_note, encode_note
+from kompakt.gateway.tenants import REGISTRY_TENANT, Access, access_of, heads_of, is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for

@@ -16,10 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kompakt.errors import StoreError
-from kompakt.gateway.access import access_of
 from kompakt.gateway.config import Upstream
 from kompakt.gateway.http.metrics import CONTENT_TYPE
-from kompakt.gateway.tenants import REGISTRY_TENANT
+from kompakt.gateway.tenants import REGISTRY_TENANT, access_of
 from kompakt.version import __version__
 
 if TYPE_CHECKING:

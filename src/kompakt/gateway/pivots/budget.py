@@ -7,17 +7,19 @@ decides alike.
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
 from kompakt.engine.context.context import Context
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.pivots.lookup import PivotMatch, covered_items
+from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
 from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.lru import Lru
+from kompakt.model.messages import Json, JsonObject
 from kompakt.model.tokens import counter_for
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
@@ -174,3 +176,68 @@ def pivot_end(chain: HashChain, found: PivotMatch | None, size: RequestSize, bud
             enough = chain.cost(at) + budget.mark(TARGET_SHARE, fixed=size.fixed) <= budget.trigger
             return at if enough and not bound else chain.length
     return chain.length
+
+
+# --- The clear_tool_uses edit of Anthropic ---
+# https://platform.claude.com/docs/en/build-with-claude/context-editing
+
+CLEARS_AT = 100_000
+"""Input tokens at which the edit starts when it names no trigger."""
+
+KEEPS = 3
+"""Tool uses that the edit keeps when it names no number."""
+
+
+class ToolClearing(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of a ``clear_tool_uses`` edit."""
+
+    tokens: int | None
+    """Input tokens above which it starts; ``None`` when the number of tool uses decides."""
+    uses: int
+    """Tool uses above which it starts."""
+    keep: int
+    excluded: frozenset[str]
+
+
+def tool_clearing(request: RequestBody) -> ToolClearing | None:
+    """Return the ``clear_tool_uses`` edit of a request, if it has one."""
+    context = request.field("context_management")
+    edits = cast("JsonObject", context).get("edits") if isinstance(context, dict) else None
+    for edit in cast("list[Json]", edits) if isinstance(edits, list) else ():
+        fields = cast("JsonObject", edit) if isinstance(edit, dict) else {}
+        if str(fields.get("type")).startswith("clear_tool_uses_"):
+            kind, at = _counted(fields.get("trigger"), CLEARS_AT)
+            names = fields.get("exclude_tools")
+            return ToolClearing(
+                tokens=None if kind == "tool_uses" else at,
+                uses=at if kind == "tool_uses" else 0,
+                keep=_counted(fields.get("keep"), KEEPS)[1],
+                excluded=frozenset(map(str, cast("list[Json]", names))) if isinstance(names, list) else frozenset(),
+            )
+    return None
+
+
+def _counted(value: Json, default: int) -> tuple[str, int]:
+    fields = cast("JsonObject", value) if isinstance(value, dict) else {}
+    number = fields.get("value")
+    return str(fields.get("type")), number if isinstance(number, int) else default
+
+
+def cleared_tokens(chain: HashChain, start: int, sent: int, clearing: ToolClearing) -> int:
+    """Count the tokens that the provider clears from the items after ``start`` of a request of ``sent`` tokens.
+
+    Raises:
+        InputError: an item is not a message.
+    """
+    indices = range(start, chain.length)
+    messages = parse_items([decode_item(chain.request.item(index)) for index in indices], chain.request.format)
+    names = {call.id: call.name for message in messages for call in message.calls}
+    results = [
+        (names.get(result.call_id, ""), chain.cost(index, index + 1) // len(message.parts))
+        for index, message in zip(indices, messages, strict=True)
+        for result in message.results
+    ]
+    if sent <= clearing.tokens if clearing.tokens is not None else len(results) <= clearing.uses:
+        return 0
+    old = results[: max(0, len(results) - clearing.keep)]
+    return sum(tokens for name, tokens in old if name not in clearing.excluded)

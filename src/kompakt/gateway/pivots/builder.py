@@ -1,32 +1,75 @@
-"""Build the pivot that replaces the start of a request, in a worker thread. It is pure if there is no summarizer."""
+"""Build the pivots that replace the start of requests: each one once, however many requests and replicas need it.
+
+Clients retry and send requests in parallel, so several requests often need the same pivot at the same moment. The first
+one builds it in a task, and the others wait for that task. The task is shielded: if the first client disconnects, the
+others still get the pivot. Another replica is kept from building the same pivot by a short lease in the store. If both
+build it anyway, the store keeps the one written first and both send that one.
+
+The originals that a pivot hides are stored before it is used. A pivot that will be due soon is prepared in the
+background but used only when it is due, so the bytes sent never depend on timing. While the store is unavailable,
+pivots are built all the same and only cached.
+
+With ``--summarize`` a model writes the narrative of a pivot. It is asked for at the provider of the request that needs
+the pivot, with the credential of that request, so that the client pays for it and no tenant uses another's key. Pivots
+are built in threads, but the connections belong to the event loop of the gateway, so a thread hands each request over
+to that loop and waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
+import time
+import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import msgspec
+from starlette.requests import Request
 
 from kompakt import api
+from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
+from kompakt.agent.clients.failures import AttemptFailed
+from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction import compact as engine
 from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy, with_summarizer
+from kompakt.engine.compaction.report import Report, Step, announce
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
 from kompakt.engine.pivot.summarizer import Summarizer, combined
-from kompakt.errors import DoesNotFit
-from kompakt.gateway.pivots.budget import PREPARE_SHARE, LearnedLimits
-from kompakt.gateway.pivots.lookup import Pivot, PivotMatch, VisibleMessage, covered_items
-from kompakt.gateway.request.anthropic import without_cache_marks
+from kompakt.errors import DoesNotFit, StoreError
+from kompakt.gateway.concurrency import full_collections
+from kompakt.gateway.config import GatewayConfig
+from kompakt.gateway.http.metrics import Metrics
+from kompakt.gateway.pivots.budget import PREPARE_SHARE, LearnedLimits, window_for
+from kompakt.gateway.pivots.lookup import (
+    Pivot,
+    PivotMatch,
+    VisibleMessage,
+    covered_items,
+    pivot_name,
+    prepared_name,
+    without_cache_marks,
+)
 from kompakt.gateway.request.body import decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
+from kompakt.gateway.upstream import Route, forwarded_headers
 from kompakt.model.budget import Budget
-from kompakt.model.messages import History, Json, Message, ToolResult
+from kompakt.model.json import encode
+from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
 from kompakt.model.tokens import counter_for
 from kompakt.wire.registry import WIRES
+
+# --- Build one pivot in a worker thread. It is pure if there is no summarizer. ---
+
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -171,3 +214,305 @@ def _rendered(shown: History) -> list[Json]:
     payload = api.repair(shown).payload
     key = WIRES[shown.format].messages_key
     return list(payload[key] if isinstance(payload, dict) else payload)
+
+
+# --- Build each pivot once ---
+
+
+_log = logging.getLogger("kompakt.gateway")
+
+MAX_PREPARING = 4
+"""Pivots prepared at the same time; they compete with pivots that requests wait for."""
+
+SUMMARY_THREADS = 16
+"""Threads for pivots with a narrative: they wait for a provider most of the time."""
+
+THREADS = 2
+"""Threads that build pivots. Because of the GIL more would not be faster, and each holds memory."""
+
+
+class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pivot has to achieve, and why it is needed."""
+
+    budget: Budget
+    policy: Policy
+    reason: str
+    learned: LearnedLimits = LearnedLimits()
+    attempt: int = 0
+    due: int = 0
+    """Items of the request that needs the pivot."""
+    tail_tokens: int = 0
+    """Tokens of the items that are sent after the pivot."""
+    summarizer: Summarizer | None = None
+    """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
+
+
+class PivotMaker:
+    """Builds, stores and announces pivots."""
+
+    def __init__(self, storage: GatewayStorage, metrics: Metrics) -> None:
+        self._storage = storage
+        self._metrics = metrics
+        self._making: dict[str, asyncio.Task[Match]] = {}
+        self._preparing: dict[str, asyncio.Task[Pivot]] = {}
+        self._threads = ThreadPoolExecutor(THREADS, "kompakt-pivot")
+        self._summary_threads = ThreadPoolExecutor(SUMMARY_THREADS, "kompakt-summary")
+
+    async def compact(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
+        """Build the pivot of a request, or wait for the one that is being built.
+
+        Raises:
+            InputError: an item is not a message.
+        """
+        name = pivot_name(chain.key, terms.attempt)
+        task = self._making.get(name)
+        if task is None:
+            task = self._making[name] = asyncio.create_task(self._make(owner, chain, match, terms))
+            task.add_done_callback(lambda _: self._making.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _make(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
+        degraded, branch, began = match.degraded, match.branch, time.perf_counter()
+        if degraded is None:
+            try:
+                branch = await self._storage.record(owner, chain, branch, covers=_covered(chain, match))
+                found = await self._storage.claim(owner, chain, terms.attempt)
+                if found is not None:
+                    return Match(found, branch)
+            except StoreError as error:
+                degraded = self._storage.store_failed(error)
+        known = Match(match.found, branch, degraded)
+        pivot = await self._prepared(owner, chain, known, terms)
+        degraded = known.degraded
+        before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
+        pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
+        self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
+        rendered = None
+        if degraded is None:
+            try:
+                rendered = await self._storage.publish(owner, chain, pivot)
+                self._storage.record_pivot_later(owner, branch, rendered)
+            except StoreError as error:
+                degraded = self._storage.store_failed(error)
+        rendered = rendered or await self._storage.cache_pivot(chain, pivot, is_stored=False)
+        return Match(PivotMatch(chain.length, rendered), branch, degraded)
+
+    # --- In advance ---
+
+    def prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> None:
+        """Start to build a pivot in the background, before it is due."""
+        name = _prepared_name(chain, terms)
+        if name not in self._preparing and match.degraded is None and len(self._preparing) < MAX_PREPARING:
+            task = self._preparing[name] = asyncio.create_task(self._prepare(owner, chain, match, terms))
+            task.add_done_callback(lambda done: self._on_prepared(name, done))
+
+    def _on_prepared(self, name: str, task: asyncio.Task[Pivot]) -> None:
+        self._preparing.pop(name, None)  # the store has it now
+        if not task.cancelled() and task.exception() is not None:
+            _log.info("pivot not prepared in advance: %s", task.exception())
+
+    async def _prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        branch = await self._storage.record(owner, chain, match.branch, covers=_covered(chain, match))
+        name = _prepared_name(chain, terms)
+        found = await self._storage.prepared(owner, name)
+        if found is not None:
+            return found
+        known = Match(match.found, branch)
+        pivot = await self._build(owner, chain, known, terms)
+        if known.degraded is None:
+            await self._storage.save_prepared(owner, name, pivot)
+        return pivot
+
+    async def _prepared(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        """Return a pivot that was prepared, or build it."""
+        name = _prepared_name(chain, terms)
+        task = self._preparing.get(name)
+        found = None
+        try:
+            if task is not None:
+                return await asyncio.shield(task)
+            if match.degraded is None and not terms.attempt:
+                found = await self._storage.prepared(owner, name)
+        except StoreError as error:
+            match.degraded = self._storage.store_failed(error)
+        return found or await self._build(owner, chain, match, terms)
+
+    async def _build(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
+        """Build a pivot; if the store fails, without its references, and ``match`` says so."""
+        names: tuple[str, ...] = ()
+        if match.degraded is None:
+            try:
+                names = await self._storage.references(owner, match.branch, _covered(chain, match))
+            except StoreError as error:
+                match.degraded = self._storage.store_failed(error)
+        request = PivotRequest(
+            chain=chain,
+            found=match.found,
+            budget=terms.budget,
+            policy=terms.policy,
+            session=match.branch.session,
+            names=names,
+            reason=terms.reason,
+            learned=terms.learned,
+            attempt=terms.attempt,
+            seal_key=self._storage.value_codec.seal_key(owner.tenant),
+            summarizer=None if terms.attempt else terms.summarizer,
+        )
+        loop = asyncio.get_running_loop()
+        if request.summarizer is None:
+            return await loop.run_in_executor(self._threads, _build_pivot, request)
+        pivot = await loop.run_in_executor(self._summary_threads, build_pivot, request)
+        if (account := pivot.narrative) is not None:
+            self._metrics.narratives.labels("used" if account.sentences else "failed").inc()
+            self._metrics.narrative_tokens.labels("input").inc(account.usage.prompt)
+            self._metrics.narrative_tokens.labels("output").inc(account.usage.output)
+        return pivot
+
+    def _announce(self, pivot: Pivot, chain: HashChain, terms: PivotTerms, *, seconds: float) -> None:
+        """Log and count a compaction; ``seconds`` is how long the request waited for it."""
+        sizes = (pivot.tokens_before, pivot.tokens_after, chain.length)
+        self._metrics.compactions.labels("overflow" if terms.attempt or terms.learned.limit else "due").inc()
+        announce(
+            Report(
+                policy=pivot.policy,
+                reason=pivot.reason,
+                tokens_before=pivot.tokens_before,
+                tokens_after=pivot.tokens_after,
+                messages_before=chain.length - chain.lead,
+                messages_after=len(pivot.items),
+                budget=terms.budget.trigger,
+                steps=tuple(Step(name, *sizes) for name in pivot.strategies),
+                told=pivot.told,
+                narrative=pivot.narrative,
+                seconds=seconds,
+                session=pivot.session,
+            )
+        )
+
+
+def _build_pivot(request: PivotRequest) -> Pivot:
+    with full_collections.suspended():
+        return build_pivot(request)
+
+
+def _covered(chain: HashChain, match: Match) -> int:
+    return covered_items(chain, match.found) - chain.lead
+
+
+def _prepared_name(chain: HashChain, terms: PivotTerms) -> str:
+    return prepared_name(chain.key, terms.budget.trigger, terms.budget.target)
+
+
+# --- Narratives ---
+
+
+AUTO = "auto"
+"""Value of ``--summarize`` for the model of the request."""
+
+MAX_SECONDS = 60.0
+"""Time for one narrative: a request may wait for it, and clients give up after some minutes."""
+
+MAX_OUTPUT = 16_000
+"""Output limit of a request for a narrative: several times its length, because some models reason first."""
+
+_OPENAI = "https://api.openai.com"
+_REPLACED = frozenset([b"content-type", b"content-encoding", b"accept", b"accept-encoding"])
+
+
+class _OpenAIChat(OpenAIChat):
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return ()  # the SDK, whose errors these would be, need not be installed
+
+
+class _OpenAIResponses(OpenAIResponses):
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return ()
+
+
+class _AnthropicMessages(AnthropicMessages):
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return ()
+
+
+class _Gemini(Gemini):
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return ()
+
+
+_CLIENTS = {
+    "openai-chat": _OpenAIChat,
+    "openai-responses": _OpenAIResponses,
+    "anthropic": _AnthropicMessages,
+    "gemini": _Gemini,
+}
+
+
+def narrator_for(
+    request: Request, route: Route, settings: GatewayConfig, client: httpx.AsyncClient, *, model: str | None
+) -> Summarizer | None:
+    """Return the summarizer for the pivots of a request; ``None`` if code writes summaries alone."""
+    named = model if settings.summarize == AUTO else settings.summarize
+    if not settings.summarize or not named or route.format not in _CLIENTS:
+        return None
+    sdk: Any = _UpstreamSDK(request, route, settings, client)
+    limits = window_for(named, settings)
+    window = limits.context or None
+    output = min(limits.output or MAX_OUTPUT, MAX_OUTPUT, *([window // 4] if window else []))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the gateway itself warns of unknown models
+        made = _CLIENTS[route.format](named, context_window=window, output_limit=output, max_retries=1, client=sdk)
+    return LLMSummarizer(made, max_seconds=MAX_SECONDS)
+
+
+class _UpstreamSDK:
+    """What the chat clients use of an SDK, over the connections of the gateway."""
+
+    api_key = ""
+    vertexai = False
+
+    def __init__(self, request: Request, route: Route, settings: GatewayConfig, client: httpx.AsyncClient) -> None:
+        self._client, self._route = client, route
+        self._loop = asyncio.get_running_loop()
+        headers = forwarded_headers(request.headers.raw, settings)
+        self._headers = [(name, value) for name, value in headers if name not in _REPLACED]
+        self._query = {name: value for name, value in request.query_params.items() if name != "alt"}
+
+    def with_options(self, **_: Any) -> _UpstreamSDK:
+        return self
+
+    @property
+    def _api_client(self) -> _UpstreamSDK:
+        return self
+
+    async def post(self, path: str, *, body: JsonObject, **_: Any) -> object:
+        """Post to the endpoint of the request."""
+        del path
+        if self._route.upstream.url != _OPENAI and "max_completion_tokens" in body:
+            body = {**body, "max_tokens": body["max_completion_tokens"]}  # the name that compatible servers know
+            del body["max_completion_tokens"]
+        return await self._posted(self._route.url, body)
+
+    async def async_request(self, method: str, path: str, body: JsonObject, options: object) -> SimpleNamespace:
+        """Post to a model of Gemini."""
+        del method, options
+        base = self._route.url.rpartition("/models/")[0]
+        return SimpleNamespace(body=await self._posted(f"{base}/{path}", body))
+
+    async def _posted(self, url: str, body: JsonObject) -> object:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._send(url, body), self._loop))
+
+    async def _send(self, url: str, body: JsonObject) -> object:
+        headers = [*self._headers, (b"content-type", b"application/json")]
+        try:
+            answer = await self._client.post(url, content=encode(body), headers=headers, params=self._query or None)
+        except httpx.HTTPError as error:
+            raise AttemptFailed(f"no answer ({type(error).__name__})", retryable=True) from None
+        if answer.status_code >= 400:
+            retryable = answer.status_code == 429 or answer.status_code >= 500
+            raise AttemptFailed(
+                f"status {answer.status_code}", retryable=retryable, status=answer.status_code, body=answer.text
+            )
+        try:
+            return json.loads(answer.content)
+        except ValueError:
+            raise AttemptFailed("the answer is not JSON", retryable=False) from None

@@ -7,19 +7,18 @@ only saves store reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
 
 import msgspec
 
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.engine.pivot.summarizer import NarrativeAccount
+from kompakt.gateway.request.body import decode_item
 from kompakt.gateway.request.hash_chain import HashChain
-from kompakt.gateway.storage.records import decode_note
 from kompakt.model.json import encode
 from kompakt.model.lru import Lru
-from kompakt.model.messages import Json
-from kompakt.store.codec import ValueCodec
+from kompakt.model.messages import Json, JsonObject
 
 TRIES = 4
 """Pivots per prefix: the first one, and one for each overflow error that the provider returns for it."""
@@ -196,17 +195,6 @@ class PivotCache:
                 self._pivots.remove(key)
 
 
-def deepest(chain: HashChain, notes: Mapping[str, bytes], codec: ValueCodec, ends: Iterable[int]) -> PivotMatch | None:
-    """Find the deepest pivot among notes that replaces one of these numbers of items."""
-    for at in sorted(ends, reverse=True):
-        for attempt in range(TRIES - 1, -1, -1):
-            data = notes.get(pivot_name(chain.keys[at], attempt))
-            pivot = None if data is None else decode_note(data, codec, Pivot)
-            if pivot is not None and applies(pivot, chain):
-                return PivotMatch(at, RenderedPivot.of(pivot, is_stored=True))
-    return None
-
-
 def applies(pivot: Pivot, chain: HashChain) -> bool:
     """Whether a request is at least as long as the one that first needed the pivot.
 
@@ -218,3 +206,59 @@ def applies(pivot: Pivot, chain: HashChain) -> bool:
 def pivot_names(chain: HashChain, ends: Iterable[int]) -> list[str]:
     """List the notes that may hold a pivot that replaces one of these numbers of items."""
     return [pivot_name(chain.keys[at], attempt) for at in ends for attempt in range(TRIES)]
+
+
+# --- Cache marks of Anthropic ---
+
+_MARK = b'"cache_control"'
+
+
+def move_cache_mark(chain: HashChain, at: int, sent: Sequence[bytes]) -> Sequence[bytes]:
+    """Move the newest cache mark of the first ``at`` items to the last of the items ``sent`` in their place.
+
+    Anthropic accepts at most four marks, so the gateway never adds one. A mark is not part of the cached content, so
+    moving it does not change the prefix.
+    """
+    request = chain.request
+    start, end = request.spans[chain.lead][0], request.spans[at - 1][1]
+    if request.format != "anthropic" or not sent or request.body.find(_MARK, start, end) < 0:
+        return sent
+    for index in range(at - 1, chain.lead - 1, -1):
+        if _MARK in request.item(index):
+            mark = _mark_of(decode_item(request.item(index)))
+            if mark is not None:
+                return [*sent[:-1], encode(_with_mark(decode_item(sent[-1]), mark))]
+    return sent
+
+
+def without_cache_marks(item: Json) -> Json:
+    """Copy an item without its cache marks."""
+    if not isinstance(item, dict):
+        return item
+    copy = {name: value for name, value in item.items() if name != "cache_control"}
+    if isinstance(copy.get("content"), list):
+        copy["content"] = [without_cache_marks(block) for block in copy["content"]]
+    return copy
+
+
+def _blocks(item: Json) -> list[Json]:
+    content = cast("JsonObject", item).get("content") if isinstance(item, dict) else None
+    return cast("list[Json]", content) if isinstance(content, list) else []
+
+
+def _mark_of(item: Json) -> Json:
+    """Return the newest mark on an item's blocks."""
+    for block in reversed(_blocks(item)):
+        if isinstance(block, dict) and block.get("cache_control"):
+            return block["cache_control"]
+    return None
+
+
+def _with_mark(item: JsonObject, mark: Json) -> JsonObject:
+    content = item.get("content")
+    if isinstance(content, str):
+        return {**item, "content": [{"type": "text", "text": content, "cache_control": mark}]} if content else item
+    blocks = _blocks(item)
+    if not blocks or not isinstance(blocks[-1], dict) or blocks[-1].get("type") in ("thinking", "redacted_thinking"):
+        return item
+    return {**item, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}

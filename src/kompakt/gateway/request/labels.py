@@ -18,8 +18,7 @@ from kompakt.errors import InputError
 from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
-from kompakt.gateway.storage.records import encode_note
-from kompakt.gateway.storage.storage import GatewayStorage, Owner
+from kompakt.gateway.storage.storage import GatewayStorage, Owner, encode_note
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Message, Text
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from kompakt.engine.recall import Recalled
-from kompakt.errors import KompaktError, StoreError, StoreUnavailable, UsageError
+from kompakt.errors import KompaktError, StoreDamaged, StoreError, StoreUnavailable, UsageError
 from kompakt.gateway.concurrency import KeyedLocks, off_loop, with_timeout
 from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.pivots.lookup import (
@@ -25,25 +25,26 @@ from kompakt.gateway.pivots.lookup import (
     PivotMatch,
     RenderedPivot,
     UndoneNote,
+    applies,
     covered_items,
-    deepest,
     pivot_name,
     pivot_names,
     undo_name,
 )
 from kompakt.gateway.request.hash_chain import HashChain
 from kompakt.gateway.storage import recorder
-from kompakt.gateway.storage.recorder import RecordedBranch, mark_name
-from kompakt.gateway.storage.records import decode_note, encode_note
-from kompakt.gateway.storage.write_behind import WriteBehind, WrittenPrefixes
-from kompakt.gateway.tenants import Tenant
+from kompakt.gateway.storage.recorder import RecordedBranch, WriteBehind, WrittenPrefixes, mark_name
+from kompakt.gateway.tenants import Owner
 from kompakt.model.lru import Lru
 from kompakt.session.store import Store
-from kompakt.store.records import key_of
+from kompakt.store import open_records
+from kompakt.store.codec import ValueCodec
+from kompakt.store.records import Records, key_of
 
 _log = logging.getLogger("kompakt.gateway")
 
 Value = TypeVar("Value")
+Note = TypeVar("Note", bound=msgspec.Struct)
 
 MAX_BRANCHES = 10_000
 """Requests whose recorded branch is cached."""
@@ -63,39 +64,8 @@ _CLAIM_PAUSE = 0.05
 _CLAIM_LEASE = 2.0
 """Seconds for which a replica reserves the building of a pivot."""
 
-_SCOPE_DIGITS = 12
-
 _BYTES_PER_BYTE = 8
 """Memory of a decoded note per stored byte."""
-
-
-class Owner(NamedTuple):
-    """The owner of sessions: a tenant of the store and a prefix of session ids.
-
-    The prefix is empty for tenants that an operator configured.
-    """
-
-    tenant: str
-    scope: str
-
-    @classmethod
-    def of(cls, tenant: Tenant) -> Owner:
-        """Return the owner of a tenant's sessions.
-
-        Clients known only by their credential share the store's default tenant, so that its tools find their sessions.
-        Their session ids start with the hash of the credential, and the gateway shows them no others.
-        """
-        if tenant.source in ("key", "header"):
-            return cls(tenant.id, "")
-        return cls("", f"{tenant.id.rpartition('-')[2][:_SCOPE_DIGITS]}-")
-
-    def session(self, name: str) -> str:
-        """Return the id of a session in the store."""
-        return name if self.scope and name.startswith(self.scope) else f"{self.scope}{name}"
-
-    def owns(self, session: str) -> bool:
-        """Whether a session of the tenant belongs to this owner."""
-        return session.startswith(self.scope)
 
 
 class Match(msgspec.Struct):
@@ -513,3 +483,85 @@ class GatewayStorage:
 def _size(pivot: Pivot) -> int:
     """Estimate the encoded bytes of a pivot."""
     return 4 * pivot.tokens + 100 * len(pivot.view) + len(pivot.state.ledger)
+
+
+def deepest(chain: HashChain, notes: Mapping[str, bytes], codec: ValueCodec, ends: Iterable[int]) -> PivotMatch | None:
+    """Find the deepest pivot among notes that replaces one of these numbers of items."""
+    for at in sorted(ends, reverse=True):
+        for attempt in range(TRIES - 1, -1, -1):
+            data = notes.get(pivot_name(chain.keys[at], attempt))
+            pivot = None if data is None else decode_note(data, codec, Pivot)
+            if pivot is not None and applies(pivot, chain):
+                return PivotMatch(at, RenderedPivot.of(pivot, is_stored=True))
+    return None
+
+
+# --- Notes ---
+
+
+def encode_note(value: msgspec.Struct, codec: ValueCodec) -> bytes:
+    """Encode a value as the bytes of a note."""
+    return codec.pack_whole(msgspec.to_builtins(value))
+
+
+def decode_note(data: bytes, codec: ValueCodec, kind: type[Note]) -> Note:
+    """Decode a note.
+
+    Raises:
+        StoreDamaged: the bytes are damaged or hold another kind of value.
+    """
+    where = f"gateway note of type {kind.__name__}"
+    try:
+        return msgspec.convert(codec.unpack(data, where=where), kind)
+    except msgspec.ValidationError as error:
+        raise StoreDamaged(f"{where}: not written by this version of kompakt: {error}") from None
+
+
+# --- A store that starts after the gateway ---
+
+RECONNECT_PAUSE = 1.0
+"""Seconds between two attempts to connect."""
+
+
+class LazyRecords:
+    """Implements ``Records`` for a store that is down when the gateway starts.
+
+    Each call tries to connect, at most once per ``RECONNECT_PAUSE``, and raises ``StoreUnavailable`` until that
+    succeeds. So a replica can start while the database is down, and serve requests without it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._records: Records | None = None
+        self._lock = asyncio.Lock()
+        self._next = 0.0
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await getattr(await self.opened(), name)(*args, **kwargs)
+
+        return call
+
+    async def opened(self) -> Records:
+        """Return the open records.
+
+        Raises:
+            StoreUnavailable: the store is still down.
+        """
+        async with self._lock:
+            if self._records is not None:
+                return self._records
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._next:
+                raise StoreUnavailable("the store is still unavailable")
+            try:
+                self._records = await open_records(self._url)
+            except StoreError as error:
+                self._next = loop.time() + RECONNECT_PAUSE
+                raise StoreUnavailable(f"the store is still unavailable: {error}") from None
+        _log.info("store connected")
+        return self._records
+
+    async def close(self) -> None:
+        if self._records is not None:
+            await self._records.close()
