@@ -208,9 +208,11 @@ BLANKET = {
     "engine/compaction/report.py": 1,
     "engine/pivot/summarizer.py": 1,
     "gateway/http/access_log.py": 1,
+    "hosts/hook.py": 1,
 }
-"""Handlers of every exception. All but the last are around user code: clients, context providers, compaction hooks,
-tools, strategies, triggers, compaction listeners and summarizers. The last is the outer edge of the gateway."""
+"""Handlers of every exception. All but the last two are around user code: clients, context providers, compaction hooks,
+tools, strategies, triggers, compaction listeners and summarizers. The last two are outer edges: of the gateway, and of
+the hooks, whose failures must not stop a coding agent."""
 
 
 class TestHandlers:

@@ -1,0 +1,1 @@
+"""Coding agents as hosts: hooks, install and undo, and the MCP server."""

@@ -1,0 +1,175 @@
+"""Claude Code: what its hooks answer, and which entries ``kompakt install claude-code`` writes.
+
+Contracts as found by running 2.1.325:
+
+- PreCompact: plain text is appended to the summarizer's instructions. JSON with ``hookSpecificOutput`` is discarded.
+  The event may fire several times for one compaction.
+- SessionStart with source ``compact``: ``additionalContext`` reaches the model whole up to 10,000 characters; a longer
+  one is replaced by a preview of 2 KB.
+- PostToolUse: ``updatedToolOutput`` must have the shape of the tool's own output, else it is dropped. The transcript
+  then has only the new text. A clipped output has its full text in ``persistedOutputPath``; both keys about it must go
+  from the replacement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from kompakt.hosts import places
+from kompakt.hosts.response import HookResponse
+
+TYPE_CHECKING = False  # the module typing takes 10 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+AGENT = "claude-code"
+
+MAX_CONTEXT = 9_500
+"""Characters of additional context: 10,000 is the limit of the host."""
+
+MIN_OUTPUT = 12_000
+"""Characters of an output that is worth shortening: about 3,000 tokens."""
+
+MAX_OUTPUT = 20_000_000
+"""Characters of the largest output that is read while the agent waits."""
+
+MAX_SHORT = 16_000
+"""Characters of the largest short form of an output that the host already clipped to a preview."""
+
+TEXT_FIELDS = {"Bash": "stdout", "Grep": "content"}
+"""Tools whose output is shortened, and the field with its text. Not file reads: an agent edits what it has read."""
+
+RECORDED = ("Stop", "SubagentStop", "SessionEnd")
+"""Events after which the session is recorded and that need no answer."""
+
+
+def answer(event: str, given: dict[str, Any], *, recall: bool = True) -> HookResponse:
+    """Answer an event."""
+    if event == "PostToolUse":
+        return HookResponse(_shortened(given))
+    if event == "SessionStart":
+        return _session_start(given, recall=recall)
+    if event == "PreCompact":
+        from kompakt.hosts import notes  # late: takes 0.2 s
+
+        return HookResponse(notes.before_compaction(notes.read_transcript(given["transcript_path"])), _recording(given))
+    if event == "PostCompact":
+        return HookResponse(_compared(given))
+    if event == "statusline":
+        return HookResponse(status_line(given))
+    if event in RECORDED:
+        return HookResponse(after=_recording(given, is_over=event in ("SubagentStop", "SessionEnd")))
+    return HookResponse()
+
+
+def _session_start(given: dict[str, Any], *, recall: bool) -> HookResponse:
+    transcript: str = given.get("transcript_path") or ""
+    try:
+        places.note_session(AGENT, given["session_id"], folder=given.get("cwd") or os.getcwd(), transcript=transcript)
+    except OSError as error:
+        places.log(f"{AGENT}: the current session cannot be noted: {error}")
+    if not os.path.exists(transcript):
+        return HookResponse()
+    if given.get("source") != "compact":
+        return HookResponse(after=_recording(given))
+    from kompakt.hosts import notes  # late: takes 0.2 s
+
+    text = notes.after_compaction(notes.read_transcript(transcript), max_chars=MAX_CONTEXT, recall=recall)
+    if not text:
+        return HookResponse(after=_recording(given))
+    output = {"hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": text}}
+    return HookResponse(json.dumps(output), _recording(given))
+
+
+def _recording(given: dict[str, Any], *, is_over: bool = False) -> Callable[[], object] | None:
+    """Return the work that records the session of an event; sub-agents have sessions and transcripts of their own."""
+    session: str = given["session_id"]
+    transcript: str = given.get("transcript_path") or ""
+    agent = given.get("agent_id")
+    if given.get("hook_event_name") == "SubagentStop" and agent:
+        session, transcript = f"{session}/agent-{agent}", given.get("agent_transcript_path") or ""
+    if not transcript or not os.path.exists(transcript):
+        return None
+
+    def work() -> None:
+        from kompakt.hosts import recorder  # late: takes 0.5 s
+
+        recorder.record(AGENT, session, transcript, is_over=is_over)
+
+    return work
+
+
+def _shortened(given: dict[str, Any]) -> str:
+    """Return the replacement of a very large output, as JSON; empty if it stays."""
+    field, response = TEXT_FIELDS.get(given["tool_name"]), given.get("tool_response")
+    if field is None or not isinstance(response, dict) or not isinstance(response.get(field), str):
+        return ""
+    is_clipped = isinstance(response.get("persistedOutputPath"), str)
+    text = _read(response["persistedOutputPath"]) if is_clipped else response[field]
+    if not MIN_OUTPUT <= len(text) <= MAX_OUTPUT or response.get("isImage"):
+        return ""
+    from kompakt.hosts import recorder  # late: takes 0.5 s
+
+    short = recorder.shorten(
+        AGENT,
+        given["session_id"],
+        call_id=given["tool_use_id"],
+        tool=given["tool_name"],
+        call_input=given.get("tool_input"),
+        output=text,
+    )
+    if short is None or (is_clipped and len(short) > MAX_SHORT):
+        return ""
+    output = {key: value for key, value in response.items() if not key.startswith("persistedOutput")}
+    changed = {"hookEventName": "PostToolUse", "updatedToolOutput": {**output, field: short}}
+    return json.dumps({"hookSpecificOutput": changed})
+
+
+def _read(path: str) -> str:
+    if os.path.getsize(path) > MAX_OUTPUT:
+        return ""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        return file.read()
+
+
+def _compared(given: dict[str, Any]) -> str:
+    """Compare the agent's summary with the ledger, write a report and return a line for the user."""
+    import msgspec  # late: takes 0.2 s
+
+    from kompakt.hosts import notes
+
+    history = notes.read_transcript(given["transcript_path"])
+    found = notes.compare(given.get("compact_summary") or "", notes.ledger_text(history, MAX_CONTEXT))
+    report = {"trigger": given.get("trigger"), **msgspec.structs.asdict(found)}
+    path = places.session_file(AGENT, given["session_id"], "compactions.jsonl")
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(report) + "\n")
+    text = (
+        f"kompakt: the summary has {found.kept} of {found.statements} noted facts, "
+        f"{found.user_kept} of {found.user_statements} of the user's requests and rules; "
+        "the others were added after it"
+    )
+    return json.dumps({"systemMessage": text})
+
+
+def status_line(given: dict[str, Any]) -> str:
+    """Return a line for the status bar: how full the context is, how much of it is cached, what can be recalled."""
+    window: dict[str, Any] = given.get("context_window") or {}
+    usage: dict[str, Any] = window.get("current_usage") or {}
+    parts: list[str] = []
+    if isinstance(window.get("used_percentage"), int | float):
+        parts.append(f"context {window['used_percentage']:.0f}%")
+    read, written, fresh = (
+        int(usage.get(key) or 0) for key in ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
+    )
+    if read + written + fresh:
+        parts.append(f"cached {100 * read / (read + written + fresh):.0f}%")
+    try:
+        with open(places.session_file(AGENT, given.get("session_id") or "", "size"), encoding="utf-8") as file:
+            parts.append(f"{int(file.read()):,} messages recallable")
+    except (OSError, ValueError):
+        pass
+    return " · ".join(parts)

@@ -1,0 +1,156 @@
+"""What kompakt tells an agent around the agent's own compaction, taken from the transcript by code.
+
+The notes need no store and no model: the transcript of the agent is read, and the engine's ledger is written into the
+characters that the host allows. References are those of the recorded session, so that recall restores them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kompakt import files
+from kompakt.engine.ledger.items import BULLET, SECTIONS, STATE, USER
+from kompakt.engine.ledger.ledger import Ledger, LedgerRequest
+from kompakt.errors import UnreadableFile
+from kompakt.model.messages import History, Message
+from kompakt.model.references import References
+
+MAX_INSTRUCTIONS = 4_000
+"""Characters added to the instructions of an agent's summarizer."""
+
+STILL_VALID = (
+    "[kompakt] The conversation was compacted. These notes were taken from the full transcript by code. The user's "
+    "requests, rules and refusals below are quoted and still apply."
+)
+
+RECALL_LINE = (
+    "To see anything from before the compaction in full, call the tool `recall` of the MCP server kompakt with words "
+    "or with a reference such as m3f21."
+)
+
+SUMMARY_RULES = (
+    "Rules for this summary: repeat the user's requests, rules and refusals below word for word. Keep the state of "
+    "each task, exact file paths, identifiers, commands and error messages. Do not report as done what was not done. "
+    "Keep references in brackets such as [m3f21]."
+)
+
+
+def read_transcript(path: str, originals: Mapping[str, str] | None = None) -> History:
+    """Read the session of a transcript file; ``originals`` are outputs, by call id, that were shortened in it.
+
+    Raises:
+        UnreadableFile: the file is no transcript.
+    """
+    transcript = files.load(path).transcript
+    if transcript is None:
+        raise UnreadableFile(f"{path}: not a transcript of a coding agent")
+    if originals:
+        transcript = msgspec.structs.replace(transcript, body=_restored(transcript.body, originals))
+    return files.history(transcript)
+
+
+def _restored(value: object, originals: Mapping[str, str]) -> object:
+    """Put the originals of shortened outputs into a request body of any provider."""
+    if isinstance(value, list):
+        return [_restored(item, originals) for item in value]
+    if not isinstance(value, dict):
+        return value
+    call = value.get("tool_use_id") or value.get("call_id") or value.get("tool_call_id")
+    original = originals.get(call) if isinstance(call, str) else None
+    if original is not None:
+        key = "output" if "output" in value else "content"
+        return {**value, key: original}
+    return {key: _restored(item, originals) for key, item in value.items()}
+
+
+def ledger_text(history: History, max_chars: int) -> str:
+    """Write the ledger of a whole history in at most ``max_chars`` characters."""
+    names = References(history).names
+    messages = [_unspoken(message) if message.is_summary else message for message in history]
+    ledger = Ledger()
+    ledger.read(messages, len(messages))
+    request = LedgerRequest(
+        room=max_chars,
+        count=len,
+        is_hidden=lambda _: True,
+        reference=names.__getitem__,
+        upto=len(messages),
+    )
+    return ledger.write(request)
+
+
+def _unspoken(message: Message) -> Message:
+    """Mark a summary of the agent as the words of a program, because its role is that of the user."""
+    return msgspec.structs.replace(message, source_id="summary")
+
+
+def before_compaction(history: History) -> str:
+    """Return instructions for the summarizer of an agent; empty when there is nothing to keep."""
+    sections = dict(_sections(ledger_text(history, 2 * MAX_INSTRUCTIONS)))
+    kept = [text for name in (USER, STATE) if (text := sections.get(SECTIONS[name]))]
+    if not kept:
+        return ""
+    return "\n".join([SUMMARY_RULES, *kept])[:MAX_INSTRUCTIONS]
+
+
+def after_compaction(history: History, *, max_chars: int, recall: bool) -> str:
+    """Return what an agent is told after its compaction; empty when there is nothing to say."""
+    last = f"\n{RECALL_LINE}" if recall else ""
+    text = ledger_text(history, max_chars - len(STILL_VALID) - len(last) - 1)
+    return f"{STILL_VALID}\n{text}{last}" if text else ""
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the heading of each section of a ledger with its text, heading included."""
+    for part in re.split(r"^(?=## )", text, flags=re.MULTILINE):
+        heading = part.partition("\n")[0]
+        if heading in SECTIONS.values():
+            yield heading, part.strip()
+
+
+# --- what a summary kept --------------------------------------------------------------------------------------------
+
+MIN_SHARE = 0.6
+"""Share of the distinctive words of a statement that a summary must contain to count as having kept it."""
+
+_WORD = re.compile(r"[\w./:@-]{4,}")
+_REFERENCE = re.compile(r" ?\[m[0-9a-f]{4,40}(?:\.\d+)?\]")
+
+
+class SummaryComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What the summary of an agent contains of the ledger."""
+
+    statements: int
+    kept: int
+    lost: tuple[str, ...]
+    """Statements of the ledger that the summary does not contain; those of the user come first."""
+    user_statements: int
+    user_kept: int
+
+
+def compare(summary: str, ledger: str) -> SummaryComparison:
+    """Compare the summary of an agent with a ledger, statement by statement, by the words they share."""
+    words = {word.strip(".:-").lower() for word in _WORD.findall(summary)}
+    plain = " ".join(summary.split())
+    counts, lost = {True: [0, 0], False: [0, 0]}, list[str]()
+    for heading, text in _sections(ledger):
+        for line in text.split("\n")[1:]:
+            if not line.startswith(BULLET):
+                continue
+            statement = _REFERENCE.sub("", line.removeprefix(BULLET))
+            own = {word.strip(".:-").lower() for word in _WORD.findall(statement)}
+            is_kept = " ".join(statement.split()) in plain or len(own & words) >= MIN_SHARE * max(1, len(own))
+            counts[heading == SECTIONS[USER]][0] += 1
+            counts[heading == SECTIONS[USER]][1] += is_kept
+            if not is_kept:
+                lost.append(statement)
+    return SummaryComparison(
+        statements=counts[True][0] + counts[False][0],
+        kept=counts[True][1] + counts[False][1],
+        lost=tuple(lost),
+        user_statements=counts[True][0],
+        user_kept=counts[True][1],
+    )

@@ -1,0 +1,134 @@
+"""Files that kompakt keeps beside coding agents: the store, the log of hooks, and which session is current.
+
+Hooks import this module on every call, so it imports nothing but ``os``.
+"""
+
+from __future__ import annotations
+
+import os
+
+MAX_LOG = 1_000_000
+"""Bytes of the log of hooks; a longer one starts again."""
+
+
+def data_folder() -> str:
+    """Return the folder of stores."""
+    return os.path.join(os.environ.get("XDG_DATA_HOME") or _home(".local", "share"), "kompakt")
+
+
+def state_folder() -> str:
+    """Return the folder of logs, backups and notes about running sessions."""
+    return os.path.join(os.environ.get("XDG_STATE_HOME") or _home(".local", "state"), "kompakt")
+
+
+def _home(*names: str) -> str:
+    return os.path.join(os.path.expanduser("~"), *names)
+
+
+def store_url() -> str:
+    """Return the store of recorded agent sessions: ``KOMPAKT_STORE``, else a SQLite file in the data folder."""
+    return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"
+
+
+def session_name(agent: str, session: str) -> str:
+    """Return the id under which the session of an agent is stored."""
+    return f"{agent}/{session}"
+
+
+def outputs_name(agent: str, session: str) -> str:
+    """Return the id of the stored session with the originals of shortened outputs."""
+    return f"{agent}/{session}/outputs"
+
+
+def session_file(agent: str, session: str, kind: str) -> str:
+    """Return the file with one kind of note about a session, such as its size."""
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in session)
+    return os.path.join(state_folder(), "sessions", f"{agent}-{safe}.{kind}")
+
+
+def log(text: str) -> None:
+    """Append a line to the log of hooks. A log that cannot be written is no reason to fail."""
+    import time  # late: most calls log nothing
+
+    path = log_file()
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {os.getpid()} {' '.join(text.split())}\n"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        mode = "w" if os.path.exists(path) and os.path.getsize(path) > MAX_LOG else "a"
+        with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line)
+    except OSError:
+        return
+
+
+def log_file() -> str:
+    """Return the path of the log of hooks."""
+    return os.path.join(state_folder(), "hooks.log")
+
+
+# --- current session -----------------------------------------------------------------------------------------------
+
+
+def note_session(agent: str, session: str, *, folder: str, transcript: str | None) -> None:
+    """Note that an agent works on a session in a folder, so that the MCP server can find it.
+
+    Raises:
+        OSError: the note cannot be written.
+    """
+    import json  # late: most calls note nothing
+    import time
+
+    note = {
+        "agent": agent,
+        "session": session_name(agent, session),
+        "outputs": outputs_name(agent, session),
+        "folder": folder,
+        "transcript": transcript,
+        "store": store_url(),
+        "time": time.time(),
+    }
+    write(_note_file(folder), json.dumps(note).encode())
+
+
+def current_session(folder: str | None = None) -> dict[str, object] | None:
+    """Return the note on the newest session of a folder or of the nearest folder above it.
+
+    Its keys: ``agent``, ``session`` and ``outputs`` (ids in the store), ``folder``, ``transcript``, ``store`` (its URL)
+    and ``time``.
+    """
+    import json
+
+    at = os.path.realpath(folder or os.getcwd())
+    while True:
+        try:
+            with open(_note_file(at), encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        above = os.path.dirname(at)
+        if above == at:
+            return None
+        at = above
+
+
+def _note_file(folder: str) -> str:
+    from hashlib import sha256  # late: most calls note nothing
+
+    name = sha256(os.path.realpath(folder).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return os.path.join(state_folder(), "current", f"{name}.json")
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a file atomically, readable by its owner only."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,146 @@
+"""Record the sessions of coding agents in a store, and keep the originals of outputs that a hook shortens.
+
+Recording reads the whole transcript and appends what is new, so it may run at any event, twice, or after a crash. An
+output that a hook shortened is in the transcript only in its short form; the recorded session has the original.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from kompakt.engine.admission import admit
+from kompakt.errors import Conflict, UsageError
+from kompakt.hosts import places
+from kompakt.hosts.notes import read_transcript
+from kompakt.model.messages import History, Message, ToolResult
+from kompakt.model.references import digest
+from kompakt.session.session import Session
+from kompakt.session.store import Store, open_store
+
+T = TypeVar("T")
+
+STORE_SECONDS = 5.0
+"""Time for the store while an agent waits. After it the hook gives up."""
+
+RECORD_SECONDS = 120.0
+"""Time for the store in the background."""
+
+_ATTEMPTS = 5
+"""How often a recording is repeated when another process wrote to the same session."""
+
+
+def record(agent: str, session: str, transcript: str, *, is_over: bool = False, seconds: float = RECORD_SECONDS) -> int:
+    """Append the new messages of a transcript to the stored session; return how many messages it has.
+
+    Unless the session ``is_over``, a last answer is left for the next time, because the agent may still be writing it.
+
+    Raises:
+        UnreadableFile: the file is no transcript.
+        StoreError: the store cannot be used.
+        TimeoutError: the store did not answer in time.
+    """
+
+    async def work(store: Store) -> int:
+        originals = await _originals(await store.session(places.outputs_name(agent, session)))
+        history = read_transcript(transcript, originals)
+        if not is_over:
+            history = history.with_messages(_finished(history))
+        if len(history):
+            await _save(await store.session(places.session_name(agent, session)), history)
+        return len(history)
+
+    messages = _with_store(work, seconds)
+    places.write(places.session_file(agent, session, "size"), str(messages).encode())
+    return messages
+
+
+def _finished(history: History) -> list[Message]:
+    """Return the messages up to the last one that does not come from the model."""
+    messages = list(history)
+    while messages and messages[-1].role == "assistant":
+        messages.pop()
+    return messages
+
+
+async def _save(session: Session, history: History) -> None:
+    for _ in range(_ATTEMPTS):
+        try:
+            await session.save(history)
+        except Conflict:
+            continue
+        except UsageError:  # the transcript changed before its end: append what is not there yet
+            await _append_missing(session, history)
+        return
+    raise Conflict(f"session {session.id!r} has too many concurrent writers; it is recorded at the next event")
+
+
+async def _append_missing(session: Session, history: History) -> None:
+    stored = Counter[bytes]()
+    async for page in session.pages():
+        stored.update(map(digest, page))
+    missing = list[Message]()
+    for message in history:
+        name = digest(message)
+        if stored[name]:
+            stored[name] -= 1
+        else:
+            missing.append(message)
+    if missing:
+        await session.append(history.with_messages(missing))
+
+
+async def _originals(session: Session) -> dict[str, str]:
+    """Return the originals of shortened outputs by call id."""
+    if not await session.exists():
+        return {}
+    return {
+        part.call_id: part.output
+        async for page in session.pages()
+        for message in page
+        for part in message.parts
+        if type(part) is ToolResult
+    }
+
+
+def shorten(
+    agent: str, session: str, *, call_id: str, tool: str, call_input: Any, output: str, seconds: float = STORE_SECONDS
+) -> str | None:
+    """Store a tool output and return its short form; ``None`` if it would gain little. Nothing is shortened unstored.
+
+    Raises:
+        StoreError: the store cannot be used.
+        TimeoutError: the store did not answer in time.
+    """
+    trial = admit(output, reference="m0000", call_input=call_input)
+    if trial is None:
+        return None
+    call = {"type": "tool_use", "id": call_id, "name": tool, "input": call_input}
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": output}
+    messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+    async def work(store: Store) -> list[str]:
+        outputs = await store.session(places.outputs_name(agent, session))
+        return await outputs.append(messages, format="anthropic", key=call_id)
+
+    references = _with_store(work, seconds)
+    if not references:  # stored by an earlier call for the same output, whose answer the agent has
+        return None
+    admitted = admit(output, reference=references[-1], call_input=call_input)
+    return None if admitted is None else admitted.text
+
+
+def _with_store(work: Callable[[Store], Awaitable[T]], seconds: float) -> T:
+    async def run() -> T:
+        async with asyncio.timeout(seconds):
+            url = places.store_url()
+            path = url.removeprefix("sqlite:///")
+            if path != url:
+                os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+            async with await open_store(url) as store:
+                return await work(store)
+
+    return asyncio.run(run())
