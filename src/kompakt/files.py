@@ -12,8 +12,9 @@ import re
 import secrets
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -21,7 +22,7 @@ from kompakt.errors import UnreadableFile
 from kompakt.model.json import decode_loosely, plain
 from kompakt.model.messages import History, Json, JsonObject
 from kompakt.wire.registry import WIRES
-from kompakt.wire.transcripts import WRITERS, Document, Transcript, TranscriptLine, kind_of, read
+from kompakt.wire.transcripts import WRITERS, Document, Transcript, TranscriptLine, kind_of, opencode, read
 from kompakt.wire.transcripts import decode as decode_lines
 from kompakt.wire.transcripts.transcript import decode_value
 
@@ -54,7 +55,7 @@ def load(source: str | Path) -> Loaded:
     name, session = _split(source)
     shown = "standard input" if name == "-" else name
     if name != "-" and _begins(name, SQLITE):
-        return _chosen(shown, read(Document(value=_opencode_sessions(name))), session)
+        return _chosen(shown, read(_database(name)), session)
     return decode(_bytes(name, shown), shown, session=session)
 
 
@@ -66,7 +67,7 @@ def load_all(source: str | Path) -> list[Transcript]:
     """
     name, _ = _split(source)
     if _begins(name, SQLITE):
-        return read(Document(value=_opencode_sessions(name)))
+        return read(_database(name))
     document = _document(_bytes(name, name), name)
     return read(document) if kind_of(document) is not None else []
 
@@ -97,8 +98,8 @@ def is_writable(loaded: Loaded) -> bool:
     return loaded.transcript is not None and loaded.transcript.kind in WRITERS
 
 
-def rewrite(loaded: Loaded, repaired: Json) -> bytes:
-    """Return the bytes of a transcript that match its repaired body.
+def rewrite(loaded: Loaded, body: Json, *, compacted: bool = False) -> bytes:
+    """Return the bytes of a transcript that match its repaired or compacted body.
 
     Raises:
         UnreadableFile: the file is not a transcript, or one of a kind that is only read.
@@ -109,7 +110,9 @@ def rewrite(loaded: Loaded, repaired: Json) -> bytes:
             f"{loaded.name}: not a transcript that can be written back; write the request body instead"
         )
     raw = loaded.data.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
-    return WRITERS[transcript.kind](raw, decode_lines(raw), transcript, cast("JsonObject", repaired))
+    writer = WRITERS[transcript.kind]
+    write = writer.write_compacted if compacted else writer.write
+    return write(raw, decode_lines(raw), transcript, cast("JsonObject", body))
 
 
 def _split(source: str | Path) -> tuple[str, str | None]:
@@ -166,44 +169,20 @@ def _begins(name: str, magic: bytes) -> bool:
         return False
 
 
-def _opencode_sessions(name: str) -> Json:
-    """Read the sessions of an opencode database in the shape of ``opencode export``, newest first."""
+def _database(name: str) -> Document:
+    """Read the sessions of an opencode database."""
     import sqlite3  # late: only this kind of file needs it
 
     try:
-        connection = sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)
+        with closing(sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            rows = opencode.rows(connection)
     except sqlite3.Error as error:
         raise UnreadableFile(f"{name}: {error}") from None
-    try:
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not {"session", "message", "part"} <= tables:
-            raise UnreadableFile(
-                f"{name}: a SQLite database, but not of opencode; open a store of kompakt as sqlite:///{name}"
-            )
-        parts: dict[str, list[Json]] = {}
-        for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
-            parts.setdefault(message, []).append(_loose(data))
-        messages: dict[str, list[Json]] = {}
-        for id, session, data in connection.execute("SELECT id, session_id, data FROM message ORDER BY id"):
-            messages.setdefault(session, []).append({"info": _loose(data), "parts": parts.get(id, [])})
-        rows = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
-        return [
-            {"info": {"id": id, "title": title}, "messages": messages[id]}
-            for id, title in connection.execute(rows)
-            if id in messages
-        ]
-    except sqlite3.Error as error:
-        raise UnreadableFile(f"{name}: {error}") from None
-    finally:
-        connection.close()
-
-
-def _loose(data: object) -> Json:
-    """Decode a column; ``None`` when it is not JSON."""
-    try:
-        return decode_value(data.encode() if isinstance(data, str) else bytes(cast("Any", data)))[0]
-    except (ValueError, TypeError, RecursionError):
-        return None
+    if rows is None:
+        raise UnreadableFile(
+            f"{name}: a SQLite database, but not of opencode; open a store of kompakt as sqlite:///{name}"
+        )
+    return Document(value=rows)
 
 
 def _bytes(source: str, name: str) -> bytes:

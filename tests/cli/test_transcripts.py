@@ -97,6 +97,38 @@ class TestCheck:
         assert (report["transcript"], len(report["problems"])) == ("claude-code", 3)
 
 
+class TestCompact:
+    @pytest.fixture
+    def session(self, tmp_path: Path) -> Path:
+        """Write a Claude Code session that is too long for 3,000 tokens."""
+        writer = Writer().user("Build the parser. Never delete a file.")
+        for step in range(20):
+            writer.assistant(f"m{step}", use(f"c{step}")).user([result(f"c{step}", f"{step} line of output " * 100)])
+        path = tmp_path / "session.jsonl"
+        path.write_text("\n".join(lines(*writer.assistant("end", text("It is built.")).records)))
+        return path
+
+    def test_a_transcript_is_written_as_a_transcript(self, kom: Run, session: Path, tmp_path: Path) -> None:
+        """If the name of the result ends with .jsonl; the original is unchanged."""
+        before = session.read_bytes()
+        done = kom("compact", session, "--budget", "3000", "-o", tmp_path / "small.jsonl")
+        assert (done.code, done.out) == (0, "")
+        assert session.read_bytes() == before
+        assert "claude-code transcript" in kom("check", tmp_path / "small.jsonl").err
+        assert json.loads(kom("count", tmp_path / "small.jsonl", "--json").out)["total"] <= 3000
+
+    @pytest.mark.parametrize("out", ["small.json", None])
+    def test_other_results_are_request_bodies(self, kom: Run, session: Path, tmp_path: Path, out: str | None) -> None:
+        done = kom("compact", session, "--budget", "3000", *(["-o", out] if out else []))
+        data = (tmp_path / out).read_text() if out else done.out
+        assert "Never delete a file." in str(json.loads(data)["messages"])
+
+    def test_the_original_is_never_overwritten(self, kom: Run, session: Path) -> None:
+        before = session.read_bytes()
+        refused(kom("compact", session, "--budget", "3000", "-o", session), "is the transcript itself")
+        assert session.read_bytes() == before
+
+
 class TestRepair:
     def test_a_transcript_is_repaired_as_a_transcript(self, kom: Run, tmp_path: Path) -> None:
         """The original is unchanged; the result has no problems; the changes are reported."""

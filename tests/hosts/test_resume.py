@@ -1,7 +1,7 @@
-"""Broken transcripts, repaired on the command line and resumed by the agents themselves.
+"""Transcripts that were repaired or compacted on the command line, resumed by the agents themselves.
 
-Each session is made by the agent, damaged, resumed as it is to see what the agent does alone, then repaired with
-``kompakt repair`` and resumed again. The provider judges every request by the rules of its API.
+Each session is made by the agent. For a repair it is damaged, resumed as it is to see what the agent does alone, then
+repaired with ``kompakt repair`` and resumed again. The provider judges every request by the rules of its API.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ Damage = Callable[[Lines], Lines]
 class Made:
     """A session that an agent made: its home, its file, and how it is resumed."""
 
-    def __init__(self, agent: Agent, home: Path) -> None:
-        script = Script(STEPS, make=lambda step, *_: [agent.call(f"seq -f 'step-{step} line %g' 3")])
+    def __init__(
+        self, agent: Agent, home: Path, *, task: str = "Write the report.", steps: int = STEPS, lines: int = 3
+    ) -> None:
+        script = Script(steps, make=lambda step, *_: [agent.call(f"seq -f 'step-{step} line %g' {lines}")])
         with Provider(script, window=400_000, models=agent.models) as provider:
-            finished = run(agent, script.task("Write the report."), url=provider.url, home=home)
+            finished = run(agent, script.task(task), url=provider.url, home=home)
         assert finished.code == 0, finished.errors
         (self.file,) = home.rglob("projects/*/*.jsonl") if agent is CLAUDE_CODE else home.rglob("rollout-*.jsonl")
         self.agent, self.home = agent, home
@@ -167,3 +169,32 @@ class TestCodex:
 
 def _outputs(provider: Provider) -> str:
     return str([item for item in provider.requests[-1].body["input"] if item.get("type") == "function_call_output"])
+
+
+class TestCompacted:
+    """A session of 20 steps with 300 lines each, made small with ``kompakt compact`` and resumed."""
+
+    TASK = "Write the report of each shard. Never delete a file."
+
+    @pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX], ids=lambda agent: agent.name)
+    def test_a_compacted_session_is_resumed(self, agent: Agent, tmp_path: Path) -> None:
+        """The first request has the task, the notes and the newest messages, fits the budget, and is accepted."""
+        made = Made(agent, tmp_path / "home", task=self.TASK, steps=20, lines=300)
+        original = made.file.read_bytes()
+        small = tmp_path / "small.jsonl"
+        done = command("compact", made.file, "--budget", "15000", "-o", small)
+        assert done.code == 0, done.err
+        assert made.file.read_bytes() == original
+        assert command("check", small).code == 0
+        if agent is CODEX:  # it finds a session by its id, in its own folder
+            shutil.copy(small, made.file)
+        finished, provider = made.resume(made.session if agent is CODEX else str(small))
+        assert finished.code == 0, finished.output[-2000:]
+        assert provider.refusals == []
+        body = provider.requests[0].body
+        sent = str(body["input" if agent is CODEX else "messages"])
+        assert self.TASK in sent and "[kompakt] What was done so far?" in sent
+        assert "step-20 line 300" in sent and "Please continue." in sent
+        assert "step-2 line 150" not in sent
+        assert sent.count("step-20 line 300") == 1
+        assert not agent.compacted_itself(finished.output, made.home)

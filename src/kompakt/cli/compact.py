@@ -12,7 +12,7 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli import config
-from kompakt.cli.input import AsJson, File, Format, open_history
+from kompakt.cli.input import AsJson, File, Format, check_out, open_history
 from kompakt.engine.compaction.report import Report
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
@@ -80,10 +80,14 @@ def compact(
     """Compact FILE so that it fits into a token budget.
 
     Exit 3 if it cannot fit. The result goes to standard output or OUT; a table of what was done goes to standard error.
+    The result is a request body. If FILE is a Claude Code or Codex transcript and OUT ends with .jsonl, it is a
+    transcript that the agent can resume; FILE itself is never changed.
+
     With --dry-run the summary that would replace the removed messages is printed instead. With --json the report is
     printed; it contains the payload unless OUT is given.
     """
-    history, _ = open_history(file, format)
+    history, loaded = open_history(file, format)
+    check_out(loaded, file, out)
     with progress(len(history), "compacting") as bar:
         done = api.compact(
             history,
@@ -97,7 +101,9 @@ def compact(
         files.write(report, indented_json(done.report))
     cost = cost_of(done.report, model or history.model)
     if not dry_run and out is not None:
-        files.write(out, indented_json(done.payload))
+        is_file = files.is_writable(loaded) and out.endswith(".jsonl")
+        data = files.rewrite(loaded, done.payload, compacted=True) if is_file else indented_json(done.payload)
+        files.write(out, data)
     if as_json:
         payload = {} if dry_run or out is not None else {"payload": done.payload}
         typer.echo(indented_json({"changed": done.changed, "report": done.report, "cost": cost, **payload}), nl=False)

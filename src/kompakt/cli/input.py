@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from kompakt.api import check, parse, repair
-from kompakt.errors import InputError
+from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
 from kompakt.wire.wire import Problem
@@ -90,3 +91,15 @@ def problems_of(loaded: Loaded, *, strict: bool = False) -> list[Problem]:
     found = check(loaded.payload, strict=strict, resting=True)
     located = [Problem(one.code, transcript.located(one.path), one.message, one.repairable) for one in found]
     return [*transcript.problems, *located]
+
+
+def check_out(loaded: Loaded, file: str, out: str | None) -> None:
+    """Refuse to overwrite the input transcript, which is the only copy.
+
+    Raises:
+        UsageError: OUT is the transcript.
+    """
+    if loaded.transcript is None or out is None or "-" in (out, file):
+        return
+    if Path(out).resolve() == Path(loaded.name).resolve():
+        raise UsageError(f"-o {out} is the transcript itself and would be overwritten; name another file")

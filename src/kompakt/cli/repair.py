@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kompakt import api, files
 from kompakt.cli.compact import Out
-from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
-from kompakt.errors import UsageError
+from kompakt.cli.input import AsJson, File, Format, Strict, check_out, open_file, problems_of
 from kompakt.files import Loaded
 from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
@@ -37,7 +35,7 @@ def repair(
     request body is written. FILE itself is never changed.
     """
     loaded = open_file(file, format)
-    _check_out(loaded, file, out)
+    check_out(loaded, file, out)
     is_file = files.is_writable(loaded) and not body
     # A transcript may end with an answer; a request body has to end with a user message or tool results.
     repaired = api.repair(loaded.payload, strict=strict, resting=is_file)
@@ -55,14 +53,6 @@ def repair(
     _write(data, out, changes, remaining, as_json=as_json)
     typer.echo(f"{loaded.name}: {len(changes)} changes, {len(remaining)} problems left", err=True)
     raise typer.Exit(1 if remaining else 0)
-
-
-def _check_out(loaded: Loaded, file: str, out: str | None) -> None:
-    """Refuse to overwrite the input transcript, which is the only copy."""
-    if loaded.transcript is None or out is None or "-" in (out, file):
-        return
-    if Path(out).resolve() == Path(loaded.name).resolve():
-        raise UsageError(f"-o {out} is the transcript itself; repair does not overwrite it; name another file")
 
 
 def _changes(loaded: Loaded, repaired: Repair) -> list[Change]:

@@ -15,6 +15,7 @@ from tests.wire.transcripts.transcript_files import (
     TURN,
     Record,
     Writer,
+    event,
     item,
     lines,
     result,
@@ -210,6 +211,175 @@ class TestCodex:
         fixed = repaired(broken)
         assert problems(fixed) == []
         assert repaired(fixed) == fixed
+
+
+LONG = "the whole output of a long command, line by line " * 60
+
+
+def compacted(data: bytes, budget: int) -> tuple[bytes, Any]:
+    """Compact a transcript as the command does; return the file and the body."""
+    loaded = files.decode(data, "session.jsonl")
+    done = api.compact(loaded.payload, budget)
+    return files.rewrite(loaded, done.payload, compacted=True), done.payload
+
+
+def parts(body: Any) -> list[tuple[str, Any]]:
+    """List the parts of all messages with their roles."""
+    if "input" in body:
+        return [("", item) for item in body["input"]]
+    contents = [(message["role"], message["content"]) for message in body["messages"]]
+    return [(role, one) for role, value in contents for one in ([text(value)] if isinstance(value, str) else value)]
+
+
+def long_session() -> Writer:
+    """Write 20 steps of one task, with the uuids u0 to u40."""
+    writer = Writer(version="2", cwd="/r").user("Build the parser. Never delete a file.")
+    for step in range(20):
+        writer.assistant(f"m{step}", text(f"Step {step} looks at file {step}."), use(f"c{step}"))
+        writer.user([result(f"c{step}", f"{step}: {LONG}")], toolUseResult={"stdout": LONG})
+    return writer.assistant("end", text("The parser is built."))
+
+
+class TestCompactedClaudeCode:
+    def test_the_file_reads_as_the_compacted_body(self) -> None:
+        """Every part, in order, in a single chain without problems, and much less of it."""
+        data = encoded(*long_session().records)
+        small, body = compacted(data, 4000)
+        assert len(small) < len(data) / 2
+        reread = files.decode(small, "x.jsonl").transcript
+        assert reread is not None and parts(reread.body) == parts(body)
+        assert problems(small) == []
+        assert ancestors(records(small)) == [record["uuid"] for record in records(small)]
+
+    def test_kept_records_keep_their_identity(self) -> None:
+        """Uuid and fields stay; counts of the longer history, from which the agent would compact again, do not."""
+        small, _ = compacted(encoded(*long_session().records), 4000)
+        last = records(small)[-1]
+        assert (last["uuid"], last["message"]["id"], last["version"]) == ("u41", "end", "2")
+        usages = [record["message"]["usage"] for record in records(small) if record["type"] == "assistant"]
+        assert all(usage["input_tokens"] == usage["output_tokens"] == 0 for usage in usages)
+
+    def test_written_records_are_complete(self) -> None:
+        """They have what every record of the session has, and an assistant message has an id of its own."""
+        small = records(compacted(encoded(*long_session().records), 4000)[0])
+        fresh = [record for record in small if not record["uuid"].startswith("u")]
+        assert fresh and all((record["sessionId"], record["cwd"]) == ("s", "/r") for record in fresh)
+        ids = [record["message"]["id"] for record in fresh if record["type"] == "assistant"]
+        assert ids and all(name.startswith("msg_") for name in ids) and len(set(ids)) == len(ids)
+
+    def test_a_shortened_output_is_shortened_everywhere(self) -> None:
+        """What the terminal shows of it would keep the file large."""
+        small, _ = compacted(encoded(*long_session().records), 4000)
+        results = [record for record in records(small) if "toolUseResult" in record]
+        cut = [record for record in results if LONG not in str(record["message"])]
+        assert cut and all(LONG not in str(record["toolUseResult"]) for record in cut)
+
+    def test_earlier_compactions_and_other_chains_do_not_cut_the_new_chain(self) -> None:
+        """A boundary would hide what is before it."""
+        written = long_session()
+        boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None, "sessionId": "s"}
+        side = Writer(prefix="n", isSidechain=True, agentId="x").user("task").records
+        given = [*written.records[:11], boundary, *written.records[11:], *side]
+        given[12] = {**given[12], "parentUuid": "b"}
+        small = records(compacted(encoded(*given), 4000)[0])
+        assert {"b", "n0"} & {record["uuid"] for record in small} == set()
+        assert ancestors(small) == [record["uuid"] for record in small]
+
+    def test_records_about_the_session_stay_if_they_still_hold(self) -> None:
+        """Attachments of kept messages, the newest settings, snapshots of kept messages; no logs of requests."""
+        written = long_session().records
+        first = {"type": "attachment", "uuid": "a1", "parentUuid": "u2", "attachment": {}, "sessionId": "s"}
+        latest = {**first, "uuid": "a2", "parentUuid": "u41"}
+        other: list[Record] = [
+            {"type": "mode", "mode": "plan"},
+            {"type": "mode", "mode": "normal"},
+            {"type": "api-request-blob", "content": LONG},
+            {"type": "file-history-snapshot", "messageId": "u2", "snapshot": {}},
+            {"type": "file-history-snapshot", "messageId": "u41", "snapshot": {}},
+            {"type": "last-prompt", "leafUuid": "u2"},
+            {"type": "last-prompt", "leafUuid": "u5"},
+        ]
+        small = records(compacted(encoded(*written[:3], first, *written[3:], latest, *other), 4000)[0])
+        assert [record["uuid"] for record in small if record["type"] == "attachment"] == ["a2"]
+        assert small[-3:] == [other[1], other[4], {"type": "last-prompt", "leafUuid": "a2"}]
+
+    def test_thinking_that_the_compaction_takes_out_leaves_no_empty_record(self) -> None:
+        """It was signed for another prefix."""
+        written = Writer().user("go")
+        for step in range(20):
+            written.assistant(f"m{step}", {"type": "thinking", "thinking": "hm", "signature": "c2ln"})
+            written.assistant(f"m{step}", use(f"c{step}")).user([result(f"c{step}", f"{step}: {LONG}")])
+        small, body = compacted(encoded(*written.assistant("end", text("done")).records), 4000)
+        assert "thinking" not in str(parts(body))
+        assert "thinking" not in small.decode()
+        assert problems(small) == []
+
+    @given(st.data())
+    def test_any_session_and_budget(self, data: st.DataObject) -> None:
+        """The file always reads as the compacted body."""
+        given = draw_claude_code(data)
+        for record in given:
+            for block in record["message"]["content"] if isinstance(record["message"]["content"], list) else ():
+                if block["type"] == "tool_result":
+                    block["content"] += LONG * data.draw(st.integers(0, 2))
+        small, body = compacted(encoded(*given), data.draw(st.sampled_from([1500, 3000, 100_000])))
+        reread = files.decode(small, "x.jsonl").transcript
+        assert reread is not None and parts(reread.body) == parts(body)
+        assert problems(small) == []
+
+
+def long_rollout() -> list[Record]:
+    """Write 20 steps of one task as Codex does, with events and counts."""
+    found = [META, TURN, item(**said("developer", "Be brief.")), item(**said("user", "Build it. Never delete a file."))]
+    for step in range(20):
+        call = {**CALL, "call_id": f"c{step}", "id": f"fc_{step}"}
+        output = {**OUTPUT, "call_id": f"c{step}", "output": f"{step}: {LONG}"}
+        done = event(type="item_completed", item={"type": "CommandExecution", "id": f"c{step}"})
+        found += [item(**call), done, item(**output), event(type="token_count", info={})]
+    found += [TURN, item(**said("assistant", "It is built."))]
+    return [{**record, "ordinal": number} for number, record in enumerate(found)]
+
+
+class TestCompactedCodex:
+    def test_the_file_reads_as_the_compacted_body(self) -> None:
+        """Every item, in order; the records are numbered again."""
+        data = encoded(*long_rollout())
+        small, body = compacted(data, 4000)
+        assert len(small) < len(data) / 2
+        reread = files.decode(small, "x.jsonl").transcript
+        assert reread is not None and reread.body["input"] == body["input"]
+        assert problems(small) == []
+        assert [record["ordinal"] for record in records(small)] == list(range(len(records(small))))
+
+    def test_events_follow_their_items(self) -> None:
+        """Those of dropped calls go, and all counts; the settings of the last turn stay."""
+        small = records(compacted(encoded(*long_rollout()), 4000)[0])
+        calls = {one["payload"]["call_id"] for one in small if one["payload"].get("type") == "function_call"}
+        shown = {one["payload"]["item"]["id"] for one in small if one["payload"].get("type") == "item_completed"}
+        assert shown == calls and "c19" in calls
+        assert [one for one in small if one["payload"].get("type") == "token_count"] == []
+        assert [one["type"] for one in small].count("turn_context") >= 1
+
+    def test_an_earlier_compaction_is_written_as_items(self) -> None:
+        """Codex drops everything before a compaction record."""
+        given = long_rollout()
+        kept = {"type": "compacted", "payload": {"message": "", "replacement_history": [said("user", "so far: all")]}}
+        small, body = compacted(encoded(*given[:60], {**kept, "ordinal": 60}, *given[60:]), 6000)
+        assert "compacted" not in {record["type"] for record in records(small)}
+        reread = files.decode(small, "x.jsonl").transcript
+        assert reread is not None and reread.body["input"] == body["input"]
+
+    @given(st.data())
+    def test_any_session_and_budget(self, data: st.DataObject) -> None:
+        """The file always reads as the compacted body."""
+        given = draw_codex(data)
+        for record in given:
+            if "output" in record["payload"]:
+                record["payload"] = {**record["payload"], "output": LONG * data.draw(st.integers(0, 2))}
+        small, body = compacted(encoded(*given), data.draw(st.sampled_from([1500, 3000, 100_000])))
+        reread = files.decode(small, "x.jsonl").transcript
+        assert reread is not None and reread.body["input"] == body["input"]
+        assert problems(small) == []
 
 
 def draw_claude_code(data: st.DataObject) -> list[Record]:

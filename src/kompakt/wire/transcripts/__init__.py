@@ -1,18 +1,29 @@
 """Recorded sessions of agents and benchmarks, read as the request bodies that would continue them.
 
-Each format has a function that recognises its documents by their shape and one that yields the conversations in a
-document. Invariant: no content is lost. Every part of every message record is in exactly one body: the main one, or
-that of its sub-agent or branch. ``check`` and ``repair`` handle what a provider would reject.
+Each format is a module: ``matches`` recognises its documents by their shape, ``read`` yields the conversations of a
+document, and where the agent can resume a written file ``write`` and ``write_compacted`` make one.
+
+Invariant: no content is lost. Every part of every message record is in exactly one body: the main one, or that of its
+sub-agent or branch. ``check`` and ``repair`` handle what a provider would reject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from kompakt.errors import UnreadableFile
 from kompakt.model.messages import JsonObject
-from kompakt.wire.transcripts import claude_code, codex, gemini_cli, opencode, pi, trajectories
+from kompakt.wire.transcripts import (
+    claude_code,
+    codex,
+    gemini_cli,
+    opencode,
+    openhands,
+    pi,
+    swe_agent,
+    tau_bench,
+)
 from kompakt.wire.transcripts.transcript import (
     ACTIONS,
     RULES,
@@ -41,32 +52,52 @@ __all__ = [
 ]
 
 
-class TranscriptFormat(NamedTuple):
-    """How the files of one agent are recognised and read."""
+class TranscriptReader(Protocol):
+    """A module that reads the files of one agent."""
 
-    label: str
-    matches: Callable[[Document], bool]
-    read: Callable[[Document], Iterator[Transcript]]
+    @property
+    def LABEL(self) -> str:  # noqa: N802
+        """The name of the agent."""
+        ...
+
+    def matches(self, document: Document, /) -> bool:
+        """Return whether the agent wrote a document."""
+        ...
+
+    def read(self, document: Document, /) -> Iterator[Transcript]:
+        """Yield the conversations of a document."""
+        ...
 
 
-READERS: dict[Kind, TranscriptFormat] = {
-    "codex": TranscriptFormat("Codex", codex.matches, codex.read),
-    "claude-code": TranscriptFormat("Claude Code", claude_code.matches, claude_code.read),
-    "pi": TranscriptFormat("pi", pi.matches, pi.read),
-    "gemini-cli": TranscriptFormat("Gemini CLI", gemini_cli.matches, gemini_cli.read),
-    "opencode": TranscriptFormat("opencode", opencode.matches, opencode.read),
-    "openhands": TranscriptFormat("OpenHands", trajectories.is_openhands, trajectories.read_openhands),
-    "swe-agent": TranscriptFormat("SWE-agent", trajectories.is_swe_agent, trajectories.read_swe_agent),
-    "tau-bench": TranscriptFormat("tau-bench", trajectories.is_tau_bench, trajectories.read_tau_bench),
+class TranscriptWriter(Protocol):
+    """A module that also writes files which the agent resumes, from the lines and the records of a file."""
+
+    def write(self, raw: Sequence[bytes], document: Document, transcript: Transcript, repaired: JsonObject, /) -> bytes:
+        """Edit a file to match the repair of its conversation."""
+        ...
+
+    def write_compacted(
+        self, raw: Sequence[bytes], document: Document, transcript: Transcript, compacted: JsonObject, /
+    ) -> bytes:
+        """Write a file with the messages of a compacted body."""
+        ...
+
+
+READERS: dict[Kind, TranscriptReader] = {
+    "codex": codex,
+    "claude-code": claude_code,
+    "pi": pi,
+    "gemini-cli": gemini_cli,
+    "opencode": opencode,
+    "openhands": openhands,
+    "swe-agent": swe_agent,
+    "tau-bench": tau_bench,
 }
+"""By kind, in the order in which they are tried."""
 
-WRITERS: dict[Kind, Callable[[Sequence[bytes], Document, Transcript, JsonObject], bytes]] = {
-    "claude-code": claude_code.write,
-    "codex": codex.write,
-}
-"""Formats that can be written back, so that the agent opens the result."""
+WRITERS: dict[Kind, TranscriptWriter] = {"claude-code": claude_code, "codex": codex}
 
-KNOWN = ", ".join(reader.label for reader in READERS.values())
+KNOWN = ", ".join(reader.LABEL for reader in READERS.values())
 
 
 def kind_of(document: Document) -> Kind | None:
@@ -90,7 +121,7 @@ def read(document: Document) -> list[Transcript]:
         raise UnreadableFile(f"no recording of {KNOWN}: {found}; give a transcript or a request body")
     transcripts = list(READERS[kind].read(document))
     if not transcripts:
-        raise UnreadableFile(f"a file of {READERS[kind].label} without a conversation")
+        raise UnreadableFile(f"a file of {READERS[kind].LABEL} without a conversation")
     return transcripts
 
 

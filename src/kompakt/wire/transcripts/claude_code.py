@@ -27,12 +27,14 @@ from kompakt.wire.transcripts.transcript import (
     TranscriptLine,
     encode_line,
     ended,
+    match_kept,
     match_parts,
     open_calls,
     seconds,
 )
 from kompakt.wire.wire import Problem
 
+LABEL = "Claude Code"
 FORMAT = "anthropic"
 
 MAX_LOOKED_AT = 200
@@ -507,6 +509,157 @@ class _Editor:
             if record.get("uuid"):
                 latest[side] = str(record["uuid"])
         return links
+
+
+# --- writing a compacted session ---------------------------------------------------------------------------------
+
+_NOT_RESUMED = frozenset(["api-request", "api-request-blob", "api-request-shape", "progress", "queue-operation"])
+"""Logs of requests, hooks and input that a resumed session does not read."""
+
+_LATEST = frozenset(
+    ["agent-name", "ai-title", "atis-latch", "cost-state", "custom-title", "mode", "permission-mode", "tag"]
+)
+"""Records about the session of which the newest one is valid."""
+
+_COUNTS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+def write_compacted(raw: Sequence[bytes], document: Document, transcript: Transcript, compacted: JsonObject) -> bytes:
+    """Write a session file with the messages of a compacted body, one after the other.
+
+    A message that the compaction kept has its record, with the uuid that it had, and the attachments after that record.
+    Sub-agents and earlier compactions are left out: the new file has one chain without a boundary.
+    """
+    return _CompactedFile(raw, document, transcript).write(compacted["messages"])
+
+
+class _CompactedFile:
+    """Builds the file of a compacted session."""
+
+    def __init__(self, raw: Sequence[bytes], document: Document, transcript: Transcript) -> None:
+        self._raw = raw
+        self._records = {line.number: line.record for line in document.lines}
+        self._exact = {line.number for line in document.lines} - set(transcript.replaced)
+        self._old = [
+            (origin, str(message["role"]), block)
+            for origins, message in zip(transcript.origins, transcript.body["messages"], strict=True)
+            for origin, block in zip(origins, _blocks(message["content"]), strict=True)
+        ]
+        self._attached = self._attachments({origin.line for origin, _, _ in self._old})
+        self._out: list[bytes] = []
+        self._uuids: set[str] = set()
+        self._parent: str | None = None
+        self._template = next((one for one in self._records.values() if one.get("uuid")), {})
+        self._model = transcript.body.get("model") or SYNTHETIC_MODEL
+
+    def _attachments(self, messages: set[int]) -> dict[int, list[int]]:
+        """Return the other records of the chain after each message record."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        latest = 0
+        for number, record in self._records.items():
+            if number in messages:
+                latest = number
+            elif record.get("type") == "attachment" and not record.get("isSidechain"):
+                found[latest].append(number)
+        return found
+
+    def write(self, messages: Sequence[JsonObject]) -> bytes:
+        """Return the bytes of the file."""
+        new = [(str(message["role"]), block) for message in messages for block in _blocks(message["content"])]
+        found = match_kept([(role, block) for _, role, block in self._old], new)
+        last = {self._old[place][0].line: index for index, place in enumerate(found) if place is not None}
+        at = 0
+        for message in messages:
+            blocks = _blocks(message["content"])
+            places = found[at : at + len(blocks)]
+            self._write_message(message, blocks, places)
+            for line in dict.fromkeys(self._old[place][0].line for place in places if place is not None):
+                if last[line] < at + len(blocks):
+                    for number in self._attached.get(line, ()):
+                        self._chain(self._records[number], number)
+            at += len(blocks)
+        self._write_others()
+        return b"".join(self._out)
+
+    def _write_message(self, message: JsonObject, blocks: Sequence[JsonObject], places: Sequence[int | None]) -> None:
+        """Write the records of one message: adjacent blocks of one record stay together."""
+        lines = [self._old[place][0].line if place is not None else None for place in places]
+        kept = [line for line in lines if line is not None]
+        caller = self._records[kept[0]]["message"] if kept else None
+        start = 0
+        for end in range(1, len(blocks) + 1):
+            if end < len(blocks) and lines[end] == lines[start]:
+                continue
+            line, part = lines[start], list(blocks[start:end])
+            if line is None or self._records[line].get("uuid") in self._uuids:
+                self._chain(self._fresh(str(message["role"]), part, caller))
+            else:
+                originals = [self._old[place][2] for place in places[start:end] if place is not None]
+                self._chain(self._kept(line, part, originals), line)
+            start = end
+
+    def _kept(self, line: int, blocks: list[JsonObject], originals: list[JsonObject]) -> JsonObject:
+        """Return a kept record, with the blocks that are left of it, and without counts of the longer history."""
+        record = self._records[line]
+        message: JsonObject = record["message"]
+        whole = [block for origin, _, block in self._old if origin.line == line]
+        usage = message.get("usage")
+        if isinstance(usage, dict) and any(usage.get(key) for key in _COUNTS):
+            # Claude Code takes the size of the context from here and would compact again at once.
+            message = {**message, "usage": {**usage, **dict.fromkeys(_COUNTS, 0)}}
+        if blocks != whole:
+            message = {**message, "content": blocks}
+            if "toolUseResult" in record and blocks != originals:
+                # What the terminal shows; it has the whole output.
+                record = {**record, "toolUseResult": blocks[0].get("content")}
+        return record if message is record["message"] else {**record, "message": message}
+
+    def _fresh(self, role: str, blocks: list[JsonObject], caller: JsonObject | None) -> JsonObject:
+        """Return a record for blocks that the compaction wrote."""
+        name = f"{self._template.get('sessionId')} {len(self._out)} {msgspec.json.encode(blocks).decode()}"
+        fresh = str(uuid.uuid5(_NAMESPACE, name))
+        message: JsonObject = {"role": role, "content": blocks}
+        if role == "assistant":
+            own = {"id": f"msg_{fresh.replace('-', '')}", "type": "message", "model": self._model}
+            known = {key: caller[key] for key in own if caller is not None and key in caller}
+            usage = dict.fromkeys(_COUNTS, 0)
+            message = {**own, **known, **message, "stop_reason": None, "stop_sequence": None, "usage": usage}
+        shared = ("userType", "entrypoint", "cwd", "sessionId", "version", "gitBranch", "timestamp", "slug")
+        return {
+            "parentUuid": None,
+            "isSidechain": False,
+            **{key: self._template[key] for key in shared if key in self._template},
+            "type": role,
+            "message": message,
+            "uuid": fresh,
+        }
+
+    def _chain(self, record: JsonObject, line: int | None = None) -> None:
+        """Write a record as the child of the one before it."""
+        if isinstance(record.get("uuid"), str) and record["uuid"] in self._uuids:
+            return
+        if record.get("parentUuid") != self._parent:
+            record = {**record, "parentUuid": self._parent}
+        is_same = line is not None and record is self._records[line] and line in self._exact
+        self._out.append(ended(self._raw[line - 1]) if is_same and line is not None else encode_line(record))
+        if isinstance(record.get("uuid"), str):
+            self._parent = record["uuid"]
+            self._uuids.add(record["uuid"])
+            self._template = record
+
+    def _write_others(self) -> None:
+        """Write records about the session; one that names the newest record of the chain names the new one."""
+        newest = {str(record.get("type")): number for number, record in self._records.items()}
+        for number, record in self._records.items():
+            kind = str(record.get("type"))
+            if record.get("uuid") or "message" in record or kind in _NOT_RESUMED:
+                continue
+            if (kind in _LATEST or "leafUuid" in record) and newest[kind] != number:
+                continue
+            if "leafUuid" in record:
+                self._out.append(encode_line({**record, "leafUuid": self._parent}))
+            elif kind != "file-history-snapshot" or record.get("messageId") in self._uuids:
+                self._out.append(ended(self._raw[number - 1]) if number in self._exact else encode_line(record))
 
 
 def _blocks(content: Json) -> list[JsonObject]:

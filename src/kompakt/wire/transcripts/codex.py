@@ -25,11 +25,13 @@ from kompakt.wire.transcripts.transcript import (
     Transcript,
     encode_line,
     ended,
+    match_kept,
     match_parts,
     seconds,
 )
 from kompakt.wire.wire import Problem
 
+LABEL = "Codex"
 FORMAT = "openai-responses"
 
 MAX_LOOKED_AT = 200
@@ -350,6 +352,73 @@ class _Editor:
                 yield encode_line(record)
             elif number is not None:
                 yield ended(raw[number - 1])
+
+
+# --- writing a compacted session ---------------------------------------------------------------------------------
+
+_NOT_RESUMED = ("compacted", "token_usage_record")
+"""Records that a compacted rollout does not have: Codex drops all items before a compaction that it reads."""
+
+
+def write_compacted(raw: Sequence[bytes], document: Document, transcript: Transcript, compacted: JsonObject) -> bytes:
+    """Write a rollout with the items of a compacted body.
+
+    An item that the compaction kept has its record. Records about the session stay where they were among kept items,
+    except token counts: Codex takes the size of the context from them and would compact again at once.
+    """
+    records = {line.number: line.record for line in document.lines}
+    old: list[JsonObject] = transcript.body["input"]
+    origins = [origin for (origin,) in transcript.origins]
+    items: list[JsonObject] = compacted["input"]
+    found = match_kept([("", item) for item in old], [("", item) for item in items])
+    names = [{str(item[key]) for key in ("id", "call_id") if isinstance(item.get(key), str)} for item in old]
+    kept = set().union(*(names[place] for place in found if place is not None))
+    events = _events(records, {origin.line for origin in origins}, set().union(*names) - kept)
+    out: list[tuple[int | None, JsonObject]] = [(number, records[number]) for number in events.pop(0, [])]
+    model = next(iter(records.values()), {})
+    for place, item in zip(found, items, strict=True):
+        origin = origins[place] if place is not None else None
+        if origin is None or origin.block >= 0:
+            out.append((None, _wrapped(item, model)))
+            continue
+        model = records[origin.line]
+        same = place is not None and item == old[place] and origin.line not in transcript.replaced
+        out.append((origin.line, model) if same else (None, _rewrap(model, item)))
+        out += [(number, records[number]) for number in events.pop(origin.line, [])]
+    turns = [number for number, record in records.items() if record.get("type") == "turn_context"]
+    if turns and turns[-1] not in {number for number, _ in out}:  # it has the settings of the next turn
+        out.append((turns[-1], records[turns[-1]]))
+    return b"".join(_numbered(raw, out))
+
+
+def _events(records: dict[int, JsonObject], items: set[int], dropped: set[str]) -> dict[int, list[int]]:
+    """Return the records about the session after each line with an item; 0 is the start of the file."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    latest = 0
+    for number, record in records.items():
+        kind, payload = _unwrap(record)
+        if number in items:
+            latest = number
+        if number in items or kind in (*_NOT_RESUMED, "response_item") or not isinstance(payload, dict):
+            continue
+        event = cast("JsonObject", payload)
+        item: Any = event.get("item")
+        name = cast("JsonObject", item).get("id") if isinstance(item, dict) else event.get("call_id")
+        if event.get("type") != "token_count" and name not in dropped:
+            found[0 if kind == "session_meta" else latest].append(number)
+    return found
+
+
+def _numbered(raw: Sequence[bytes], out: Sequence[tuple[int | None, JsonObject]]) -> Iterator[bytes]:
+    """Yield the lines of a file; where records have ordinals they are consecutive."""
+    ordinal = -1
+    for number, record in out:
+        if isinstance(record.get("ordinal"), int):
+            ordinal = ordinal + 1 if ordinal >= 0 else record["ordinal"]
+            if record["ordinal"] != ordinal:
+                yield encode_line({**record, "ordinal": ordinal})
+                continue
+        yield encode_line(record) if number is None else ended(raw[number - 1])
 
 
 def _rewrap(record: JsonObject, item: JsonObject) -> JsonObject:

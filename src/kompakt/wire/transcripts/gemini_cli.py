@@ -16,6 +16,8 @@ from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.transcripts.transcript import UNUSABLE_RECORD, Document, Skipped, Transcript, seconds
 
+LABEL = "Gemini CLI"
+
 MAX_LOOKED_AT = 50
 
 _UNSENT = ("info", "error", "warning")

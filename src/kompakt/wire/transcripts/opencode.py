@@ -8,17 +8,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from kompakt.model.json import as_object, as_objects, as_text
-from kompakt.model.messages import JsonObject
-from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript
+from kompakt.model.messages import Json, JsonObject
+from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript, decode_value
+
+if TYPE_CHECKING:
+    import sqlite3
+
+LABEL = "opencode"
 
 _SILENT = ("step-start", "step-finish", "snapshot", "patch", "agent", "retry")
 """Parts that are not sent."""
 
 INTERRUPTED_STATES = ("pending", "running")
+
+
+_TABLES = {"session", "message", "part"}
+
+
+def rows(connection: sqlite3.Connection) -> Json:
+    """Return the sessions of a database in the shape of ``opencode export``, newest first; ``None`` for other tables.
+
+    Raises:
+        sqlite3.Error: the database is damaged.
+    """
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables >= _TABLES:
+        return None
+    parts: dict[str, list[Json]] = {}
+    for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
+        parts.setdefault(message, []).append(_column(data))
+    messages: dict[str, list[Json]] = {}
+    for id, session, data in connection.execute("SELECT id, session_id, data FROM message ORDER BY id"):
+        messages.setdefault(session, []).append({"info": _column(data), "parts": parts.get(id, [])})
+    sessions = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
+    return [
+        {"info": {"id": id, "title": title}, "messages": messages[id]}
+        for id, title in connection.execute(sessions)
+        if id in messages
+    ]
+
+
+def _column(data: object) -> Json:
+    """Decode a column; ``None`` when it is not JSON."""
+    try:
+        return decode_value(data.encode() if isinstance(data, str) else bytes(cast("Any", data)))[0]
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def matches(document: Document) -> bool:

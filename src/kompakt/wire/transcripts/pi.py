@@ -24,6 +24,8 @@ from kompakt.wire.transcripts.transcript import (
     seconds,
 )
 
+LABEL = "pi"
+
 _USAGE = {
     "input_tokens": "input",
     "output_tokens": "output",

@@ -334,6 +334,36 @@ def match_parts(before: Sequence[JsonObject], after: Sequence[JsonObject]) -> li
     return found
 
 
+def match_kept(before: Sequence[tuple[str, JsonObject]], after: Sequence[tuple[str, JsonObject]]) -> list[int | None]:
+    """Return for each part after a compaction the index of the original part; ``None`` for a part that it wrote.
+
+    Parts come with the role of their message, because a record has one role. A shortened result is matched by its id.
+    Of equal parts the newest ones are matched, because a compaction keeps the end of a history.
+    """
+    found: list[int | None] = [None] * len(after)
+    taken: set[int] = set()
+    for keys in (_encoded, _call_of, _content_of):
+        waiting: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for place, (role, part) in enumerate(before):
+            if place not in taken and (key := keys(part)) is not None:
+                waiting[role, key].append(place)
+        for index in reversed(range(len(after))):
+            role, part = after[index]
+            if found[index] is None and (key := keys(part)) is not None and waiting.get((role, key)):
+                place = waiting[role, key].pop()
+                found[index] = place
+                taken.add(place)
+    return found
+
+
+def _call_of(part: JsonObject) -> Hashable:
+    """Return the type and call id of a call or result."""
+    name = (
+        part.get("call_id") or part.get("tool_use_id") or (part.get("id") if part.get("type") == "tool_use" else None)
+    )
+    return (part.get("type"), name) if isinstance(name, str) else None
+
+
 def _encoded(part: JsonObject) -> Hashable:
     return msgspec.json.encode(part, order="sorted")
 

@@ -1,14 +1,8 @@
-"""Trajectories of benchmarks and research agents, read as Chat messages: OpenHands, SWE-agent, tau-bench.
+"""OpenHands runs, read as Chat messages: evaluation output, exported trajectories and event logs.
 
-OpenHands writes events: evaluation output, exported trajectories and event logs. An action that came from a tool call
-contains the model's response, so the call is read from there; several actions of one response are one assistant
-message. Version 1 writes events with a ``kind``, version 0 with ``action`` and ``observation``.
-
-A history of SWE-agent ends with the last request to the model. The answer of the environment to the last action is only
-in the trajectory and is added from there. A file without a history is read from its trajectory alone. Files of
-mini-swe-agent contain the messages themselves.
-
-Files of tau-bench contain Chat messages of many sessions.
+An action that came from a tool call contains the model's response, so the call is read from there; several actions of
+one response are one assistant message. Version 1 writes events with a ``kind``, version 0 with ``action`` and
+``observation``.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from kompakt.model.json import as_object, as_objects, as_text
 from kompakt.model.messages import JsonObject, text_of
 from kompakt.wire.transcripts.transcript import ChatBuilder, Document, Transcript, open_calls, seconds
 
-# --- OpenHands ---------------------------------------------------------------------------------------------------
+LABEL = "OpenHands"
 
 _EVENTS_CHECKED = 50
 """Events checked to identify a list of events."""
@@ -30,12 +24,12 @@ _EVENTS_CHECKED = 50
 _EVENT_KINDS = ("MessageEvent", "ActionEvent", "ObservationEvent", "SystemPromptEvent", "AgentErrorEvent")
 
 
-def is_openhands(document: Document) -> bool:
+def matches(document: Document) -> bool:
     """Return whether a document is evaluation output with event histories, or a list of events."""
-    return bool(_openhands_runs(document))
+    return bool(_runs(document))
 
 
-def _openhands_runs(document: Document) -> list[tuple[JsonObject, list[JsonObject]]]:
+def _runs(document: Document) -> list[tuple[JsonObject, list[JsonObject]]]:
     """Return the runs of a document, each with its events."""
     values = [line.record for line in document.lines] if document.is_lines else [as_object(document.value)]
     runs = [(value, as_objects(value.get("history"))) for value in values if isinstance(value.get("history"), list)]
@@ -57,11 +51,11 @@ def _is_event(event: JsonObject) -> bool:
     return "source" in event and ("action" in event or "observation" in event) and "role" not in event
 
 
-def read_openhands(document: Document) -> Iterator[Transcript]:
+def read(document: Document) -> Iterator[Transcript]:
     """Yield one session per run."""
-    runs = _openhands_runs(document)
+    runs = _runs(document)
     for number, (record, events) in enumerate(runs):
-        run = _OpenHandsRun()
+        run = _Run()
         for event in events:
             run.add(event)
         messages = run.chat.finish()
@@ -92,7 +86,7 @@ def read_openhands(document: Document) -> Iterator[Transcript]:
         )
 
 
-class _OpenHandsRun:
+class _Run:
     """Collects the events of one run."""
 
     def __init__(self) -> None:
@@ -218,123 +212,3 @@ def _shown_text(event: JsonObject) -> str:
 
 def _texts(entries: Sequence[JsonObject], key: str) -> list[str]:
     return [entry[key] for entry in entries if isinstance(entry.get(key), str) and entry[key]]
-
-
-# --- SWE-agent ---------------------------------------------------------------------------------------------------
-
-_SWE_ROLES = ("system", "user", "assistant")
-
-
-def is_swe_agent(document: Document) -> bool:
-    """Return whether a document is one trajectory of SWE-agent or mini-swe-agent."""
-    value = as_object(document.value)
-    if as_text(value.get("trajectory_format")).startswith("mini-swe-agent"):
-        return True
-    steps, history = as_objects(value.get("trajectory")), as_objects(value.get("history"))
-    if any("action" in step or "observation" in step or "response" in step for step in steps):
-        return True
-    return "instance_id" not in value and any("role" in entry and "parts" not in entry for entry in history)
-
-
-def read_swe_agent(document: Document) -> Iterator[Transcript]:
-    """Yield the session of a file."""
-    value = as_object(document.value)
-    steps = as_objects(value.get("trajectory"))
-    history = as_objects(value.get("history")) or as_objects(value.get("messages"))
-    chat = ChatBuilder()
-    if history:
-        _add_history(chat, history, steps)
-    else:
-        _add_steps(chat, steps)
-    messages = chat.finish()
-    if messages:
-        yield Transcript(
-            kind="swe-agent",
-            format="openai-chat",
-            body={"messages": messages},
-            ids=(None,) * len(messages),
-            notes=(*_unsent(steps, messages), *open_calls(messages)),
-            records=len(history) or len(steps),
-        )
-
-
-def _add_history(chat: ChatBuilder, history: Sequence[JsonObject], steps: Sequence[JsonObject]) -> None:
-    for entry in history:
-        _add_entry(chat, entry)
-    last = as_text(steps[-1].get("observation")) if steps else ""
-    if last and history[-1].get("role") == "assistant":
-        _add_observation(chat, history[-1], last)
-
-
-def _add_steps(chat: ChatBuilder, steps: Sequence[JsonObject]) -> None:
-    """Rebuild the conversation from its steps; the query of the first step holds the prompt."""
-    prompt = as_objects(steps[0].get("query")) or as_objects(steps[0].get("messages")) if steps else []
-    for entry in prompt:
-        _add_entry(chat, entry)
-    for step in steps:
-        calls = as_objects(step.get("tool_calls"))
-        answer = as_text(step.get("response")) or "\n\n".join(
-            filter(None, (as_text(step.get("thought")), as_text(step.get("action"))))
-        )
-        _add_entry(chat, {"role": "assistant", "content": answer, "tool_calls": calls})
-        if observation := as_text(step.get("observation")):
-            _add_observation(chat, step, observation)
-
-
-def _unsent(steps: Sequence[JsonObject], messages: Sequence[JsonObject]) -> list[str]:
-    """Describe answers that the agent discarded before it continued."""
-    sent = "\n".join(text_of(message.get("content")) for message in messages)
-    discarded = [number for number, step in enumerate(steps) if as_text(step.get("response")) not in sent]
-    return [f"the answer of step {number} is not in the history" for number in discarded]
-
-
-def _add_entry(chat: ChatBuilder, entry: JsonObject) -> None:
-    content = text_of(entry.get("content"))
-    calls = as_objects(entry.get("tool_calls"))
-    role = entry.get("role")
-    if calls:
-        chat.add_calls({"role": "assistant", "content": content or None, "tool_calls": calls})
-    elif role in ("tool", "function"):
-        ids = entry.get("tool_call_ids")
-        for call_id in ids if isinstance(ids, list) and ids else [entry.get("tool_call_id")]:
-            chat.add_result(as_text(call_id), content)
-    elif content or role != "assistant":
-        chat.add(role if role in _SWE_ROLES else "user", content)
-
-
-def _add_observation(chat: ChatBuilder, entry: JsonObject, observation: str) -> None:
-    """Add the answer of the environment to an action."""
-    calls = as_objects(entry.get("tool_calls"))
-    for call in calls:
-        chat.add_result(as_text(call.get("id")), observation)
-    if not calls:
-        chat.add("user", observation)
-
-
-# --- tau-bench ---------------------------------------------------------------------------------------------------
-
-
-def is_tau_bench(document: Document) -> bool:
-    """Return whether a document is a list of trajectories, or one."""
-    return not document.is_lines and any(isinstance(entry.get("traj"), list) for entry in _tau_entries(document))
-
-
-def _tau_entries(document: Document) -> list[JsonObject]:
-    return as_objects(document.value if isinstance(document.value, list) else [document.value])
-
-
-def read_tau_bench(document: Document) -> Iterator[Transcript]:
-    """Yield one session per trajectory; its messages are used unchanged."""
-    for number, entry in enumerate(_tau_entries(document)):
-        messages = as_objects(entry.get("traj"))
-        if not messages:
-            continue
-        yield Transcript(
-            kind="tau-bench",
-            format="openai-chat",
-            name=f"task-{entry.get('task_id', number)}.trial-{entry.get('trial', 0)}",
-            body={"messages": messages},
-            ids=(None,) * len(messages),
-            notes=tuple(open_calls(messages)),
-            records=len(messages),
-        )
