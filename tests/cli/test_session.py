@@ -18,7 +18,7 @@ from tests.cli.store_helpers import BODY, Run, account, put, refused
 from tests.histories import FORMATS, plain
 
 import kompakt
-from kompakt import cli
+from kompakt.cli import session as session_commands
 from kompakt.cli.store_options import is_store
 from kompakt.session import session as sessions
 from kompakt.session.session import Session
@@ -295,7 +295,7 @@ class TestRecall:
 class TestHelp:
     def test_every_command_is_explained(self, kom: Run) -> None:
         listed = kom("session", "--help").out
-        for command in cli.session.app.registered_commands:
+        for command in session_commands.app.registered_commands:
             assert command.name and f"  {command.name} " in listed
             assert kom("session", command.name, "--help").out.startswith("Usage: ")
         assert "session" in kom("--help").out
@@ -303,7 +303,8 @@ class TestHelp:
     def test_help_loads_nothing_heavy(self) -> None:
         """Neither a driver nor an event loop."""
         code = (
-            "import sys, kompakt.cli; print(sorted({'asyncio', 'sqlalchemy', 'aiosqlite', 'rich'} & set(sys.modules)))"
+            "import sys, kompakt.cli.commands;"
+            "print(sorted({'asyncio', 'sqlalchemy', 'aiosqlite', 'rich'} & set(sys.modules)))"
         )
         environment = {**os.environ, "PYTHONPATH": SOURCE}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)

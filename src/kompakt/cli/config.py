@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kompakt.engine.compaction.policies import BUILT_IN, Policy, load_policies
 from kompakt.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from kompakt.engine.compaction.policies import Policy
 
 NAME = "kompakt.toml"
 
@@ -88,6 +90,8 @@ def _read(key: str, value: Any, known: dict[str, str], where: str) -> dict[str, 
 
 def policy(name: str) -> str | Policy:
     """Return a policy of the configuration file, or the name of a built-in one."""
+    from kompakt.engine.compaction.policies import BUILT_IN, load_policies  # late: not every command needs a policy
+
     path = find()
     own = {} if path is None else load_policies(path)
     if name not in own and name not in BUILT_IN:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,7 +32,6 @@ from kompakt.cli.store_options import (
     read_id,
     resumable,
     store_command,
-    timestamp,
 )
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import StoreDamaged, UsageError
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kompakt.session.session import Session
     from kompakt.session.store import Store
     from kompakt.store.records import Head
+    from kompakt.view.status import CompactionStatus, SessionLine, SessionStatus
 
 _MAX_PROBLEMS = 20
 """Problems of an imported file that are printed."""
@@ -120,37 +121,29 @@ def _id_for(file: str, history: History) -> str:
 def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
     """List the sessions of the store. Undone compactions are not counted."""
 
-    async def work(store: Store) -> list[dict[str, Any]]:
+    async def work(store: Store) -> list[SessionLine]:
         return [await _list_row(store, head) async for head in store.heads()]
 
     rows = store.run(work)
-    rows.sort(key=lambda row: (row["created"], row["id"]))
+    rows.sort(key=lambda row: (row.created, row.id))
     if as_json:
         print_json(rows)
     else:
         _show_list(rows)
 
 
-async def _list_row(store: Store, head: Head) -> dict[str, Any]:
-    id = head.id.decode("utf-8", "surrogatepass")
-    compactions: int | None = 0
+async def _list_row(store: Store, head: Head) -> SessionLine:
+    from kompakt.view.status import line_of, session_line  # late: `--help` does not need it
+
+    session = await store.session(head.id.decode("utf-8", "surrogatepass"))
     try:
-        if head.events:
-            compactions = sum(not one.undone for one in await (await store.session(id)).compactions())
+        return await session_line(session, head)
     except StoreDamaged as error:
-        typer.echo(f"{printable(id)}: {error}", err=True)
-        compactions = None
-    return {
-        "id": id,
-        "messages": head.messages,
-        "turns": head.turn,
-        "compactions": compactions,
-        "format": head.format,
-        "created": timestamp(head.created),
-    }
+        typer.echo(f"{printable(session.id)}: {error}", err=True)
+        return line_of(head, compactions=None)
 
 
-def _show_list(rows: list[dict[str, Any]]) -> None:
+def _show_list(rows: list[SessionLine]) -> None:
     from rich.table import Table  # late: `--help` does not need it
     from rich.text import Text
 
@@ -160,9 +153,8 @@ def _show_list(rows: list[dict[str, Any]]) -> None:
         table.add_column(column, justify="right")
     table.add_column("created", no_wrap=True)
     for row in rows:
-        compactions = "?" if row["compactions"] is None else f"{row['compactions']:,}"
-        numbers = (f"{row['messages']:,}", f"{row['turns']:,}", compactions)
-        table.add_row(Text(printable(row["id"])), *numbers, row["created"])
+        compactions = "?" if row.compactions is None else f"{row.compactions:,}"
+        table.add_row(Text(printable(row.id)), f"{row.messages:,}", f"{row.turns:,}", compactions, row.created)
     _console().print(table)
 
 
@@ -178,60 +170,47 @@ def _console() -> Console:
 @store_command
 def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson = False) -> None:
     """Show size, compactions, requests and pins of a session."""
-    account = store.run_session(id, lambda session: _account(session, model))
+    from kompakt.view.status import session_status  # late: `--help` does not need it
+
+    status = store.run_session(id, lambda session: session_status(session, model=model))
     if as_json:
-        print_json(account)
+        import msgspec
+
+        pending = [{"row": row} | msgspec.to_builtins(marker) for row, marker in status.pending]
+        print_json(msgspec.to_builtins(status) | {"pending": pending, "fullness": status.fullness})
     else:
-        _show_account(account)
+        _show_status(status)
 
 
-async def _account(session: Session, model: str | None) -> dict[str, Any]:
-    import msgspec
-
-    reader, shown = await session.reader(), await session.project(model=model)
-    compactions = [msgspec.to_builtins(one) | {"at": timestamp(one.at)} for one in await session.compactions()]
-    pending = await session.pending()
-    return {
-        "id": session.id,
-        "format": reader.head.format,
-        "created": timestamp(reader.head.created),
-        "messages": reader.head.messages,
-        "turns": reader.head.turn,
-        "tokens": shown.tokens,
-        "compactions": compactions,
-        "pending": [{"row": row} | msgspec.to_builtins(marker) for row, marker in pending.items()],
-        "pins": list(reader.timeline.pins),
-        "repairs": list(shown.repairs),
-    }
-
-
-def _show_account(account: dict[str, Any]) -> None:
+def _show_status(status: SessionStatus) -> None:
     from rich.table import Table  # late: `--help` does not need it
     from rich.text import Text
 
     console = _console()
-    table = Table(show_header=False, title=Text(printable(account["id"])), title_justify="left")
+    table = Table(show_header=False, title=Text(printable(status.id)), title_justify="left")
     table.add_column("name")
     table.add_column("value", overflow="fold")
-    table.add_row("format", account["format"])
-    table.add_row("created", account["created"])
-    for name in ("messages", "turns"):
-        table.add_row(name, f"{account[name]:,}")
-    table.add_row("tokens in the model's view", f"{account['tokens']:,}")
-    for marker in account["pending"]:
-        origin = "automatic" if marker["auto"] else "manual"
-        instructions = f": {printable(marker['instructions'])}" if marker["instructions"] else ""
+    table.add_row("format", status.format)
+    table.add_row("created", status.created)
+    table.add_row("messages", f"{status.messages:,}")
+    table.add_row("turns", f"{status.turns:,}")
+    share = f" of {status.window:,} ({status.fullness:.0%})" if status.window and status.fullness is not None else ""
+    table.add_row("tokens in the model's view", f"{status.tokens:,}{share}")
+    table.add_row("messages to recall", f"{status.recallable:,}")
+    for _, marker in status.pending:
+        origin = "automatic" if marker.auto else "manual"
+        instructions = f": {printable(marker.instructions)}" if marker.instructions else ""
         table.add_row("compaction requested", Text(f"{origin}{instructions}"))
-    for text in account["pins"]:
+    for text in status.pins:
         table.add_row("pinned", Text(printable(text)))
-    for change in account["repairs"]:
+    for change in status.repairs:
         table.add_row("repaired in requests", Text(printable(change)))
     console.print(table)
-    if account["compactions"]:
-        console.print(_compaction_table(account["compactions"]))
+    if status.compactions:
+        console.print(_compaction_table(status.compactions))
 
 
-def _compaction_table(compactions: list[dict[str, Any]]) -> Table:
+def _compaction_table(compactions: Sequence[CompactionStatus]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -242,11 +221,11 @@ def _compaction_table(compactions: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right")
     table.add_column("")
     for one in compactions:
-        reason = f"{one['reason']}, {one['policy']}"
-        reason += f", {len(one['failures'])} failures" if one["failures"] else ""
-        tokens = (f"{one['tokens_before']:,}", f"{one['tokens_after']:,}")
-        state, style = ("undone", "dim") if one["undone"] else ("", None)
-        table.add_row(one["id"], one["at"], Text(reason), *tokens, state, style=style)
+        reason = f"{one.reason}, {one.policy}"
+        reason += f", {len(one.failures)} failures" if one.failures else ""
+        tokens = ("?" if size is None else f"{size:,}" for size in (one.tokens_before, one.tokens_after))
+        state, style = ("undone", "dim") if one.undone else ("", None)
+        table.add_row(one.id, one.at, Text(reason), *tokens, state, style=style)
     return table
 
 

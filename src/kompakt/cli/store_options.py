@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
-from kompakt import files
 from kompakt.errors import UsageError
-from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
     from kompakt.session.session import Session
@@ -170,18 +168,14 @@ def printable(text: str) -> str:
 
 def print_json(value: Any, out: str | None = None) -> None:
     """Write JSON to standard output or to a file."""
+    from kompakt import files  # late: importing the formats of files takes time, and not every command writes
+    from kompakt.model.json import indented_json
+
     data = indented_json(value)
     if out is None:
         typer.echo(data, nl=False)
     else:
         files.write(out, data)
-
-
-def timestamp(seconds: float) -> str:
-    """Return a time in UTC, in ISO 8601."""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plural(number: int, noun: str) -> str:

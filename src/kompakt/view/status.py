@@ -1,0 +1,192 @@
+"""The status of one session: its size, how full the window is, its compactions, and what recall can reach.
+
+The command line, MCP and pages print these numbers and compute none of their own.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kompakt.model import tokens
+from kompakt.model.groups import turns
+from kompakt.model.limits import lookup
+from kompakt.model.messages import History, Marker
+from kompakt.session.projection import ResumedSession, project_session, resume_session
+from kompakt.session.undo import CompactionInfo, list_compactions
+from kompakt.wire.registry import WIRES
+from kompakt.wire.transcripts import Transcript
+
+if TYPE_CHECKING:
+    from kompakt.session.session import Session
+    from kompakt.store.records import Head
+
+
+class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One compaction of a session. Sizes are ``None`` for a compaction that an agent made without reporting them."""
+
+    id: str
+    at: str | None = None
+    """When it was made, in UTC."""
+    undone: bool = False
+    auto: bool = True
+    reason: str = ""
+    policy: str = ""
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    covers_to: int = 0
+    """The last message that it replaces."""
+    failures: tuple[str, ...] = ()
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one session."""
+
+    id: str
+    format: str
+    model: str | None = None
+    created: str | None = None
+    messages: int
+    turns: int
+    tokens: int
+    """Tokens of what the model sees."""
+    window: int | None = None
+    """Tokens of the model's context window, if it is known."""
+    recallable: int = 0
+    """Messages that the model no longer sees as they were, and that recall restores."""
+    compactions: tuple[CompactionStatus, ...] = ()
+    pending: tuple[tuple[int, Marker], ...] = ()
+    """Requests to compact that were not answered yet, by row."""
+    pins: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+    """What is repaired in every request."""
+
+    @property
+    def fullness(self) -> float | None:
+        """Return the share of the window that is in use; ``None`` when the window is unknown or unlimited."""
+        return self.tokens / self.window if self.window else None
+
+    @property
+    def live(self) -> tuple[CompactionStatus, ...]:
+        """Return the compactions that count."""
+        return tuple(one for one in self.compactions if not one.undone)
+
+
+class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a list. Its numbers need no message to be read."""
+
+    id: str
+    format: str
+    messages: int
+    turns: int
+    compactions: int | None
+    """Compactions that count; ``None`` when they cannot be read."""
+    created: str
+    touched: str
+
+
+async def session_status(session: Session, *, model: str | None = None) -> SessionStatus:
+    """Return the status of a stored session, counted for ``model``, else for its own model."""
+    reader = await session.reader()
+    resumed = await resume_session(reader, model=model)
+    shown = project_session(resumed)
+    name = model or resumed.history.model
+    return SessionStatus(
+        id=session.id,
+        format=reader.head.format,
+        model=name,
+        created=timestamp(reader.head.created),
+        messages=reader.head.messages,
+        turns=reader.head.turn,
+        tokens=shown.tokens,
+        window=window_of(name),
+        recallable=max(0, reader.head.messages - _shown_as_stored(resumed)),
+        compactions=tuple(map(_compaction, list_compactions(reader.timeline))),
+        pending=tuple(resumed.markers.items()),
+        pins=tuple(reader.timeline.pins),
+        repairs=shown.repairs,
+    )
+
+
+def _shown_as_stored(session: ResumedSession) -> int:
+    """Count the messages that the model sees unchanged."""
+    context = session.context
+    return sum(
+        session.kinds[index] == "message"
+        and index not in context.visibility.replacements
+        and session.seqs[index] not in session.altered
+        for index in context.shown_indices()
+    )
+
+
+def _compaction(info: CompactionInfo) -> CompactionStatus:
+    fields = {name: getattr(info, name) for name in info.__struct_fields__ if name != "at"}
+    return CompactionStatus(at=timestamp(info.at), **fields)
+
+
+async def session_line(session: Session, head: Head) -> SessionLine:
+    """Return the line of a stored session in a list; reads its events.
+
+    Raises:
+        StoreDamaged: the events cannot be read.
+    """
+    compactions = await session.compactions() if head.events else []
+    return line_of(head, sum(not one.undone for one in compactions))
+
+
+def line_of(head: Head, compactions: int | None) -> SessionLine:
+    """Return the line of a stored session whose compactions are known, or unreadable."""
+    return SessionLine(
+        id=head.id.decode("utf-8", "surrogatepass"),
+        format=head.format,
+        messages=head.messages,
+        turns=head.turn,
+        compactions=compactions,
+        created=timestamp(head.created),
+        touched=timestamp(head.touched or head.created),
+    )
+
+
+def transcript_status(transcript: Transcript, history: History, *, id: str) -> SessionStatus:
+    """Return the status of an agent's transcript. The agent sees what follows its newest summary, and the summary."""
+    starts = [index for index in sorted(transcript.summaries) if index - 1 not in transcript.summaries]
+    first = starts[-1] if starts else 0
+    return SessionStatus(
+        id=id,
+        format=history.format,
+        model=history.model,
+        created=timestamp(transcript.times[0][1]) if transcript.times else None,
+        messages=len(history),
+        turns=len(turns(history)),
+        tokens=_seen_tokens(transcript, history, first),
+        window=window_of(history.model),
+        recallable=first,
+        compactions=tuple(
+            CompactionStatus(id=f"summary-{number}", reason="by the agent", policy=transcript.kind, covers_to=start)
+            for number, start in enumerate(starts, 1)
+        ),
+    )
+
+
+def _seen_tokens(transcript: Transcript, history: History, first: int) -> int:
+    """Return the tokens that the agent sent and received last, as its provider reported them, else counted."""
+    counter = tokens.counter_for(history.model)
+    wire = WIRES[history.format]
+    for index, usage in reversed(transcript.usages):
+        total = wire.usage(usage).total
+        if index >= first and total:
+            return total + sum(map(counter.message, history.messages[index + 1 :]))
+    return tokens.count(history.with_messages(history.messages[first:]), counter).total
+
+
+def window_of(model: str | None) -> int | None:
+    """Return the context window of a model in tokens; ``None`` when it is unknown or unlimited."""
+    found = lookup(model) if model else None
+    return found.context or None if found is not None and found.known else None
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in UTC, in ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
