@@ -31,8 +31,7 @@ from kompakt.gateway.pivots.lookup import TRIES, covered_items, move_cache_mark
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds
 from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
 from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, without_compression
-from kompakt.gateway.request.body import InvalidJson, TooManyMessages, media_bytes
-from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
+from kompakt.gateway.request.history import HashChain, HashChains, InvalidJson, TooManyMessages, media_bytes, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenants import Tenant

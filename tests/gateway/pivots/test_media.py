@@ -12,7 +12,7 @@ from tests.gateway.gateway_server import gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
 from tests.gateway.upstreams import Upstream
 
-from kompakt.gateway.request.body import media_bytes
+from kompakt.gateway.request.history import media_bytes
 
 DATA = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(30_000)).decode()
 SIZE = 30_008

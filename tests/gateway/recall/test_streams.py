@@ -23,7 +23,7 @@ from tests.provider.server import DIALECTS as PROVIDERS
 from kompakt.gateway.recall.offer import PROTOCOLS, can_offer
 from kompakt.gateway.recall.protocols import anthropic, gemini, openai_chat, openai_responses
 from kompakt.gateway.recall.sse import EventParser, read_data
-from kompakt.gateway.request.body import read
+from kompakt.gateway.request.history import read
 
 QUERY = {"query": "anything at all"}
 EVENTS = {"content-type": "text/event-stream"}

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import InputError
-from kompakt.gateway.request.body import InvalidJson, read
-from kompakt.gateway.request.hash_chain import HashChains, root_of
+from kompakt.gateway.request.history import HashChains, InvalidJson, read, root_of
 from kompakt.model.json import MAX_DEPTH
 
 ROOT = root_of("somebody", "openai-chat", "1")

@@ -14,8 +14,7 @@ from tests.gateway.http.test_outcomes import logged
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, SCHEMA, answering, history, request
 from tests.gateway.upstreams import Upstream, wait_for
 
-from kompakt.gateway.request.body import read
-from kompakt.gateway.request.hash_chain import HashChain, HashChains
+from kompakt.gateway.request.history import HashChain, HashChains, read
 from kompakt.gateway.request.labels import client_of, purpose_of, title_of
 
 CLAUDE = "claude-cli/2.1.325 (external, cli)"

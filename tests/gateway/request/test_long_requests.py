@@ -20,9 +20,8 @@ from kompakt.errors import StoreUnavailable
 from kompakt.gateway.concurrency import SMALL, THREADS, FullCollections, off_loop
 from kompakt.gateway.pivots import builder
 from kompakt.gateway.pivots.lookup import Pivot
-from kompakt.gateway.request import hash_chain
-from kompakt.gateway.request.body import TooManyMessages, read
-from kompakt.gateway.request.hash_chain import MAX_ENDS, NEAR, HashChain, HashChains, root_of
+from kompakt.gateway.request import history as request_history
+from kompakt.gateway.request.history import MAX_ENDS, NEAR, HashChain, HashChains, TooManyMessages, read, root_of
 from kompakt.gateway.storage import recorder
 from kompakt.gateway.storage.recorder import BATCH
 from kompakt.store.memory import MemoryRecords
@@ -85,7 +84,7 @@ def test_the_limit_also_holds_for_continued_requests(gate: Served) -> None:
 
 def test_messages_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[object]()
-    monkeypatch.setattr(hash_chain.DigestCache, "of", lambda *given: looked.append(given))
+    monkeypatch.setattr(request_history.DigestCache, "of", lambda *given: looked.append(given))
     with pytest.raises(TooManyMessages) as caught:
         HashChains(max_messages=10).read(body_of("openai-chat", tiny("openai-chat", 11)), "openai-chat", ROOT)
     assert (caught.value.found, caught.value.limit, looked) == (11, 10, [])
@@ -131,10 +130,10 @@ def ask_aside(gate: Served, body: bytes) -> tuple[threading.Thread, list[httpx.R
 
 def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its work is blocked, the gateway's own endpoints and other requests respond."""
-    held = Held(monkeypatch, hash_chain, "read")
+    held = Held(monkeypatch, request_history, "read")
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000)))
     assert held.begun.wait(20)
-    monkeypatch.setattr(hash_chain, "read", read)
+    monkeypatch.setattr(request_history, "read", read)
     assert gate.get("/healthz").status_code == 200
     short = body_of("openai-chat", tiny("openai-chat", 3, "other"))
     assert gate.post(PATHS["openai-chat"], content=short, headers=HEADERS["openai-chat"]).status_code == 200

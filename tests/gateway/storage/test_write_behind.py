@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import StoreUnavailable
-from kompakt.gateway.request.hash_chain import HashChain, HashChains, root_of
+from kompakt.gateway.request.history import HashChain, HashChains, root_of
 from kompakt.gateway.storage.recorder import WriteBehind
 
 ROOT = root_of("somebody", "openai-chat", "1")

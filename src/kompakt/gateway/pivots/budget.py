@@ -14,8 +14,7 @@ import msgspec
 from kompakt.engine.context.context import Context
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.pivots.lookup import PivotMatch, covered_items
-from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain, RequestBody, decode_item, parse_items
 from kompakt.model.budget import TARGET_SHARE, TRIGGER_SHARE, Budget, size_after_refusal
 from kompakt.model.limits import Limits, lookup, with_window
 from kompakt.model.lru import Lru

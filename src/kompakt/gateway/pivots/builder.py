@@ -58,8 +58,7 @@ from kompakt.gateway.pivots.lookup import (
     prepared_name,
     without_cache_marks,
 )
-from kompakt.gateway.request.body import decode_item, parse_items
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain, decode_item, parse_items
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.upstream import Route, forwarded_headers
 from kompakt.model.budget import Budget

@@ -14,8 +14,7 @@ import msgspec
 
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.engine.pivot.summarizer import NarrativeAccount
-from kompakt.gateway.request.body import decode_item
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain, decode_item
 from kompakt.model.json import encode
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Json, JsonObject

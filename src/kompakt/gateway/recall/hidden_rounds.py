@@ -18,8 +18,7 @@ import msgspec
 from kompakt.errors import InputError, StoreError
 from kompakt.gateway.pivots.budget import RequestSizes
 from kompakt.gateway.recall.turn import RecallProtocol, RecallRound, as_list, calls_in, identity_of
-from kompakt.gateway.request.body import RequestBody, decode_item
-from kompakt.gateway.request.hash_chain import DigestCache, HashChain
+from kompakt.gateway.request.history import DigestCache, HashChain, RequestBody, decode_item
 from kompakt.gateway.storage.storage import GatewayStorage, Owner, decode_note, encode_note
 from kompakt.model.json import as_object, encode
 from kompakt.model.lru import Lru

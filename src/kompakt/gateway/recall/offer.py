@@ -24,8 +24,7 @@ from kompakt.gateway.recall.protocols.openai_chat import ChatRecall
 from kompakt.gateway.recall.protocols.openai_responses import ResponsesRecall
 from kompakt.gateway.recall.rounds import RecallRounds
 from kompakt.gateway.recall.turn import RecallProtocol, as_list
-from kompakt.gateway.request.body import RequestBody
-from kompakt.gateway.request.hash_chain import DigestCache, HashChain
+from kompakt.gateway.request.history import DigestCache, HashChain, RequestBody
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.model.json import as_object, encode
 from kompakt.model.messages import Json, JsonObject

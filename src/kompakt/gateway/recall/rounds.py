@@ -23,7 +23,7 @@ from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.recall.hidden_rounds import MAX_ROUNDS, HiddenRounds, SavedRounds, mixed_note, round_note
 from kompakt.gateway.recall.sse import EventParser
 from kompakt.gateway.recall.turn import ModelTurn, RecallProtocol, RecallRound, RoundStream, identity_of
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse, client_headers, client_response

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from kompakt.gateway.request.body import parse_items
+from kompakt.gateway.request.history import parse_items
 from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, ToolCall
 

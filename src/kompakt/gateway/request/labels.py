@@ -15,8 +15,7 @@ import msgspec
 
 from kompakt.engine.context.values import speaks
 from kompakt.errors import InputError
-from kompakt.gateway.request.body import RequestBody, decode_item, parse_items
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain, RequestBody, decode_item, parse_items
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner, encode_note
 from kompakt.model.lru import Lru

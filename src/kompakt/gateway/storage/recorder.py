@@ -27,8 +27,7 @@ from kompakt.engine.recall import Recalled
 from kompakt.errors import Conflict, KompaktError, UsageError
 from kompakt.gateway.concurrency import off_loop
 from kompakt.gateway.pivots.lookup import Pivot
-from kompakt.gateway.request.body import decode_item, parse_items
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain, decode_item, parse_items
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest

@@ -31,7 +31,7 @@ from kompakt.gateway.pivots.lookup import (
     pivot_names,
     undo_name,
 )
-from kompakt.gateway.request.hash_chain import HashChain
+from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage import recorder
 from kompakt.gateway.storage.recorder import RecordedBranch, WriteBehind, WrittenPrefixes, mark_name
 from kompakt.gateway.tenants import Owner
