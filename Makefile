@@ -7,7 +7,7 @@ OUT ?= eval-out
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo hosts test check bench bench-peers soak eval fuzz format clean
+.PHONY: demo hosts test check bench bench-peers soak eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make soak    run long property tests"
 	@echo "make fuzz    fuzz the readers for one minute"
 	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
+	@echo "make admission-exam  measure which questions admitted outputs still answer: DATA=$(DATA)"
 	@echo "make format  fix lint and formatting"
 	@echo "make clean   remove the virtual environments and builds"
 
@@ -99,6 +100,9 @@ fuzz: $(VENV)/.dev
 eval: $(VENV)/.dev
 	$(BIN)/python scripts/check_transcripts.py $(DATA)
 	$(BIN)/kompakt eval --data $(DATA) --out $(OUT)
+
+admission-exam: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.admission_exam $(DATA)
 
 clean:
 	rm -rf $(VENV) $(PEERS) dist build
