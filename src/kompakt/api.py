@@ -32,10 +32,9 @@ from kompakt.model.limits import with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
-from kompakt.wire import surrogates
 from kompakt.wire.registry import WIRES, detect, wire_for
 from kompakt.wire.translate import Drop, translate
-from kompakt.wire.wire import Change, Problem, Repair, Shape, Wire
+from kompakt.wire.wire import Change, Problem, Repair, Shape, Wire, replace_surrogates, surrogate_problems
 
 Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
 """A request body, a list of one provider's messages, or a history that was parsed from either.
@@ -138,7 +137,7 @@ def check(payload: Payload, format: str | None = None, *, strict: bool = False, 
 
 def _problems(sent: Sequence[Json], history: History, strict: bool) -> list[Problem]:
     wire = WIRES[history.format]
-    found = surrogates.problems(sent, history.body, wire.messages_key)
+    found = surrogate_problems(sent, history.body, wire.messages_key)
     return [*found, *wire.problems(sent, history.body, strict=strict)]
 
 
@@ -199,7 +198,7 @@ def _repaired_once(history: History, *, strict: bool, resting: bool) -> _Repaire
     sent = _sent(history, resting)
     if not _problems(sent, history, strict):
         return _Repaired(history)
-    items, body, changes = surrogates.repair(sent, history.body, wire.messages_key)
+    items, body, changes = replace_surrogates(sent, history.body, wire.messages_key)
     whole = wire.parse(items, body)
     messages, more = wire.repair(whole, strict=strict)
     next_request = messages

@@ -1,6 +1,6 @@
 """The built-in strategies under the name that users import them by."""
 
-from kompakt.engine.pivot.summarizer import Material, Summarizer
+from kompakt.engine.pivot.pivot import Material, Summarizer
 from kompakt.engine.strategies import (
     OutputCollapsing,
     OutputPruning,

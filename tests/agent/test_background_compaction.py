@@ -18,7 +18,7 @@ from kompakt.agent.background_compaction import is_async
 from kompakt.agent.client import Reply
 from kompakt.agent.config import CompactionConfig, prepares_at
 from kompakt.agent.summarizer.llm import LISTED
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.errors import UsageError
 from kompakt.events import Compacted
 from kompakt.model.budget import Usage

@@ -13,7 +13,7 @@ from tests.session.builders import turns
 import kompakt
 from kompakt.agent.agent import Agent
 from kompakt.agent.config import CompactionConfig, policy_of
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.groups import is_request
 from kompakt.model.messages import Message, Text
 from kompakt.model.phrases import PIVOT_QUESTION, RESUME_PROMPT, is_pivot_question, pivot_question, resume_note, unseal

@@ -15,7 +15,7 @@ from kompakt.agent.summarizer.cache import NarrativeCache
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.agent.summarizer.prompts import SYSTEM
 from kompakt.agent.wrap import wrap
-from kompakt.engine.pivot.summarizer import TRIES, Material
+from kompakt.engine.pivot.pivot import TRIES, Material
 
 server = test_wrap.server
 NARRATIVE = "They exchanged numbered lists of words, because the task says so."

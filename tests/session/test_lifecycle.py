@@ -11,7 +11,7 @@ import pytest
 from tests.session.builders import answered, asked, called, fresh, run, said, text, turn, turns
 
 import kompakt
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.session import compaction
 from kompakt.session.session import Session

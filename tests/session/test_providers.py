@@ -10,7 +10,7 @@ from tests.session.builders import FORMATS, run, text
 
 import kompakt
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.messages import Message, Text, ToolCall, ToolResult
 from kompakt.session.providers import HistoryProvider, Run
 from kompakt.session.session import Session

@@ -23,7 +23,7 @@ from kompakt.agent.loop import Loop, shielded
 from kompakt.agent.provider_compaction import ProviderCompactor
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.errors import UsageError
 from kompakt.events import Result, RunEvent
 from kompakt.model.budget import Budget

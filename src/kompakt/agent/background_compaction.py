@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable
 
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.errors import KompaktError
 from kompakt.session.compaction import CompactionOptions, CompactionPlan, SessionCompaction
 from kompakt.session.session import Session

@@ -12,7 +12,7 @@ from kompakt.agent.background_compaction import SHARE, is_async
 from kompakt.agent.client import ChatClient, ConfiguredClient, limits_of
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OutputPruning, Shortening, SourceAttribution, Summarization
 from kompakt.errors import UsageError
 from kompakt.model.budget import OUTPUT_CAP, Budget

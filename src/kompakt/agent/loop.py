@@ -30,7 +30,7 @@ from kompakt.agent.live_session import LiveSession
 from kompakt.agent.provider_compaction import ProviderCompactor
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.agent.tools import Tool, failed, interrupted
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, Overflowed
 from kompakt.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought

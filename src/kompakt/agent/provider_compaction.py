@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from kompakt.agent.client import ChatClient, CompactingClient, Reply
 from kompakt.agent.live_session import LiveSession
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.errors import KompaktError, ProviderError, ProviderRefused, UsageError
 from kompakt.model.budget import Budget, Usage
 from kompakt.model.groups import is_request

@@ -32,7 +32,7 @@ from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
 from kompakt.agent.summarizer.cache import NarrativeCache
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named, with_summarizer
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
 from kompakt.model.budget import Budget

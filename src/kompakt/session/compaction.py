@@ -22,8 +22,8 @@ from kompakt.engine.compaction.compact import CompactionOrder, proceed
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, build_report
 from kompakt.engine.context.context import Context
+from kompakt.engine.pivot.pivot import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
 from kompakt.engine.pivot.saved_state import SavedMessage, save_context
-from kompakt.engine.pivot.summarizer import MAX_FAULT, Material, NarrativeAccount, Summarizer, combined
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget

@@ -19,8 +19,9 @@ from kompakt import api
 from kompakt.engine.compaction.compact import attempt
 from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.compaction.report import Step
+from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup, Load
+from kompakt.engine.context.projection import Load
 from kompakt.engine.ledger.items import narrative_of
 from kompakt.engine.pivot import pivot
 from kompakt.engine.pivot.pivot import count_exactly

@@ -16,7 +16,7 @@ from typing import Literal
 
 from kompakt import api
 from kompakt.engine.compaction.policies import AnyPolicy
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import Conflict, StoreUnavailable, UsageError

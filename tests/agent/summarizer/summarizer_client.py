@@ -12,7 +12,7 @@ from tests.histories.messages import assistant, tool, user
 from kompakt import api
 from kompakt.agent.client import Delta, Reply, Stop, ToolSpec
 from kompakt.agent.summarizer.llm import LLMSummarizer, SummaryFault
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.budget import Usage
 from kompakt.model.messages import JsonObject, Message, Reasoning, ToolCall, ToolResult
 from kompakt.model.references import References

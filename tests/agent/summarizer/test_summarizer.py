@@ -33,7 +33,7 @@ from kompakt import api
 from kompakt.agent.client import Stop
 from kompakt.agent.summarizer.llm import MAX_CALLS, LLMSummarizer, SummaryFault
 from kompakt.agent.summarizer.prompts import CONSTRAINTS, PROMPTS_VERSION, SECTIONS, Prompts
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.extract.user_words import binding
 from kompakt.engine.ledger.items import HEADING
 from kompakt.errors import Overflowed, ProviderUnavailable

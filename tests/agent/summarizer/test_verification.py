@@ -10,7 +10,7 @@ from tests.agent.summarizer.summarizer_client import Client, count, fault_of, ma
 from tests.histories.messages import assistant, result, tool, user
 
 from kompakt.agent.summarizer.verification import Evidence, shorten, verify
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.messages import Message, Reasoning, ToolCall, ToolResult
 
 REFUSED = "The user doesn't want to proceed with this tool use. The user said: use the staging cluster first"

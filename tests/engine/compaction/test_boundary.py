@@ -9,8 +9,7 @@ import pytest
 from tests.histories import plain
 
 import kompakt
-from kompakt.engine.compaction.boundary import Required, last_due
-from kompakt.engine.compaction.compact import CompactionOrder, Outcome, compact
+from kompakt.engine.compaction.compact import CompactionOrder, Outcome, Required, compact, last_due
 from kompakt.engine.compaction.policies import Policy, policy_named
 from kompakt.engine.strategies import OutputPruning, Shortening, Summarization, Truncation
 from kompakt.engine.strategies.strategy import over_messages

@@ -15,7 +15,7 @@ from tests.judges.prefix import judge_rewrite
 
 import kompakt
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.engine.strategies import Summarization, Truncation
 from kompakt.model.limits import limits
 from kompakt.model.phrases import PINNED_NOTE

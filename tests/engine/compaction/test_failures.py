@@ -16,7 +16,7 @@ from tests.judges.prefix import judge_rewrite
 
 import kompakt
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.engine.strategies import Summarization, Truncation
 from kompakt.engine.strategies.strategy import over_bytes
 from kompakt.model.messages import Media, Message, Reasoning, Text

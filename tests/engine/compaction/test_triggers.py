@@ -205,7 +205,7 @@ class TestCost:
         def refuse(*_: object) -> Any:
             raise AssertionError("a guard walked through the history")
 
-        monkeypatch.setattr("kompakt.engine.context.visibility.Visibility._listed", refuse)
+        monkeypatch.setattr("kompakt.engine.context.projection.Visibility._listed", refuse)
         monkeypatch.setattr("kompakt.engine.context.archive.Archive.protected", refuse)
         assert policy.due(context) is None
         for strategy in (

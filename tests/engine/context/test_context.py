@@ -17,8 +17,8 @@ from tests.judges import FORMATS
 
 import kompakt
 from kompakt.engine.context.annotations import Annotation
+from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup
 from kompakt.errors import UsageError
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Text, ToolResult

@@ -8,8 +8,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.engine.sessions import exact
 from tests.histories.messages import assistant, call, malformed, result, tool, user
 
+from kompakt.engine.context.archive import ContextGroup, byte_size
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup, Snapshot, byte_size
+from kompakt.engine.context.projection import Snapshot
 from kompakt.model.messages import Message, ToolResult
 from kompakt.model.tokens import PRIMING
 

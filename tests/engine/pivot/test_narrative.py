@@ -12,7 +12,7 @@ from kompakt.engine.compaction.policies import Policy
 from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.items import FINDINGS as FINDINGS_SECTION
 from kompakt.engine.ledger.items import HEADING, SECTIONS
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.engine.strategies import Summarization
 from kompakt.engine.strategies.summarization import NARRATIVE_SHARE, TALK_SHARE
 from kompakt.model.messages import Message, ToolCall

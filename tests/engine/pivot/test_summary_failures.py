@@ -9,7 +9,7 @@ import pytest
 
 import kompakt
 from kompakt.engine.compaction.policies import Policy
-from kompakt.engine.pivot.summarizer import TRIES, Material
+from kompakt.engine.pivot.pivot import TRIES, Material
 from kompakt.strategies import Summarization
 
 HISTORY = [

@@ -17,7 +17,7 @@ from kompakt import Message
 from kompakt.engine.context.context import Context
 from kompakt.engine.ledger.items import HEADING
 from kompakt.engine.pivot import pivot
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.engine.strategies import Shortening, Summarization, Truncation
 from kompakt.model.phrases import PIVOT_QUESTION
 

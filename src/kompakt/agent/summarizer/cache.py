@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable
 
-from kompakt.engine.pivot.summarizer import TRIES, Material, Summarizer
+from kompakt.engine.pivot.pivot import TRIES, Material, Summarizer
 
 SIZE = 256
 """Narratives kept: one for each conversation in progress, with room for a few passes of each."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from kompakt.agent.summarizer.prompts import CONSTRAINTS
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.extract.user_words import STRICT, binding
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.messages import Text
 from kompakt.model.phrases import is_own
 

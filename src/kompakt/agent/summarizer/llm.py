@@ -21,7 +21,7 @@ from kompakt.agent.summarizer.prompts import Prompts
 from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
 from kompakt.agent.summarizer.verification import Evidence, shorten, verify
 from kompakt.engine.ledger.items import narrated
-from kompakt.engine.pivot.summarizer import Material, Summarizer
+from kompakt.engine.pivot.pivot import Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
 from kompakt.model.budget import Usage, usable
 from kompakt.model.messages import JsonObject, Message, Text, ToolResult

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.excerpts import harmless, one_line
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.engine.strategies.shortened_results import shortened
 from kompakt.model.groups import groups
 from kompakt.model.json import json_text

@@ -16,10 +16,10 @@ from functools import cached_property
 
 import msgspec
 
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.extract.outcomes import has_failed, refusal
 from kompakt.engine.ledger.extract.tool_calls import effect_of
-from kompakt.engine.pivot.summarizer import Material
+from kompakt.engine.pivot.pivot import Material
 from kompakt.model.json import decode_text
 from kompakt.model.messages import Text, ToolCall, ToolResult
 

@@ -1,32 +1,39 @@
 """Compact a history: the result is a valid projection within the budget, or an error with the size that must stay.
 
-A history is compacted as of the message at which the run that produced it was last due (``boundary``): once, from the
+A history is compacted as of the message at which the run that produced it was last due (``last_due``): once, from the
 original messages before it. Later messages are appended as they are. A history that grew by one step therefore extends
 the previous projection, with or without stored state, and prompt caches stay valid. Policies with triggers or admission
 are checked at every answer instead. Fitting then enforces the exact limit.
+
+That message follows from token counts alone. A compaction ends at its goal, so the size of the request after it is
+known without doing it: the goal, then the messages that follow. The last message at which that size passed the trigger
+stays the same when the history grows by one step, unless that step makes another compaction due. Cost: linear in the
+messages for their counts, and a binary search for each compaction that was due.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
 from kompakt.engine.admission.admit import Gate
-from kompakt.engine.compaction.boundary import Required, last_due
 from kompakt.engine.compaction.fit import cut_read_in, cut_unread, fit, minimal, reduce_to_line
 from kompakt.engine.compaction.policies import Due, Policy
 from kompakt.engine.compaction.report import Step
+from kompakt.engine.context.archive import speaks, states_task, step_size
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import PivotFrame, pivot_tokens, release_notes, resize
 from kompakt.engine.strategies import Strategy, Truncation
 from kompakt.engine.strategies.shortened_results import tabulate_unread
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.model.budget import Budget
-from kompakt.model.messages import History
+from kompakt.model.messages import History, Message
 from kompakt.model.tokens import Counter
 
 _log = logging.getLogger("kompakt.compaction")
@@ -335,6 +342,75 @@ def _largest(context: Context) -> list[tuple[str, int]]:
 
 def _last_step(context: Context, history: History) -> Step:
     return Step("floor", context.tokens, context.tokens, len(history))
+
+
+class Required:
+    """The tokens that no compaction of the first messages of a history may remove, estimated from their counts.
+
+    ``Archive.protected`` has the exact rule. The estimate covers instructions, first and newest request, pins, and what
+    the model has not answered yet, without the input of answered calls.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        counts: Sequence[int],
+        *,
+        counter: Counter,
+        fixed: int,
+        pinned: Iterable[int] = (),
+    ) -> None:
+        self.fixed = fixed
+        """Tokens of system prompt and tools."""
+        self._messages, self._counts, self._counter = messages, counts, counter
+        self._requests = [index for index, message in enumerate(messages) if message.role == "user" and speaks(message)]
+        self._task = [index for index in self._requests if states_task(messages[index])][:1]
+        self._instructions = [index for index, message in enumerate(messages) if message.role == "system"]
+        self._pinned = sorted(pinned)
+
+    def among(self, upto: int) -> int:
+        """Count what has to stay of the first ``upto`` messages."""
+        messages, inputs = self._messages, 0
+        kept = {index for index in (*self._task, *self._instructions, *self._pinned) if index < upto}
+        kept.update(self._requests[max(0, bisect_left(self._requests, upto) - 1) : bisect_left(self._requests, upto)])
+        index = upto - 1
+        while index >= 0 and messages[index].role != "assistant":
+            kept.add(index)
+            index -= 1
+        while index >= 0 and messages[index].role == "assistant" and (calls := messages[index].calls):
+            kept.add(index)
+            inputs += sum(map(self._counter.part, calls))
+            index -= 1
+        return self.fixed + sum(self._counts[index] for index in kept) - inputs
+
+
+def last_due(
+    messages: Sequence[Message],
+    counts: Sequence[int],
+    budget: Budget,
+    required: Required,
+    *,
+    share: float | None = None,
+    surplus: int = 0,
+) -> int:
+    """Return how many messages there were when a compaction was last due; all of them if it never was.
+
+    The budget is checked before each answer of the model and at the end. ``share`` is the target share of the policy,
+    ``surplus`` the tokens of the frame around the pivot, which may come on top of the goal.
+    """
+    answers = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    checks = [index for index in answers if not index or messages[index - 1].role != "assistant"]
+    sums = list(accumulate(counts, initial=0))
+    sizes = [sums[index] for index in checks]
+    due = len(messages)
+    size, at = required.fixed, 0
+    while True:
+        # At a check the request has size + sums[check] - sums[at] tokens.
+        number = max(bisect_right(checks, at), bisect_right(sizes, budget.trigger - size + sums[at]))
+        if number == len(checks):
+            return len(messages) if size + sums[-1] - sums[at] > budget.trigger else due
+        due = at = checks[number]
+        size = surplus + budget.goal(step_size(messages, counts, at), fixed=required.among(at), share=share)
 
 
 def run_sync(work: Coroutine[Any, Any, Result], *, may_wait: bool = True) -> Result:

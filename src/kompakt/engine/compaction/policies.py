@@ -18,7 +18,7 @@ import msgspec
 from kompakt.engine import strategies
 from kompakt.engine.admission.settings import FIRM, GENTLE, AdmissionSettings
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import Strategy
 from kompakt.engine.strategies.strategy import MEASURES, Every, Over, Target, Trigger, aim_of, reason_of
 from kompakt.errors import UsageError, nearest

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kompakt.engine.context.annotations import Action
-from kompakt.engine.pivot.pivot import pivot_text
-from kompakt.engine.pivot.summarizer import NarrativeAccount, combined
+from kompakt.engine.pivot.pivot import NarrativeAccount, combined, pivot_text
 
 if TYPE_CHECKING:
     from kompakt.engine.context.context import Context

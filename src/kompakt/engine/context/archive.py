@@ -1,6 +1,6 @@
-"""The archive: the append-only history with its groups and references.
+"""The archive: the append-only history with its groups and references, and predicates on messages.
 
-Messages, groups and references never depend on what the model sees; ``visibility`` tracks that.
+Messages, groups and references never depend on what the model sees; ``Visibility`` tracks that.
 
 A reference is a prefix of a hash chain: each message is hashed together with the hash before it. The same history gives
 the same references in every process and fork, and a changed message changes all references after it.
@@ -11,13 +11,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from kompakt.engine.context.values import ContextGroup, speaks, states_task
-from kompakt.model.groups import Grouping, RunWatch
-from kompakt.model.messages import Message, Text, ToolCall, ToolResult
+from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
+from kompakt.model.groups import Grouping, GroupKind, RunWatch, is_user_message
+from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from kompakt.model.phrases import is_own
 from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 
 _NUMBER = re.compile(r"\d+")
+
+
+class ContextGroup:
+    """A group of a context. Only the context changes it."""
+
+    __slots__ = ("excluded", "indices", "kind", "number", "pinned", "reason", "source_id", "summarized_by", "tokens")
+
+    def __init__(self, number: int, kind: GroupKind) -> None:
+        self.number = number
+        self.kind: GroupKind = kind
+        self.indices: list[int] = []
+        self.tokens = 0
+        """Tokens of its messages as they are shown."""
+        self.excluded: str | None = None
+        """Why it is hidden; ``None`` if it is visible."""
+        self.reason = ""
+        """Why it was last excluded; stays after it is included again."""
+        self.pinned = False
+        self.summarized_by: int | None = None
+        """The number of the summary that replaces this group."""
+        self.source_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        state = f", excluded: {self.excluded}" if self.excluded else ""
+        return f"<{self.kind} group {self.number}, {self.tokens} tokens{state}>"
 
 
 class Archive:
@@ -192,3 +221,73 @@ class Archive:
             counts["tokens"] += own
             counts["tool_call_tokens"] += own if group.kind == "tool" else 0
         return counts
+
+
+def speaks(message: Message) -> bool:
+    """Return whether a message contains a request: words of the user, not of a tool, a provider or a summary."""
+    if message.role != "user" or message.source_id is not None or message.is_summary:
+        return False
+    if is_user_message(message):
+        return not message.parts or not all(map(_is_note, message.parts))
+    return any(type(part) is Text and bool(part.text.strip()) and not _is_note(part) for part in message.parts)
+
+
+def _is_note(part: Part) -> bool:
+    return type(part) is Text and (is_own(part.text) or is_notice(part.text))
+
+
+def states_task(message: Message) -> bool:
+    """Return whether a request contains a person's words, and not only a skill or command file that an agent loaded."""
+    others = (part for part in message.parts if type(part) is not ToolResult)
+    return any(type(part) is not Text or not (is_own(part.text) or is_injected(part.text)) for part in others)
+
+
+def is_own_part(part: Part) -> bool:
+    """Return whether a part is a text that kompakt itself wrote."""
+    return type(part) is Text and is_own(part.text)
+
+
+def byte_size(message: Message) -> int:
+    """Count the bytes of text and media in a message, without JSON syntax."""
+    total = 0
+    for part in message.parts:
+        if type(part) is Text:
+            total += _bytes(part.text)
+        elif type(part) is ToolResult:
+            total += _bytes(part.output) + (sum(len(item.data or "") for item in part.media) if part.media else 0)
+        elif type(part) is ToolCall:
+            total += _bytes(part.input) if type(part.input) is str else 0
+        elif type(part) is Reasoning:
+            total += _bytes(part.text) + len(part.blob or "")
+        else:
+            total += len(getattr(part, "data", None) or "")
+    return total
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def words_of(part: Part) -> str:
+    """Return the text of a part that a model reads as text."""
+    if type(part) is Text:
+        return part.text
+    return part.output if type(part) is ToolResult else ""
+
+
+STEP_SAMPLE = 32
+"""Latest steps whose median is the size of an ordinary step: one huge output does not change it."""
+
+
+def step_size(messages: Sequence[Message], counts: Sequence[int], upto: int) -> int:
+    """Return the tokens of an ordinary step among the first ``upto`` messages."""
+    sizes: list[int] = []
+    size = 0
+    for index in range(upto - 1, -1, -1):
+        size += counts[index]
+        if messages[index].role == "assistant" and (not index or messages[index - 1].role != "assistant"):
+            sizes.append(size)
+            size = 0
+            if len(sizes) == STEP_SAMPLE:
+                break
+    return sorted(sizes)[len(sizes) // 2] if sizes else size

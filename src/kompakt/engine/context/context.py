@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from kompakt.engine.context.annotations import Action, Annotation, annotate, reinstate
-from kompakt.engine.context.archive import Archive
-from kompakt.engine.context.projection import CachedProjection
-from kompakt.engine.context.values import ContextGroup, Load, Snapshot, Summary, speaks, step_size, words_of
-from kompakt.engine.context.visibility import Visibility
+from kompakt.engine.context.archive import Archive, ContextGroup, speaks, step_size, words_of
+from kompakt.engine.context.projection import CachedProjection, Load, Snapshot, Summary, Visibility
 from kompakt.engine.ledger.ledger import Ledger
-from kompakt.engine.pivot.pivot import PivotFrame, pivot_messages, pivot_text, pivot_tokens
-from kompakt.engine.pivot.summarizer import NarrativeAccount
+from kompakt.engine.pivot.pivot import NarrativeAccount, PivotFrame, pivot_messages, pivot_text, pivot_tokens
 from kompakt.errors import UsageError
 from kompakt.model.contract import Contract
 from kompakt.model.messages import History, Message, Part, ToolCall, ToolResult

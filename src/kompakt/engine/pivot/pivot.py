@@ -14,14 +14,16 @@ ordinary message.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from kompakt.engine.ledger.items import ledgers_of, quoted_sentences, without_false_quotes
+from kompakt.engine.ledger.items import ledgers_of, narrated, quoted_sentences, without_false_quotes
 from kompakt.engine.ledger.ledger import LedgerRequest
+from kompakt.model.budget import Usage
 from kompakt.model.messages import Message, Part, Text
 from kompakt.model.phrases import (
     ASSISTANT_LINE,
@@ -35,8 +37,11 @@ from kompakt.model.phrases import (
 )
 
 if TYPE_CHECKING:
+    from kompakt.engine.context.archive import ContextGroup
     from kompakt.engine.context.context import Context
-    from kompakt.engine.context.values import ContextGroup
+
+
+_log = logging.getLogger("kompakt.compaction")
 
 
 class PivotFrame(msgspec.Struct, frozen=True):
@@ -285,3 +290,100 @@ def _released(message: Message, key: bytes, *, keeps_last: bool) -> tuple[Part, 
         return (*requests[0], *asked)
     last = [Text(RUNTIME_LINE), *requests[-1]] if keeps_last else []
     return (*requests[0], *last, *asked)
+
+
+# --- the narrative of a summarizer ---------------------------------------------------------------------------------
+
+TRIES = 3
+"""How often a summarizer is asked before the pivot has the ledger alone."""
+
+MAX_FAULT = 1_000
+"""Characters of an error that are kept."""
+
+
+class NarrativeAccount(msgspec.Struct):
+    """What a narrative cost, and what the comparison with the history found. A summarizer that knows fills it in."""
+
+    model: str = ""
+    requests: int = 0
+    usage: Usage = Usage()
+    """Billed tokens of all requests, those with an unusable answer included."""
+    sentences: int = 0
+    """Sentences that were used."""
+    marked: tuple[str, ...] = ()
+    """Sentences used with a note, because a part of them was not found in the history."""
+    dropped: tuple[str, ...] = ()
+    """Sentences left out, because the history does not support them."""
+
+
+def combined(accounts: Sequence[NarrativeAccount]) -> NarrativeAccount | None:
+    """Add up accounts; ``None`` if no model was asked."""
+    asked = [account for account in accounts if account.requests]
+    if not asked:
+        return None
+    return NarrativeAccount(
+        model=asked[-1].model,
+        requests=sum(account.requests for account in asked),
+        usage=sum((account.usage for account in asked), Usage()),
+        sentences=asked[-1].sentences,
+        marked=tuple(sentence for account in asked for sentence in account.marked),
+        dropped=tuple(sentence for account in asked for sentence in account.dropped),
+    )
+
+
+class Material(msgspec.Struct, frozen=True):
+    """What leaves the context, for a summarizer to describe."""
+
+    messages: tuple[Message, ...]
+    """The messages, oldest first, as they were."""
+    references: tuple[str, ...]
+    """Their references, in the same order."""
+    earlier: str | None
+    """The narrative of an earlier pass, to be updated."""
+    max_tokens: int
+    """Tokens that the narrative may take."""
+    count: Callable[[str], int]
+    instructions: str | None = None
+    facts: str = ""
+    """What code writes next to the narrative; the narrative need not repeat it."""
+    kept: tuple[Message, ...] = ()
+    """The messages that stay in the context, oldest first."""
+    kept_references: tuple[str, ...] = ()
+    account: NarrativeAccount = msgspec.field(default_factory=NarrativeAccount)
+    """Where a summarizer reports its cost and what it left out."""
+
+
+Summarizer: TypeAlias = Callable[[Material], str | Awaitable[str]]
+"""Turns what is to be left out into text; may await. An empty answer is a failure, and it is asked again."""
+
+
+async def ask_summarizer(summarizer: Summarizer, material: Material, failures: list[str]) -> str:
+    """Ask a summarizer until its text is usable, a bounded number of times; return an empty text if none is.
+
+    A text that is empty or too long is a failure like an exception. Failures are appended to ``failures``.
+    """
+    for number in range(1, TRIES + 1):
+        try:
+            made = summarizer(material)
+            text = narrated((made if isinstance(made, str) else await made).strip())
+        except Exception as error:  # noqa: BLE001 — a summarizer may be anybody's code; the run must outlive it
+            fault, logged = repr(error)[:MAX_FAULT], type(error).__name__
+            if getattr(error, "is_final", False):
+                failures.append(fault)
+                _log.warning("the summarizer failed and is not asked again: %s", logged)
+                return ""
+        else:
+            fault = logged = _fault(text, material)
+            if not fault:
+                return text
+        failures.append(fault)
+        _log.warning("the summarizer failed, try %d of %d: %s", number, TRIES, logged)
+    return ""
+
+
+def _fault(text: str, material: Material) -> str:
+    if not text:
+        return "the summary is empty"
+    if material.count(text) > material.max_tokens:
+        return f"the summary has more than the {material.max_tokens} tokens it may have"
+    return ""

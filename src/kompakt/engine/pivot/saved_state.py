@@ -13,7 +13,7 @@ import msgspec
 
 from kompakt.engine.context.annotations import Annotation
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import Load, Summary
+from kompakt.engine.context.projection import Load, Summary
 from kompakt.engine.pivot.pivot import PivotFrame, full_ledger, pivot_text, pivot_tokens
 from kompakt.model.messages import History, Message, ToolResult
 from kompakt.model.tokens import Counter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup
 from kompakt.engine.strategies.strategy import Deterministic, Target, ToolChoice, Trigger, names_of, whole_number
 
 

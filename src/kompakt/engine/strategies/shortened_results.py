@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup
 from kompakt.engine.ledger.extract.records import whole_table
 from kompakt.engine.strategies.strategy import Deterministic, Target, Trigger, answered_calls, results_of, whole_number
 from kompakt.model.json import decode_text, json_text

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from kompakt.engine.context.archive import ContextGroup
 from kompakt.engine.context.context import Context
-from kompakt.engine.context.values import ContextGroup, Load
+from kompakt.engine.context.projection import Load
 from kompakt.engine.ledger.items import BULLET, FINDINGS, parse
-from kompakt.engine.pivot.pivot import adopt_pivots, count_exactly, facts_beside
-from kompakt.engine.pivot.summarizer import Material, Summarizer, ask
+from kompakt.engine.pivot.pivot import Material, Summarizer, adopt_pivots, ask_summarizer, count_exactly, facts_beside
 from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target, Trigger, aim_of, checked_target
 from kompakt.model.phrases import RUNTIME_LINE
 
@@ -155,7 +155,7 @@ class Summarization:
         if not material.messages and material.earlier is None and material.instructions is None:
             return ""  # there is nothing to put into words
         context.narratives.append(material.account)
-        return await ask(self.summarizer, material, context.failures)
+        return await ask_summarizer(self.summarizer, material, context.failures)
 
 
 def _earlier_narrative(context: Context) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.compaction.policies import Policy, policy_named
-from kompakt.engine.pivot.summarizer import Summarizer
+from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.evals.exam.questions import SUMMARY, ExamCase

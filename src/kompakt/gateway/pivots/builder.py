@@ -41,9 +41,8 @@ from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy, with_summarizer
 from kompakt.engine.compaction.report import Report, Step, announce
 from kompakt.engine.context.context import Context
-from kompakt.engine.pivot.pivot import pivot_text
+from kompakt.engine.pivot.pivot import Summarizer, combined, pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
-from kompakt.engine.pivot.summarizer import Summarizer, combined
 from kompakt.errors import DoesNotFit, StoreError
 from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.config import GatewayConfig

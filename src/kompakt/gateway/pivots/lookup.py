@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 
 import msgspec
 
+from kompakt.engine.pivot.pivot import NarrativeAccount
 from kompakt.engine.pivot.saved_state import SavedContext
-from kompakt.engine.pivot.summarizer import NarrativeAccount
 from kompakt.gateway.request.history import HashChain, decode_item
 from kompakt.model.json import encode
 from kompakt.model.lru import Lru

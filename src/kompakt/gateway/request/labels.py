@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kompakt.engine.context.values import speaks
+from kompakt.engine.context.archive import speaks
 from kompakt.errors import InputError
 from kompakt.gateway.request.history import HashChain, RequestBody, decode_item, parse_items
 from kompakt.gateway.storage.recorder import RecordedBranch
