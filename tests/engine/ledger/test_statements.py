@@ -8,7 +8,7 @@ import pytest
 from tests.engine.ledger.sample_ledgers import did, edited, ran, section, write, written
 from tests.histories.messages import assistant, user
 
-from kompakt.engine.ledger.extract.changes import change_note
+from kompakt.engine.ledger.extract.changes import edit_of
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, HEADING, LOOKED, RUNS, STATE, TALK, USER
 from kompakt.model.messages import Message, Reasoning
 from kompakt.model.phrases import OWN_LINES
@@ -214,10 +214,10 @@ class TestChanges:
         patch = (
             "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** Update File: b.py\n+y = 3\n*** End Patch"
         )
-        assert change_note({"input": patch}, "a.py") == "`x = 2`, replacing `x = 1`"
-        assert change_note({"content": "class A:\n    pass\n"}, "a.py") == "3 lines: `class A:`"
-        assert change_note({"oldText": "aaaa", "newText": "bbbb"}, "a.py") == "`bbbb`, replacing `aaaa`"
-        assert change_note({}, "a.py") == ""
+        assert edit_of({"input": patch}, "a.py").note == "`x = 2`, replacing `x = 1`"
+        assert edit_of({"content": "class A:\n    pass\n"}, "a.py").note == "3 lines: `class A:`"
+        assert edit_of({"oldText": "aaaa", "newText": "bbbb"}, "a.py").note == "`bbbb`, replacing `aaaa`"
+        assert edit_of({}, "a.py").note == ""
 
 
 class TestRuns:

@@ -5,9 +5,7 @@ Reading a message costs little: events only point at its parts. What they mean i
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from kompakt.engine.ledger.extract.tool_calls import Effect, effect_of
+from kompakt.engine.ledger.extract.tool_calls import Effect, effect_of, fields_of, only_looks
 from kompakt.model.messages import ToolCall, ToolResult
 
 THOUGHT = "thought"
@@ -24,17 +22,33 @@ class Spoken:
 
 
 class ToolUse:
-    """A tool call and its answer."""
+    """A tool call and its answer. The input of the call is decoded at most once, and not kept if it only looks."""
+
+    __slots__ = ("_effect", "_only_looks", "answered_at", "at", "call", "result")
 
     def __init__(self, at: int, call: ToolCall) -> None:
         self.at, self.call = at, call
         self.answered_at = -1
         self.result: ToolResult | None = None
+        self._only_looks: bool | None = None
+        self._effect: Effect | None = None
 
-    @cached_property
+    @property
+    def only_looks(self) -> bool:
+        """Whether the call plainly changes no file and keeps no list of tasks."""
+        if self._only_looks is None:
+            fields = fields_of(self.call)
+            self._only_looks = only_looks(self.call.name, fields)
+            if not self._only_looks:
+                self._effect = effect_of(self.call, fields)
+        return self._only_looks
+
+    @property
     def effect(self) -> Effect:
         """What the call does, by the shape of its input."""
-        return effect_of(self.call)
+        if self._effect is None:
+            self._effect = effect_of(self.call, fields_of(self.call))
+        return self._effect
 
 
 Event = Spoken | ToolUse

@@ -31,7 +31,7 @@ from kompakt.engine.ledger.excerpts import (
     substance,
     words_of,
 )
-from kompakt.engine.ledger.extract.changes import change_note, replaced_text
+from kompakt.engine.ledger.extract.changes import FileEdit, edit_of
 from kompakt.engine.ledger.extract.outcomes import failure_lines, has_failed, refusal, speaks_of_tests, test_totals
 from kompakt.engine.ledger.extract.records import (
     MAX_JSON,
@@ -46,7 +46,7 @@ from kompakt.engine.ledger.extract.records import (
 )
 from kompakt.engine.ledger.extract.shell import quotes
 from kompakt.engine.ledger.extract.tasks import ACTIVE, OPEN, Tasks, is_task
-from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, only_looks, snake_case
+from kompakt.engine.ledger.extract.tool_calls import Effect, input_text, snake_case
 from kompakt.engine.ledger.extract.user_words import STRICT, is_notice, user_message
 from kompakt.engine.ledger.items import CHANGES, FINDINGS, LOOKED, RUNS, STATE, TALK, USER, Earlier, Item
 
@@ -109,6 +109,12 @@ SCRATCH_VALUE = 0.3
 """Value of a file in a folder for temporary files, relative to others."""
 
 _SCRATCH = ("/tmp/", "/var/tmp/", "/private/tmp/")
+
+NEW_SPEECHES = 5
+"""Newest texts of the assistant that count more than older ones."""
+
+MIN_OLD_SPEECH = 200
+"""Characters of a text of the assistant that is not among the recent events."""
 
 RECENT_EVENTS = 400
 """Newest events from which everything is taken; from older ones only what lasts."""
@@ -193,18 +199,21 @@ class Statements:
                 return self.items
         recent = len(events) - RECENT_EVENTS
         speeches = [event for event in events if type(event) is Spoken and event.role == "assistant"]
-        ages = {id(event): len(speeches) - number for number, event in enumerate(speeches)}
+        ages = {id(event): age for age, event in enumerate(reversed(speeches[-NEW_SPEECHES:]), 1)}
         asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
         for number, event in enumerate(events):
+            lasting = number < recent
+            if lasting and _fades(event):
+                continue
             if type(event) is ToolUse:
-                self._read_call(event, hidden=is_hidden(event), lasting=number < recent)
+                self._read_call(event, hidden=is_hidden(event), lasting=lasting)
             elif type(event) is Spoken and is_hidden(event):
                 if event.role == "user":
                     self._read_user(event)
                 else:
-                    self._read_assistant(event, ages.get(id(event), 99), lasting=number < recent)
+                    self._read_assistant(event, ages.get(id(event), NEW_SPEECHES + 1))
         self._finish()
         if self._lookups:
             self._tabulate(events)
@@ -217,7 +226,7 @@ class Statements:
     def _read_user(self, event: Spoken) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
-                self._read_assistant(Spoken(event.at, "assistant", event.text), 6, lasting=False, scale=FOREIGN_VALUE)
+                self._read_assistant(Spoken(event.at, "assistant", event.text), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
         parts = passages(text, 400, keep_all=True)
@@ -232,12 +241,10 @@ class Statements:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
 
-    def _read_assistant(self, event: Spoken, age: int, *, lasting: bool, scale: float = 1.0) -> None:
-        if lasting and len(event.text) < 200:
-            return
+    def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0) -> None:
         parts = passages(event.text)
         is_report = len(event.text) > 300
-        recency = 1.9 if age <= 2 else 1.5 if age <= 5 else 1.0
+        recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
         scale *= 0.5 if event.role == THOUGHT else 1.0
         for number, part in enumerate(parts):
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
@@ -248,8 +255,6 @@ class Statements:
     # --- what was done --------------------------------------------------------------------------------------------
 
     def _read_call(self, event: ToolUse, *, hidden: bool, lasting: bool) -> None:
-        if lasting and only_looks(event.call) and (event.result is None or not event.result.is_error):
-            return
         effect, result = event.effect, event.result
         if is_task(effect.fields):
             self._tasks.update(effect.fields, result, event.at)
@@ -270,7 +275,7 @@ class Statements:
             self._note_failure(event, f"{event.call.name} {about}", f"{event.call.name} {about}"[:80])
         elif any(how != "read" for how, _ in effect.files):
             for how, path in effect.files:
-                self._note_file(event, how, path, change_note(effect.fields, path))
+                self._note_file(event, how, path, edit_of(effect.fields, path))
         elif effect.files or ((effect.searches or effect.url) and not _tells_something(result.output)):
             self._note_looked(event, effect)
         else:
@@ -286,17 +291,16 @@ class Statements:
             return
         for how, path in effect.files:
             if how != "read" and not any(path in line for line in failure_lines(output)):
-                self._note_file(event, how, path, "")
-        shown = as_code(command, MAX_COMMAND)
+                self._note_file(event, how, path, FileEdit())
         recency = event.at / self._upto
         if _SHARED_STATE.search(command):
             lines = [line for line in output.split("\n")[-8:] if line.strip()]
             answer = f" → {quoted(one_line(lines[-1], 140), 140)}" if lines else ""
-            self._add(STATE, event.at, shown + answer, 6 + 2 * recency, partial=True)
+            self._add(STATE, event.at, as_code(command, MAX_COMMAND) + answer, 6 + 2 * recency, partial=True)
         elif lasting:
             return
         elif speaks_of_tests(output) and (totals := test_totals(output)):
-            text = f"Passed: {shown} → {quoted(one_line(totals[-1], 140), 140)}"
+            text = f"Passed: {as_code(command, MAX_COMMAND)} → {quoted(one_line(totals[-1], 140), 140)}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.5 + 2 * recency, partial=True)
         elif quotes(command):
             self._looked.setdefault("", {}).pop(key, None)
@@ -305,7 +309,7 @@ class Statements:
             lines = [line.strip() for line in output[-600:].split("\n") if line.strip() and not _NOISE.match(line)]
             cut = "… " if len(lines) > 2 or len(output) > 600 else ""
             answer = quoted(cut + one_line(" / ".join(lines[-2:]), 180), 182) if lines else "no output"
-            text = f"Ran {shown} → {answer}"
+            text = f"Ran {as_code(command, MAX_COMMAND)} → {answer}"
             self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
 
     def _read_other(self, event: ToolUse, effect: Effect, *, lasting: bool) -> None:
@@ -406,7 +410,7 @@ class Statements:
         text = f"{harmless(event.call.name)}({given}) → {answer_text(event.result.output, MAX_LOOKUP)}"
         self._add(LOOKED, event.at, text, 5 + 2 * event.at / self._upto, partial=True)
 
-    def _note_file(self, event: ToolUse, how: str, path: str, note: str) -> None:
+    def _note_file(self, event: ToolUse, how: str, path: str, edit: FileEdit) -> None:
         file = self._files.get(path)
         words = {"modified": "edited"}.get(how, how)
         if file is None:
@@ -417,15 +421,15 @@ class Statements:
             file.how = "created, then edited"
         file.count += words == "edited"
         file.at, file.reference = event.at, self._reference(event.at)
-        removed, added = replaced_text(event.effect.fields) if note else ("", "")
-        for earlier, text in list(file.added.items()):
-            if text in removed and text not in added:  # an edit that was taken back says nothing about the file
-                file.notes.remove(earlier)
-                del file.added[earlier]
-        if note and note not in file.notes:
-            file.notes.append(note)
-            if added.strip():
-                file.added[note] = added.strip()
+        if edit.removed:  # an edit that was taken back says nothing about the file
+            removed, added = edit.removed, edit.added
+            for undone in [note for note, text in file.added.items() if text in removed and text not in added]:
+                file.notes.remove(undone)
+                del file.added[undone]
+        if edit.note and edit.note not in file.notes:
+            file.notes.append(edit.note)
+            if text := edit.added.strip():
+                file.added[edit.note] = text
 
     def _note_looked(self, event: ToolUse, effect: Effect) -> None:
         for _, path in effect.files:
@@ -551,6 +555,13 @@ class Statements:
     ) -> None:
         reference = self._reference(at) if partial or passages > 1 else ""
         self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+def _fades(event: Event) -> bool:
+    """Return whether an event leaves nothing in a ledger once it is old: a look at something, a short remark."""
+    if type(event) is ToolUse:
+        return event.only_looks and (event.result is None or not event.result.is_error)
+    return type(event) is Spoken and event.role != "user" and len(event.text) < MIN_OLD_SPEECH
 
 
 def _tells_something(output: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from kompakt.engine.ledger.excerpts import harmless, one_line
 from kompakt.engine.ledger.extract.tool_calls import snake_case
 from kompakt.model.messages import Json
@@ -26,19 +28,35 @@ _WHOLE = ("content", "contents", "file_text", "text", "data", "body", "file_cont
 _PATCH = ("patch", "diff", "input")
 
 
-def change_note(fields: Mapping[str, Json], path: str) -> str:
-    """Describe what a call wrote into a file; empty when the call does not show it."""
+class FileEdit(msgspec.Struct, frozen=True, gc=False):
+    """What one call changed in a file, as far as the call shows it."""
+
+    note: str = ""
+    removed: str = ""
+    """The text that an edit removed."""
+    added: str = ""
+    """The text that it inserted."""
+
+
+def edit_of(fields: Mapping[str, Json], path: str) -> FileEdit:
+    """Describe what a call wrote into a file."""
     fields = {snake_case(key): value for key, value in fields.items()}
+    old, new = _first(fields, _OLD), _first(fields, _NEW)
+    note = _note(fields, path, old, new)
+    return FileEdit(note, (old or "")[:MAX_TEXT], (new or "")[:MAX_TEXT]) if note else FileEdit()
+
+
+def _note(fields: Mapping[str, Json], path: str, old: str | None, new: str | None) -> str:
     edits = fields.get("edits")
     if isinstance(edits, list):
         tables = [{snake_case(key): value for key, value in one.items()} for one in edits if isinstance(one, dict)]
-        notes = [note for note in map(_replaced, tables) if note]
+        notes = [note for one in tables if (note := _replaced(_first(one, _OLD), _first(one, _NEW)))]
         return "; ".join(notes[:3]) + (f"; {len(notes) - 3} more edits" if len(notes) > 3 else "")
     for key in _PATCH:
         value = fields.get(key)
         if isinstance(value, str) and ("*** " in value or "+++ " in value):
             return _compared(*_patched_lines(value[:MAX_TEXT], path))
-    if note := _replaced(fields):
+    if note := _replaced(old, new):
         return note
     whole = _first(fields, _WHOLE)
     if whole is None:
@@ -49,21 +67,18 @@ def change_note(fields: Mapping[str, Json], path: str) -> str:
     return f"{size}: {', '.join(signatures[:6])}" if signatures else size
 
 
-def replaced_text(fields: Mapping[str, Json]) -> tuple[str, str]:
-    """Return the text that an edit removed and the one that it put there, as far as the call shows them."""
-    fields = {snake_case(key): value for key, value in fields.items()}
-    return (_first(fields, _OLD) or "")[:MAX_TEXT], (_first(fields, _NEW) or "")[:MAX_TEXT]
-
-
-def _replaced(fields: Mapping[str, Json]) -> str:
-    old, new = _first(fields, _OLD), _first(fields, _NEW)
+def _replaced(old: str | None, new: str | None) -> str:
     if old is None and new is None:
         return ""
     return _compared((old or "")[:MAX_TEXT].split("\n"), (new or "")[:MAX_TEXT].split("\n"))
 
 
 def _first(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str | None:
-    return next((value for key in keys if isinstance(value := fields.get(key), str)), None)
+    for key in keys:
+        value = fields.get(key)
+        if isinstance(value, str):
+            return value
+    return None
 
 
 def _compared(old: list[str], new: list[str]) -> str:

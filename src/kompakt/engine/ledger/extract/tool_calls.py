@@ -78,9 +78,9 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
         return self.searches or (bool(self.files) and all(how == "read" for how, _ in self.files))
 
 
-def effect_of(call: ToolCall) -> Effect:
-    """Tell what a call does."""
-    fields = fields_of(call)
+def effect_of(call: ToolCall, fields: Mapping[str, Json] | None = None) -> Effect:
+    """Return what a call does; ``fields`` is its input as a table, if that is known already."""
+    fields = fields_of(call) if fields is None else fields
     command = _command(fields)
     if command is None and isinstance(call.input, str) and not fields:
         if "*** " in call.input:
@@ -187,18 +187,16 @@ def _shaped(name: str, given: tuple[str, ...]) -> str | None:
     return None if _ACTS.search(name) else "read"
 
 
-def only_looks(call: ToolCall) -> bool:
-    """Tell cheaply, by name and keys alone, that a call changes no file and keeps no list of tasks; no may be wrong."""
-    return _looks(call.name, fields_of(call))
-
-
 def only_reads_files(call: ToolCall) -> bool:
-    """Tell cheaply whether a call reads or searches files, of which a ledger names no more than the path."""
+    """Return whether a call reads or searches files, of which a ledger names no more than the path."""
     fields = fields_of(call)
-    return _looks(call.name, fields) and (not _SEARCH_KEYS.isdisjoint(fields) or next(_paths(fields), None) is not None)
+    return only_looks(call.name, fields) and (
+        not _SEARCH_KEYS.isdisjoint(fields) or next(_paths(fields), None) is not None
+    )
 
 
-def _looks(name: str, fields: Mapping[str, Json]) -> bool:
+def only_looks(name: str, fields: Mapping[str, Json]) -> bool:
+    """Return whether a call plainly changes no file and keeps no list of tasks, by its name and keys alone."""
     if not fields or list in map(type, fields.values()):
         return False
     told = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
