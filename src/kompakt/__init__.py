@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     )
     from kompakt.engine.compaction.policies import Policy, load_policies
     from kompakt.engine.compaction.report import Report, on_compaction
-    from kompakt.engine.context.annotations import Annotation
-    from kompakt.engine.context.context import Context
+    from kompakt.engine.context.context import Annotation, Context
     from kompakt.engine.recall import Recalled
     from kompakt.files import load
     from kompakt.model.budget import Budget, Usage
@@ -172,7 +171,7 @@ __all__ = [
 
 _LATE = {
     "Agent": "kompakt.agent.agent",
-    "Annotation": "kompakt.engine.context.annotations",
+    "Annotation": "kompakt.engine.context.context",
     "AnthropicMessages": "kompakt.agent.clients",
     "Budget": "kompakt.model.budget",
     "Change": "kompakt.wire.wire",

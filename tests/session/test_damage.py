@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from kompakt.cli import app
 from kompakt.errors import KompaktError, StoreDamaged, StoreError
-from kompakt.session import compaction, draft, lock, session, timeline
+from kompakt.session import compaction, lock, rows, session, timeline
 from kompakt.session.store import Store, open_store
 from kompakt.store.sql import sqlite
 
@@ -56,9 +56,9 @@ def write_store(path: Path) -> None:
 
     stopped = SimpleNamespace(time=lambda: 1.7e9, monotonic=time.monotonic, perf_counter=lambda: 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (compaction, draft, session, sqlite):
+        for module in (compaction, rows, session, sqlite):
             patch.setattr(module, "time", stopped)
-        for module in (draft, timeline):
+        for module in (rows, timeline):
             patch.setattr(module, "token_hex", token_hex)
         # A renewal of the lock is another transaction, which SQLite counts in the file.
         patch.setitem(lock.hold.__wrapped__.__kwdefaults__, "lease", 600.0)  # type: ignore[attr-defined]

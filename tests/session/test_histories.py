@@ -15,7 +15,7 @@ from kompakt.engine.compaction.compact import Outcome
 from kompakt.model.phrases import RESUME_PROMPT
 from kompakt.model.references import References
 from kompakt.session import compaction, reader
-from kompakt.session.projection import mid_step
+from kompakt.session.reader import mid_step
 from kompakt.store.memory import MemoryRecords
 
 every_format = pytest.mark.parametrize("format", FORMATS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.session.builders import fresh, run, turns
 
 from kompakt.model.messages import Message, Reasoning, Text, ToolCall, ToolResult
-from kompakt.session.projection import mid_step
+from kompakt.session.reader import mid_step
 from kompakt.session.timeline import (
     CompactionFailure,
     CompactionRecord,

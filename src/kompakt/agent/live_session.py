@@ -18,10 +18,8 @@ from kompakt.model.groups import groups, pair
 from kompakt.model.messages import History, Json, JsonObject, Message, Text, ToolCall, ToolResult
 from kompakt.model.phrases import CUT_SHORT
 from kompakt.model.tokens import Tokenizer, counter_of
-from kompakt.session.draft import Draft
-from kompakt.session.projection import ResumedSession, resume_session
-from kompakt.session.reader import SessionReader
-from kompakt.session.row_codec import with_facts
+from kompakt.session.reader import ResumedSession, SessionReader, resume_session
+from kompakt.session.rows import Draft, with_facts
 from kompakt.session.session import Session
 from kompakt.store.records import Head
 from kompakt.wire.registry import WIRES

@@ -30,11 +30,9 @@ from kompakt.model.budget import Budget
 from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT, resume_note
 from kompakt.model.tokens import Counter, Tokenizer, count
-from kompakt.session.draft import Draft
 from kompakt.session.lock import hold
-from kompakt.session.projection import ResumedSession, mid_step, project_session, resume_session
-from kompakt.session.reader import SessionReader
-from kompakt.session.row_codec import RowCodec
+from kompakt.session.reader import ResumedSession, SessionReader, mid_step, project_session, resume_session
+from kompakt.session.rows import Draft, RowCodec
 from kompakt.session.timeline import RECOVERABLE, CompactionFailure, PreparedCompaction, ViewEntry, build_record
 from kompakt.store.records import Fence, Head
 from kompakt.wire.registry import WIRES

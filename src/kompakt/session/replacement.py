@@ -19,10 +19,9 @@ from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
 from kompakt.session.compaction import SessionCompaction, add_compaction, announce, is_auto, is_stale
-from kompakt.session.draft import Draft
 from kompakt.session.lock import hold
-from kompakt.session.projection import ResumedSession, ledger_without, resume_session
-from kompakt.session.reader import SessionReader
+from kompakt.session.reader import ResumedSession, SessionReader, ledger_without, resume_session
+from kompakt.session.rows import Draft
 from kompakt.session.timeline import RECOVERABLE, PreparedCompaction, ViewEntry, build_record
 from kompakt.store.records import Head
 

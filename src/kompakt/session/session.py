@@ -28,11 +28,16 @@ from kompakt.model.references import linked
 from kompakt.model.tokens import Tokenizer, counter_for
 from kompakt.session import compaction, replacement, undo, verify
 from kompakt.session.compaction import CompactionOptions, SessionCompaction
-from kompakt.session.draft import Draft
 from kompakt.session.lock import LEASE, PATIENCE, hold
-from kompakt.session.projection import SessionProjection, export, project_session, resume_session
-from kompakt.session.reader import SessionReader, read_timeline
-from kompakt.session.row_codec import Redact, RowCodec, envelope_of
+from kompakt.session.reader import (
+    SessionProjection,
+    SessionReader,
+    export,
+    project_session,
+    read_timeline,
+    resume_session,
+)
+from kompakt.session.rows import Draft, Redact, RowCodec, envelope_of
 from kompakt.session.timeline import PinEvent, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.codec import ValueCodec

@@ -15,7 +15,7 @@ import msgspec
 
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import StoreDamaged, UsageError
-from kompakt.session.row_codec import Redact
+from kompakt.session.rows import Redact
 from kompakt.session.session import Session
 from kompakt.store import open_records
 from kompakt.store.codec import ValueCodec

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.errors import UsageError
-from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
+from kompakt.session.rows import Draft
 from kompakt.session.timeline import (
     CompactionRecord,
     EditEvent,

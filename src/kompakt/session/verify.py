@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from kompakt.errors import KompaktError, StoreDamaged
 from kompakt.model.groups import groups
 from kompakt.model.references import MIN_DIGITS, linked
-from kompakt.session.projection import project_session, resume_session
-from kompakt.session.reader import SessionReader
-from kompakt.session.row_codec import StoredMessage, begins_turn
+from kompakt.session.reader import SessionReader, project_session, resume_session
+from kompakt.session.rows import StoredMessage, begins_turn
 from kompakt.store.records import StoredRow
 from kompakt.wire.openai_responses.rules import is_managed
 

@@ -14,7 +14,7 @@ from kompakt.model import tokens
 from kompakt.model.groups import turns
 from kompakt.model.limits import lookup
 from kompakt.model.messages import History, Marker
-from kompakt.session.projection import ResumedSession, project_session, resume_session
+from kompakt.session.reader import ResumedSession, project_session, resume_session
 from kompakt.session.undo import CompactionInfo, list_compactions
 from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import Transcript

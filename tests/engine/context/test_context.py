@@ -16,9 +16,8 @@ from tests.histories.messages import assistant, call, malformed, result, system,
 from tests.judges import FORMATS
 
 import kompakt
-from kompakt.engine.context.annotations import Annotation
 from kompakt.engine.context.archive import ContextGroup
-from kompakt.engine.context.context import Context
+from kompakt.engine.context.context import Annotation, Context
 from kompakt.errors import UsageError
 from kompakt.model.groups import groups
 from kompakt.model.messages import Media, Message, Text, ToolResult

@@ -144,7 +144,7 @@ def test_others_are_served_while_a_long_request_is_read(gate: Served, monkeypatc
 
 
 def test_others_are_served_while_a_long_request_is_recorded(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kompakt.session.row_codec import RowCodec
+    from kompakt.session.rows import RowCodec
 
     held = Held(monkeypatch, RowCodec, "row")
     thread, got = ask_aside(gate, body_of("openai-chat", tiny("openai-chat", 4_000, "a word or two " * 30)))

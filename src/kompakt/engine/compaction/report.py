@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kompakt.engine.context.annotations import Action
+from kompakt.engine.context.context import Action
 from kompakt.engine.pivot.pivot import NarrativeAccount, combined, pivot_text
 
 if TYPE_CHECKING:

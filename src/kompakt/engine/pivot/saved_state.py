@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kompakt.engine.context.annotations import Annotation
-from kompakt.engine.context.context import Context
+from kompakt.engine.context.context import Annotation, Context
 from kompakt.engine.context.projection import Load, Summary
 from kompakt.engine.pivot.pivot import PivotFrame, full_ledger, pivot_text, pivot_tokens
 from kompakt.model.messages import History, Message, ToolResult

@@ -31,9 +31,8 @@ from kompakt.gateway.request.history import HashChain, decode_item, parse_items
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, Message
 from kompakt.model.references import digest
-from kompakt.session.draft import Draft
 from kompakt.session.reader import SessionReader
-from kompakt.session.row_codec import RowCodec, StoredMessage
+from kompakt.session.rows import Draft, RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.timeline import RECOVERABLE, CompactionRecord, ViewEntry, build_record
