@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from kompakt.cli import check, compact, config, count, demo, doctor, recall, repair, serve, session
+from kompakt.cli import check, compact, config, count, demo, doctor, install, recall, repair, serve, session
 from kompakt.cli.eval import evaluate
 from kompakt.version import __version__
 
@@ -37,6 +37,8 @@ app.command("repair")(repair.repair)
 app.command("count")(count.count)
 app.command("compact")(compact.compact)
 app.command("recall", context_settings={"ignore_unknown_options": True})(recall.recall)  # a query may start with "-"
+app.command("install")(install.install)
+app.command("hook", hidden=True)(install.hook)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("eval")(evaluate)

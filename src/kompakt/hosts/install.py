@@ -1,0 +1,312 @@
+"""Install kompakt into a coding agent, and remove it: settings files are changed with a backup, undo restores them.
+
+Each agent names the files it needs and, for each, how its entries are put in and taken out. A manifest in the state
+folder keeps the bytes from before. Undo restores them byte for byte. If a file was changed since, it is not
+overwritten: only the entries of kompakt are taken out of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kompakt import files
+from kompakt.errors import UnreadableFile, UsageError
+from kompakt.hosts import places
+from kompakt.version import __version__
+
+Scope: TypeAlias = Literal["user", "project"]
+
+HOOK = "kompakt-hook"
+HOOK_MODULE = "kompakt.hosts.hook"
+"""The program behind all hooks, by which the entries of kompakt are recognized."""
+
+
+class HostFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of an agent that kompakt writes to."""
+
+    path: Path
+    put_in: Callable[[str], str]
+    """Adds the entries of kompakt to the text of the file; the text is unchanged if they are there."""
+    take_out: Callable[[str], str]
+    """Removes the entries of kompakt. An empty text means that the file can go."""
+    holds: str = ""
+    """What the file is for, in a few words."""
+
+
+class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is installed for one agent."""
+
+    agent: str
+    scope: Scope
+    files: tuple[HostFile, ...]
+    notes: tuple[str, ...] = ()
+    """What the user has to know or do."""
+
+
+class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The change of one file, before it is made."""
+
+    path: Path
+    before: bytes | None
+    """``None``: the file does not exist."""
+    after: bytes | None
+    note: str = ""
+
+    @property
+    def is_change(self) -> bool:
+        """Return whether anything changes."""
+        return self.before != self.after
+
+    @property
+    def diff(self) -> str:
+        """Return the change as a unified diff."""
+        old, new = (_text(data, self.path) if data is not None else "" for data in (self.before, self.after))
+        was, becomes = ("/dev/null" if data is None else str(self.path) for data in (self.before, self.after))
+        lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), was, becomes)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+class FileBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file was before the installation."""
+
+    path: str
+    before: str | None
+    """The bytes in base64; ``None`` if there was no file."""
+    after: str
+    """SHA-256 of what was installed."""
+    folders: tuple[str, ...] = ()
+    """Folders that were created for it, outermost first."""
+
+
+class InstallManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """An installation, so that it can be undone."""
+
+    agent: str
+    scope: Scope
+    version: str
+    files: tuple[FileBackup, ...]
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def hook_command(agent: str, event: str, scope: Scope, *, recall: bool = True) -> str:
+    """Return the shell command of a hook. In a project, which others share, it is looked up in the path."""
+    words = [*_launcher(scope), agent, event, *([] if recall else ["--no-recall"])]
+    command = shlex.join(words)
+    # Without kompakt on this machine the command does nothing, instead of failing at every event.
+    return f"command -v {HOOK} >/dev/null || exit 0; {command}" if scope == "project" else command
+
+
+def _launcher(scope: Scope) -> list[str]:
+    if scope == "project":
+        return [HOOK]
+    beside = Path(sys.executable).with_name(HOOK)
+    return [str(beside)] if beside.exists() else [sys.executable, "-m", HOOK_MODULE]
+
+
+def is_own_command(command: object) -> bool:
+    """Return whether a command in the settings of an agent is a hook of kompakt."""
+    return isinstance(command, str) and (HOOK in command or HOOK_MODULE in command)
+
+
+def mcp_command(scope: Scope) -> list[str]:
+    """Return the command that starts the MCP server."""
+    if scope == "project":
+        return ["kompakt", "mcp"]
+    beside = Path(sys.executable).with_name("kompakt")
+    return [str(beside), "mcp"] if beside.exists() else [sys.executable, "-m", "kompakt", "mcp"]
+
+
+# --- install ---------------------------------------------------------------------------------------------------------
+
+
+def plan_install(plan: HostPlan) -> list[PlannedChange]:
+    """Return the changes that an installation makes.
+
+    Raises:
+        UsageError: a file cannot be understood; the message names file and line.
+    """
+    changes: list[PlannedChange] = []
+    for file in plan.files:
+        before = _read(file.path)
+        text = "" if before is None else _text(before, file.path)
+        changed = file.put_in(text)
+        after = before if changed == text else changed.encode()
+        changes.append(PlannedChange(path=file.path, before=before, after=after, note=file.holds))
+    return changes
+
+
+def install(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
+    """Write the changes; if one fails, those before it are taken back.
+
+    Raises:
+        UnreadableFile: a file cannot be written; nothing was changed.
+        UsageError: a file was changed by another program in the meantime; nothing was changed.
+    """
+    previous = {backup.path: backup for backup in _manifest_files(plan)}
+    backups, done = list[FileBackup](), list[PlannedChange]()
+    for change, file in zip(changes, plan.files, strict=True):
+        if change.after is not None:
+            backups.append(_backup(change, file, previous.get(str(change.path))))
+    kept = [backup for path, backup in previous.items() if path not in {str(change.path) for change in changes}]
+    manifest = InstallManifest(agent=plan.agent, scope=plan.scope, version=__version__, files=(*kept, *backups))
+    path = _manifest_path(plan)
+    earlier = _read(path)
+    try:
+        places.write(str(path), msgspec.json.encode(manifest))
+        for change in changes:
+            if not change.is_change or change.after is None:
+                continue
+            if _read(change.path) != change.before:
+                raise UsageError(f"{change.path}: another program changed the file; run the command again")
+            _write(change.path, change.after)
+            done.append(change)
+    except (OSError, UnreadableFile, UsageError) as error:
+        for change in reversed(done):
+            _put_back(change.path, change.before)
+        _put_back(path, earlier)
+        if isinstance(error, OSError):
+            raise UnreadableFile(f"{path}: {error.strerror or error}") from None
+        raise
+
+
+def _backup(change: PlannedChange, file: HostFile, previous: FileBackup | None) -> FileBackup:
+    """Return what undo restores: after a second installation still what was there before the first."""
+    before, folders = change.before, _missing_folders(change.path)
+    if previous is not None and change.before is not None:
+        if sha256(change.before).hexdigest() == previous.after:
+            before = None if previous.before is None else base64.b64decode(previous.before)
+        else:
+            before = _taken_out(change.before, file)
+        folders = previous.folders
+    elif change.before is not None:
+        before = _taken_out(change.before, file) if not change.is_change else change.before
+    return FileBackup(
+        path=str(change.path),
+        before=None if before is None else base64.b64encode(before).decode(),
+        after=sha256(change.after or b"").hexdigest(),
+        folders=tuple(map(str, folders)),
+    )
+
+
+def _taken_out(data: bytes, file: HostFile) -> bytes | None:
+    text = file.take_out(_text(data, file.path))
+    return text.encode() if text.strip() else None
+
+
+def _missing_folders(path: Path) -> list[Path]:
+    return [folder for folder in reversed(path.parents) if not folder.exists()]
+
+
+# --- undo ------------------------------------------------------------------------------------------------------------
+
+
+def plan_undo(plan: HostPlan) -> list[PlannedChange]:
+    """Return the changes that remove an installation; without a manifest, entries of kompakt are searched for."""
+    known = {backup.path: backup for backup in _manifest_files(plan)}
+    changes: list[PlannedChange] = []
+    for file in plan.files:
+        now, backup = _read(file.path), known.get(str(file.path))
+        if now is None:
+            continue
+        if backup is not None and sha256(now).hexdigest() == backup.after:
+            before = None if backup.before is None else base64.b64decode(backup.before)
+            changes.append(PlannedChange(path=file.path, before=now, after=before, note="restored as it was"))
+            continue
+        text = _text(now, file.path)
+        left = file.take_out(text)
+        if left == text:
+            continue
+        is_created = backup is not None and backup.before is None
+        after = None if left.strip() in ("", "{}") and (is_created or not left) else left.encode()
+        note = (
+            "changed since the installation: only the entries of kompakt are removed" if backup else "entries removed"
+        )
+        changes.append(PlannedChange(path=file.path, before=now, after=after, note=note))
+    return changes
+
+
+def undo(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
+    """Write the changes, then delete folders that the installation created and that are empty, and the manifest.
+
+    Raises:
+        UnreadableFile: a file cannot be written.
+        UsageError: a file was changed by another program in the meantime.
+    """
+    for change in changes:
+        if _read(change.path) != change.before:
+            raise UsageError(f"{change.path}: another program changed the file; run the command again")
+        _put_back(change.path, change.after)
+    for backup in _manifest_files(plan):
+        for folder in reversed(backup.folders):
+            if os.path.isdir(folder) and not os.listdir(folder):
+                os.rmdir(folder)
+    path = _manifest_path(plan)
+    path.unlink(missing_ok=True)
+
+
+def is_installed(plan: HostPlan) -> bool:
+    """Return whether all files have the entries of kompakt."""
+    return not any(change.is_change for change in plan_install(plan))
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _manifest_path(plan: HostPlan) -> Path:
+    """Return the file of the manifest; each project and each settings folder of an agent has its own."""
+    where = sha256(str(plan.files[0].path).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Path(places.state_folder()) / "install" / f"{plan.agent}-{plan.scope}-{where}.json"
+
+
+def _manifest_files(plan: HostPlan) -> tuple[FileBackup, ...]:
+    path = _manifest_path(plan)
+    data = _read(path)
+    if data is None:
+        return ()
+    try:
+        return msgspec.json.decode(data, type=InstallManifest).files
+    except msgspec.MsgspecError as error:
+        raise UnreadableFile(f"{path}: {error}; delete the file to undo without it") from None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
+
+
+def _text(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8; nothing was changed") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnreadableFile(f"{path.parent}: {error.strerror or error}") from None
+    files.write(path, data)
+
+
+def _put_back(path: Path, data: bytes | None) -> None:
+    if data is None:
+        path.unlink(missing_ok=True)
+    else:
+        _write(path, data)
