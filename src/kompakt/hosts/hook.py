@@ -28,12 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> None:
         data = sys.stdin.buffer.read()
-        reply = _answer(agent, event, data, recall="--no-recall" not in options)
-        if reply.text:
-            sys.stdout.write(reply.text)
-            sys.stdout.flush()
-        if reply.after is not None:
-            _detach(reply.after, f"{agent} {event}")
+        response = _answer(agent, event, data, recall="--no-recall" not in options)
+        _print(response.text)
+        if response.after is not None:
+            _detach(response.after, f"{agent} {event}")
 
     _guarded(work, f"{agent} {event}")
     return 0
@@ -51,6 +49,13 @@ def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookRespons
 
         return claude_code.answer(event, given, recall=recall)
     raise ValueError(f"unknown agent {agent!r}")
+
+
+def _print(text: str) -> None:
+    """Write to standard output without its buffer, which would fail a second time at exit if the agent has gone."""
+    data = text.encode("utf-8", "replace")
+    while data:
+        data = data[os.write(1, data) :]
 
 
 def _guarded(work: Callable[[], object], name: str) -> None:

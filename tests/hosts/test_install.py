@@ -1,0 +1,222 @@
+"""``kompakt install`` and ``--undo``: what is written, what stays, and that undo leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import run
+
+from kompakt.errors import UnreadableFile
+from kompakt.hosts import claude_code_settings, install
+from kompakt.hosts.install import HostPlan
+
+SETTINGS = """{
+  // my settings
+  "model": "opus", // best
+  "hooks": {
+    "PostToolUse": [
+      {"matcher": "Edit", "hooks": [{"type": "command", "command": "fmt"}]} // format
+    ]
+  },
+  "env": {"A": "b"}
+}"""
+SERVERS = '{"userID": "x",\r\n "mcpServers": {"other": {"command": "other"}}}'
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder of its own, which commands inherit."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "KOMPAKT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+def files_of(home: Path) -> dict[str, bytes]:
+    """Return every file below a folder, without kompakt's own state."""
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and not path.is_relative_to(home / "state")
+    }
+
+
+def nothing(home: Path) -> None:
+    """The agent was never started."""
+
+
+def own_settings(home: Path) -> None:
+    """The user has settings with comments, other hooks and other servers."""
+    (home / ".claude").mkdir()
+    (home / ".claude" / "settings.json").write_text(SETTINGS)
+    (home / ".claude.json").write_bytes(SERVERS.encode())
+    (home / ".claude.json").chmod(0o600)
+
+
+CASES = [("claude-code", nothing), ("claude-code", own_settings)]
+Prepare = Callable[[Path], None]
+
+
+class TestUndo:
+    @pytest.mark.parametrize(("agent", "prepare"), CASES)
+    def test_undo_restores_every_byte(self, home: Path, agent: str, prepare: Prepare) -> None:
+        """Files and folders that were created are gone, and the others are as they were."""
+        prepare(home)
+        before = files_of(home)
+        assert run("install", agent, "--yes").code == 0
+        assert files_of(home) != before
+        assert run("install", agent, "--undo", "--yes").code == 0
+        assert files_of(home) == before
+        assert [path for path in home.iterdir() if path.is_dir() and not any(path.iterdir())] == []
+        assert list((home / "state" / "kompakt" / "install").iterdir()) == []
+
+    @pytest.mark.parametrize(("agent", "prepare"), CASES)
+    def test_twice_installed_is_once_installed(self, home: Path, agent: str, prepare: Prepare) -> None:
+        """The second time changes nothing, and undo still restores what was there before the first."""
+        prepare(home)
+        before = files_of(home)
+        run("install", agent, "--yes")
+        installed = files_of(home)
+        again = run("install", agent, "--yes")
+        assert (again.code, again.out) == (0, "")
+        assert files_of(home) == installed
+        run("install", agent, "--undo", "--yes")
+        assert files_of(home) == before
+
+    def test_a_file_that_was_edited_since_is_not_overwritten(self, home: Path) -> None:
+        """The edit stays, the entries of kompakt go, and the user is told."""
+        own_settings(home)
+        run("install", "claude-code", "--yes")
+        settings = home / ".claude" / "settings.json"
+        settings.write_text(settings.read_text().replace('"opus"', '"haiku"'))
+        undone = run("install", "claude-code", "--undo", "--yes")
+        assert "changed since the installation" in undone.err
+        assert settings.read_text() == SETTINGS.replace('"opus"', '"haiku"')
+
+    def test_the_agent_may_rewrite_its_file(self, home: Path) -> None:
+        """Claude Code writes .claude.json at every start. Only our server is taken out, and what it added stays."""
+        run("install", "claude-code", "--yes")
+        path = home / ".claude.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "numStartups": 1}, indent=2))
+        run("install", "claude-code", "--undo", "--yes")
+        assert json.loads(path.read_text()) == {"numStartups": 1}
+
+    def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
+        own_settings(home)
+        before = files_of(home)
+        assert run("install", "claude-code", "--undo", "--yes").code == 0
+        assert files_of(home) == before
+
+    def test_an_edit_before_a_new_installation_survives_undo(self, home: Path) -> None:
+        """Installed, edited, an entry lost, installed again: undo gives the edited file without our entries."""
+        own_settings(home)
+        run("install", "claude-code", "--yes")
+        settings = home / ".claude" / "settings.json"
+        edited = settings.read_text().replace('"opus"', '"haiku"').replace("PreCompact", "PreCompactOff", 1)
+        settings.write_text(edited)
+        run("install", "claude-code", "--yes")
+        run("install", "claude-code", "--undo", "--yes")
+        assert "kompakt" not in settings.read_text()
+        assert '"haiku", // best' in settings.read_text()
+
+
+class TestInstall:
+    def test_other_hooks_servers_and_comments_stay(self, home: Path) -> None:
+        """The user's lines are all there, and a hook of the user runs as before."""
+        own_settings(home)
+        run("install", "claude-code", "--yes")
+        text = (home / ".claude" / "settings.json").read_text()
+        assert '"model": "opus", // best' in text
+        assert '{"matcher": "Edit", "hooks": [{"type": "command", "command": "fmt"}]}, // format' in text
+        servers = json.loads((home / ".claude.json").read_text())["mcpServers"]
+        assert servers["other"] == {"command": "other"}
+        assert servers["kompakt"]["alwaysLoad"] is True
+        assert stat.S_IMODE((home / ".claude.json").stat().st_mode) == 0o600
+
+    def test_a_status_line_of_the_user_stays(self, home: Path) -> None:
+        """It is not replaced, and not removed by undo."""
+        (home / ".claude").mkdir()
+        settings = home / ".claude" / "settings.json"
+        settings.write_text('{"statusLine": {"type": "command", "command": "mine"}}')
+        done = run("install", "claude-code", "--yes")
+        assert "Your own status line stays" in done.err
+        assert json.loads(settings.read_text())["statusLine"]["command"] == "mine"
+
+    def test_a_dry_run_prints_the_diff_and_writes_nothing(self, home: Path) -> None:
+        own_settings(home)
+        before = files_of(home)
+        shown = run("install", "claude-code", "--dry-run")
+        assert shown.code == 0
+        assert "+++" in shown.out and "SessionStart" in shown.out
+        assert files_of(home) == before and not (home / "state").exists()
+
+    def test_without_a_terminal_it_does_not_write_unasked(self, home: Path) -> None:
+        """Confirmation needs a terminal or --yes."""
+        refused = run("install", "claude-code")
+        assert refused.code == 2 and "--yes" in refused.err
+        assert files_of(home) == {}
+
+    def test_json_has_the_changes(self, home: Path) -> None:
+        done = json.loads(run("install", "claude-code", "--yes", "--json").out)
+        assert done["done"] is True and done["action"] == "install"
+        assert {Path(file["path"]).name for file in done["files"]} == {"settings.json", ".claude.json"}
+
+    def test_a_project_has_no_paths_of_this_machine(self, home: Path) -> None:
+        """Its settings are shared; without kompakt the hooks do nothing."""
+        project = home / "project"
+        project.mkdir()
+        assert run("install", "claude-code", "--project", "--yes", cwd=project).code == 0
+        assert set(files_of(project)) == {".claude/settings.json", ".mcp.json"}
+        text = "".join(data.decode() for data in files_of(project).values())
+        assert "python" not in text and str(home) not in text
+        command = json.loads((project / ".claude" / "settings.json").read_text())["hooks"]["Stop"][0]["hooks"][0]
+        missing = {"PATH": "/nowhere"}
+        assert os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", command["command"]], missing) == 0
+        assert run("install", "claude-code", "--project", "--undo", "--yes", cwd=project).code == 0
+        assert files_of(project) == {}
+
+    def test_a_broken_file_stops_the_installation(self, home: Path) -> None:
+        """Nothing is written, and the message names file and line."""
+        (home / ".claude").mkdir()
+        (home / ".claude" / "settings.json").write_text('{\n"model": \n}')
+        refused = run("install", "claude-code", "--yes")
+        assert refused.code == 2
+        assert "settings.json: line 3" in refused.err
+        assert not (home / ".claude.json").exists()
+
+    def test_an_unknown_agent_is_refused(self) -> None:
+        assert run("install", "claude-cod").code == 2
+
+
+class TestFaults:
+    def plan(self) -> HostPlan:
+        return claude_code_settings.plan("user")
+
+    def test_a_full_disk_leaves_every_file_as_it_was(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second file cannot be written: the first is restored, and there is no manifest."""
+        own_settings(home)
+        before = files_of(home)
+        plan, write = self.plan(), install.files.write
+
+        def full(path: Path, data: bytes) -> None:
+            if path.name == ".claude.json" and b"kompakt" in data:
+                raise UnreadableFile(f"{path}: No space left on device")
+            write(path, data)
+
+        monkeypatch.setattr(install.files, "write", full)
+        with pytest.raises(UnreadableFile, match="No space left"):
+            install.install(plan, install.plan_install(plan))
+        assert files_of(home) == before
+        assert list((home / "state" / "kompakt" / "install").iterdir()) == []
+
+    def test_backups_can_be_read_by_the_user_only(self, home: Path) -> None:
+        """Settings of agents may contain credentials."""
+        run("install", "claude-code", "--yes")
+        (manifest,) = (home / "state" / "kompakt" / "install").iterdir()
+        assert stat.S_IMODE(manifest.stat().st_mode) == 0o600
