@@ -28,6 +28,9 @@ from kompakt.wire.transcripts.transcript import decode_value
 
 SQLITE = b"SQLite format 3\0"
 
+MAX_NAMES = 20
+"""Names of sessions that an error lists."""
+
 MAX_HEAD = 200
 """Lines checked to recognise the kind of a file."""
 
@@ -83,7 +86,7 @@ def decode(data: bytes, name: str, *, session: str | None = None) -> Loaded:
         loaded = _chosen(name, read(document), session)
         return msgspec.structs.replace(loaded, data=data)
     if session is not None:
-        raise UnreadableFile(f"{name}: contains one history and no sessions; remove #{session}")
+        raise UnreadableFile(f"{name}: contains one history and no sessions, so {session!r} cannot be selected")
     if not document.is_lines:
         return Loaded(name, document.value)
     messages: list[Json] = []
@@ -133,8 +136,9 @@ def _chosen(name: str, found: list[Transcript], session: str | None) -> Loaded:
     elif session.isdigit() and 1 <= int(session) <= len(found):
         index = int(session) - 1
     else:
-        some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        raise UnreadableFile(f"{name}: no session {session!r}; the file has {len(names)}: {some}")
+        some = ", ".join(names[:MAX_NAMES]) + (" …" if len(names) > MAX_NAMES else "")
+        listed = f"the file has {len(names)}: {some}" if len(names) > 1 else "the file has one session without a name"
+        raise UnreadableFile(f"{name}: no session {session!r}; {listed}")
     chosen = found[index]
     return Loaded(name, history(chosen), chosen.format, chosen, tuple(names) if len(names) > 1 else ())
 

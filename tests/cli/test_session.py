@@ -284,7 +284,7 @@ class TestRecall:
         assert whole.code == 0 and whole.out == kom("recall", file, found["references"][0], "--tokens", "0").out
         assert kom("recall", url, "zebra crossing", "--session", id).code == 1
         refused(kom("recall", url, "x", "--session", "nope"), "nope")
-        refused(kom("recall", file, "x", "--session", id), "--session")
+        refused(kom("recall", file, "x", "--session", id), "contains one history and no sessions")
 
     def test_store_urls_are_recognized(self, tmp_path: Path) -> None:
         """A known scheme makes a URL; anything else is a file."""

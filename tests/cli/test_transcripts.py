@@ -80,10 +80,53 @@ class TestSessions:
         """Without a name the first is read, and the others are mentioned."""
         name, content = SAMPLES["openhands"]
         (tmp_path / name).write_bytes(encode(name, content))
-        assert "2 sessions; reading i1; select another with output.jsonl#i2" in kom("check", name).err
+        assert "2 sessions; reading i1; select another with --session i2" in kom("check", name).err
         done = kom("count", f"{name}#i2")
         assert (done.code, done.err) == (0, "")
-        refused(kom("check", f"{name}#i9"), "no session 'i9'")
+        refused(kom("check", f"{name}#i9"), "no session 'i9'; the file has 2: i1, i2")
+
+    @pytest.mark.parametrize("session", ["task-1.trial-0", "2"])
+    @pytest.mark.parametrize("command", ["check", "count", "compact", "repair", "recall", "import"])
+    def test_one_of_several_sessions_is_selected_with_an_option(
+        self, kom: Run, tmp_path: Path, command: str, session: str
+    ) -> None:
+        """By name or number, in every command; an unknown name lists those that exist."""
+        name, content = SAMPLES["tau-bench"]
+        content = [content[0], {**content[1], "traj": [{"role": "user", "content": "another task"}]}]
+        (tmp_path / name).write_bytes(encode(name, content))
+        start = ["session", "import", name] if command == "import" else [command, name]
+        words = [*start, *{"recall": ["another"], "compact": ["--budget", "50000"]}.get(command, [])]
+        done = kom(*words, "--session", session)
+        assert done.code == 0 and "2 sessions" not in done.err
+        if command in ("compact", "repair", "recall"):
+            assert "another task" in done.out and "list the files" not in done.out
+        refused(kom(*words, "--session", "task-9"), "the file has 2: task-0.trial-0, task-1.trial-0")
+
+    def test_a_request_body_has_no_sessions(self, kom: Run, tmp_path: Path) -> None:
+        (tmp_path / "body.json").write_text('{"model": "m", "messages": [{"role": "user", "content": "go"}]}')
+        refused(kom("check", "body.json", "--session", "2"), "contains one history and no sessions")
+
+
+class TestSkippedRecords:
+    @pytest.fixture
+    def session(self, tmp_path: Path) -> Path:
+        """Write a Claude Code session with records that carry no message."""
+        others = [{"type": "file-history-snapshot", "snapshot": {}}] * 7 + [{"type": "brand-new", "x": 1}] * 5
+        path = tmp_path / "session.jsonl"
+        path.write_text("\n".join(lines(*others[:6], *Writer().user("go").records, *others[6:])))
+        return path
+
+    @pytest.mark.parametrize("command", ["check", "count", "repair", "compact", "recall"])
+    def test_they_are_counted_by_type(self, kom: Run, session: Path, command: str) -> None:
+        """Nothing is left out silently, whatever a new version writes."""
+        done = kom(command, session, *{"recall": ["go"], "compact": ["--budget", "50000"]}.get(command, []))
+        assert "session.jsonl: skipped 12 records without a message: 7 file-history-snapshot, 5 brand-new" in done.err
+
+    @pytest.mark.parametrize("command", ["check", "count", "repair", "compact", "import"])
+    def test_json_has_the_counts(self, kom: Run, session: Path, command: str) -> None:
+        words = {"import": ["session", "import"], "compact": ["compact", "--budget", "50000"]}.get(command, [command])
+        report = json.loads(kom(*words, session, "--json").out)
+        assert report["skipped_records"] == {"file-history-snapshot": 7, "brand-new": 5}
 
 
 class TestCheck:

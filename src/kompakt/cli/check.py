@@ -6,23 +6,25 @@ from typing import Any
 
 import typer
 
-from kompakt.cli.input import AsJson, File, Format, Strict, open_file, problems_of
+from kompakt.cli.input import AsJson, File, Format, SessionName, Strict, open_file, problems_of, skipped_records
 from kompakt.model.json import indented_json
 
 
-def check(file: File, format: Format = None, strict: Strict = False, as_json: AsJson = False) -> None:
+def check(
+    file: File, format: Format = None, session: SessionName = None, strict: Strict = False, as_json: AsJson = False
+) -> None:
     """List what a provider would reject in FILE.
 
     Prints one problem per line. Exit 1 if there are any. For a transcript this includes unreadable lines and calls
     without a result: everything that `repair` would change.
     """
-    loaded = open_file(file, format)
+    loaded = open_file(file, format, session)
     history = loaded.payload
     problems = problems_of(loaded, strict=strict)
     if as_json:
         report: dict[str, Any] = {"file": loaded.name, "format": history.format, "messages": len(history)}
         if loaded.transcript is not None:
-            report["transcript"] = loaded.transcript.kind
+            report |= {"transcript": loaded.transcript.kind, **skipped_records(loaded)}
         typer.echo(indented_json({**report, "problems": problems}), nl=False)
     else:
         for problem in problems:

@@ -12,7 +12,7 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli import config
-from kompakt.cli.input import AsJson, File, Format, check_out, open_history
+from kompakt.cli.input import AsJson, File, Format, SessionName, check_out, open_history, skipped_records
 from kompakt.engine.compaction.report import Report
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
@@ -75,6 +75,7 @@ def compact(
     report: ReportFile = None,
     dry_run: DryRun = False,
     format: Format = None,
+    session: SessionName = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact FILE so that it fits into a token budget.
@@ -86,7 +87,7 @@ def compact(
     With --dry-run the summary that would replace the removed messages is printed instead. With --json the report is
     printed; it contains the payload unless OUT is given.
     """
-    history, loaded = open_history(file, format)
+    history, loaded = open_history(file, format, session)
     check_out(loaded, file, out)
     with progress(len(history), "compacting") as bar:
         done = api.compact(
@@ -106,7 +107,8 @@ def compact(
         files.write(out, data)
     if as_json:
         payload = {} if dry_run or out is not None else {"payload": done.payload}
-        typer.echo(indented_json({"changed": done.changed, "report": done.report, "cost": cost, **payload}), nl=False)
+        shown = {"changed": done.changed, "report": done.report, "cost": cost, **skipped_records(loaded), **payload}
+        typer.echo(indented_json(shown), nl=False)
     elif dry_run:
         typer.echo((done.report.told or NOTHING_LEAVES).encode("utf-8", "replace"))
     elif out is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kompakt import api
-from kompakt.cli.input import AsJson, File, Format, open_history
+from kompakt.cli.input import AsJson, File, Format, SessionName, open_history, skipped_records
 from kompakt.model.json import indented_json
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
@@ -15,15 +16,21 @@ from kompakt.model.tokens import TokenCount
 ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Count tokens as this model does.")]
 
 
-def count(file: File, model: ModelName = None, format: Format = None, as_json: AsJson = False) -> None:
+def count(
+    file: File,
+    model: ModelName = None,
+    format: Format = None,
+    session: SessionName = None,
+    as_json: AsJson = False,
+) -> None:
     """Count the tokens of FILE by role, kind and tool.
 
     The count covers the whole request, including system prompt and tool definitions.
     """
-    history, _ = open_history(file, format)
+    history, loaded = open_history(file, format, session)
     counted = api.count(history, model=model)
     if as_json:
-        typer.echo(indented_json(counted), nl=False)
+        typer.echo(indented_json({**msgspec.structs.asdict(counted), **skipped_records(loaded)}), nl=False)
         return
     show(counted, model or history.model)
 

@@ -24,6 +24,14 @@ Format: TypeAlias = Annotated[
         help="Input format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: detected.",
     ),
 ]
+SessionName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="NAME",
+        help="Session of a file that has several, by name or number. Default: the first. FILE#NAME does the same.",
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Strict: TypeAlias = Annotated[
     bool,
@@ -31,9 +39,9 @@ Strict: TypeAlias = Annotated[
 ]
 
 
-def read_history(file: str, format: str | None) -> tuple[History, Loaded]:
+def read_history(file: str, format: str | None, session: str | None = None) -> tuple[History, Loaded]:
     """Read a file into a history without repairing it. Skipped lines are reported on standard error."""
-    loaded = open_file(file, format)
+    loaded = open_file(file, format, session)
     transcript = loaded.transcript
     if transcript is not None:
         for skipped in transcript.skipped:
@@ -43,14 +51,13 @@ def read_history(file: str, format: str | None) -> tuple[History, Loaded]:
     return loaded.payload, loaded
 
 
-def open_file(file: str, format: str | None) -> Loaded:
-    """Read a file; the payload is a ``History``. If the file has several sessions, the one read is reported.
+def open_file(file: str, format: str | None, session: str | None = None) -> Loaded:
+    """Read a file; the payload is a ``History``. Which session was read and what was skipped is reported.
 
     Raises:
         InputError: the file contains no history. The message names the file.
     """
-    loaded = load(file)
-    report_session(loaded, file)
+    loaded = load_session(file, session)
     if loaded.transcript is not None:
         return loaded
     try:
@@ -59,17 +66,40 @@ def open_file(file: str, format: str | None) -> Loaded:
         raise InputError(f"{loaded.name}: {error}") from None
 
 
-def report_session(loaded: Loaded, file: str) -> None:
-    """Print which session was read, if the file has several and the user selected none."""
-    if loaded.sessions and loaded.transcript is not None and file == loaded.name:
-        chosen, other = loaded.transcript.name, f"{loaded.name}#{loaded.sessions[-1]}"
-        number = len(loaded.sessions)
-        typer.echo(f"{loaded.name}: {number} sessions; reading {chosen}; select another with {other}", err=True)
+def load_session(file: str, session: str | None = None) -> Loaded:
+    """Read a file, or one of its sessions. Which session was read and what was skipped is reported.
+
+    Raises:
+        UnreadableFile: the file contains no history, or no such session. The message names the file.
+    """
+    loaded = load(file if session is None else f"{file}#{session}")
+    transcript = loaded.transcript
+    if transcript is None:
+        return loaded
+    if loaded.sessions and session is None and file == loaded.name:
+        other = loaded.sessions[-1]
+        typer.echo(
+            f"{loaded.name}: {len(loaded.sessions)} sessions; reading {transcript.name}; "
+            f"select another with --session {other}",
+            err=True,
+        )
+    if transcript.left_out:
+        kinds = sorted(transcript.left_out.items(), key=lambda entry: (-entry[1], entry[0]))
+        named = ", ".join(f"{number:,} {kind}" for kind, number in kinds)
+        typer.echo(
+            f"{loaded.name}: skipped {sum(transcript.left_out.values()):,} records without a message: {named}", err=True
+        )
+    return loaded
 
 
-def open_history(file: str, format: str | None) -> tuple[History, Loaded]:
+def skipped_records(loaded: Loaded) -> dict[str, dict[str, int]]:
+    """Return the entry of a JSON report that counts the skipped records of a transcript by type."""
+    return {"skipped_records": loaded.transcript.left_out} if loaded.transcript is not None else {}
+
+
+def open_history(file: str, format: str | None, session: str | None = None) -> tuple[History, Loaded]:
     """Read a file into a history. The open calls of a transcript are closed, as the next request would do."""
-    history, loaded = read_history(file, format)
+    history, loaded = read_history(file, format, session)
     if loaded.transcript is None:
         return history, loaded
     try:

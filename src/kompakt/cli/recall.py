@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kompakt import api, files
-from kompakt.cli.input import AsJson, Format, report_session
+from kompakt import api
+from kompakt.cli.input import AsJson, Format, load_session
 from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
-from kompakt.errors import InputError, UsageError
+from kompakt.errors import InputError
 from kompakt.model.json import indented_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,12 @@ FileOrStore = Annotated[
     ),
 ]
 SessionId = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="Session of the store. Default: all sessions.")
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="Session of the store (default: all), or of a file that has several (default: the first).",
+    ),
 ]
 
 Query = Annotated[
@@ -54,10 +59,8 @@ def recall(
     """
     if is_store(file):
         found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)
-    elif session is not None:
-        raise UsageError(f"--session needs a store, and {file!r} is not a store URL; pass sqlite:///FILE or the like")
     else:
-        found = _from_file(file, query, tokens or None, format)
+        found = _from_file(file, query, session, tokens or None, format)
     if as_json:
         shown = {"text": found.text, "references": found.references, "tokens": found.tokens, "rest": found.rest}
         typer.echo(indented_json({**shown, "hits": found.hits}), nl=False)
@@ -68,9 +71,8 @@ def recall(
     raise typer.Exit(0 if found else 1)
 
 
-def _from_file(file: str, query: str, tokens: int | None, format: str | None) -> Recalled:
-    loaded = files.load(file)
-    report_session(loaded, file)
+def _from_file(file: str, query: str, session: str | None, tokens: int | None, format: str | None) -> Recalled:
+    loaded = load_session(file, session)
     try:
         return api.recall(loaded.payload, query, tokens=tokens, format=format)
     except InputError as error:

@@ -9,7 +9,17 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli.compact import Out
-from kompakt.cli.input import AsJson, File, Format, Strict, check_out, open_file, problems_of
+from kompakt.cli.input import (
+    AsJson,
+    File,
+    Format,
+    SessionName,
+    Strict,
+    check_out,
+    open_file,
+    problems_of,
+    skipped_records,
+)
 from kompakt.files import Loaded
 from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
@@ -25,6 +35,7 @@ def repair(
     file: File,
     out: Out = None,
     format: Format = None,
+    session: SessionName = None,
     strict: Strict = False,
     body: Body = False,
     as_json: AsJson = False,
@@ -34,7 +45,7 @@ def repair(
     A Claude Code or Codex transcript is written as a transcript that the agent can resume. For other transcripts the
     request body is written. FILE itself is never changed.
     """
-    loaded = open_file(file, format)
+    loaded = open_file(file, format, session)
     check_out(loaded, file, out)
     is_file = files.is_writable(loaded) and not body
     # A transcript may end with an answer; a request body has to end with a user message or tool results.
@@ -50,7 +61,11 @@ def repair(
             typer.echo(
                 f"{loaded.name}: writing a request body, because {loaded.transcript.kind} files are read-only", err=True
             )
-    _write(data, out, changes, remaining, as_json=as_json)
+    _write(data, out, {"changes": changes, "remaining": remaining, **skipped_records(loaded)}, as_json=as_json)
+    for change in changes:
+        typer.echo(str(change), err=True)
+    for problem in remaining:
+        typer.echo(f"left: {problem}", err=True)
     typer.echo(f"{loaded.name}: {len(changes)} changes, {len(remaining)} problems left", err=True)
     raise typer.Exit(1 if remaining else 0)
 
@@ -67,22 +82,14 @@ def _changes(loaded: Loaded, repaired: Repair) -> list[Change]:
     return [*lines, *located]
 
 
-def _write(
-    data: bytes, out: str | None, changes: Sequence[Change], remaining: Sequence[Problem], *, as_json: bool
-) -> None:
+def _write(data: bytes, out: str | None, report: dict[str, Any], *, as_json: bool) -> None:
     if out is not None:
         files.write(out, data)
     if as_json:
-        report: dict[str, Any] = {"changes": changes, "remaining": remaining}
-        if out is None:
-            report["payload"] = _value(data)
-        typer.echo(indented_json(report), nl=False)
+        payload = {"payload": _value(data)} if out is None else {}
+        typer.echo(indented_json({**report, **payload}), nl=False)
     elif out is None:
         typer.echo(data, nl=False)
-    for change in changes:
-        typer.echo(str(change), err=True)
-    for problem in remaining:
-        typer.echo(f"left: {problem}", err=True)
 
 
 def _value(data: bytes) -> Any:

@@ -19,7 +19,7 @@ from kompakt import api
 from kompakt.cli import config
 from kompakt.cli.compact import NOTHING_LEAVES, Budget, DryRun, ModelName, Out, PolicyName, cost_of, progress
 from kompakt.cli.compact import show as show_report
-from kompakt.cli.input import AsJson, File, Format, problems_of, read_history
+from kompakt.cli.input import AsJson, File, Format, SessionName, problems_of, read_history, skipped_records
 from kompakt.cli.store_options import (
     DEFAULT_URL,
     Id,
@@ -77,21 +77,26 @@ NewId = Annotated[
 
 @store_command
 def import_file(
-    file: File, store: StoreOptions, id: NewId = None, format: Format = None, as_json: AsJson = False
+    file: File,
+    store: StoreOptions,
+    id: NewId = None,
+    format: Format = None,
+    session: SessionName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Import FILE into the store and print the session id.
 
     Messages that are already stored are not written again.
     """
-    history, loaded = read_history(file, format)
+    history, loaded = read_history(file, format, session)
     chosen = read_id(id) if id is not None else _id_for(file, history)
     problems = problems_of(loaded)
 
     async def work(store: Store) -> Head:
-        session = await store.session(chosen)
+        stored = await store.session(chosen)
         with progress(len(history), "importing") as bar:
-            await session.save(history, progress=bar)
-        return await session.head()
+            await stored.save(history, progress=bar)
+        return await stored.head()
 
     with resumable():
         head = store.run(work, create=True)
@@ -100,7 +105,8 @@ def import_file(
     repaired = f"; {len(problems)} problems, repaired in every request" if problems else ""
     typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
     if as_json:
-        print_json({"session": chosen, "messages": head.messages, "turns": head.turn, "problems": problems})
+        counts = {"messages": head.messages, "turns": head.turn, **skipped_records(loaded)}
+        print_json({"session": chosen, **counts, "problems": problems})
     else:
         typer.echo(printable(chosen))
 

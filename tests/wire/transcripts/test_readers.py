@@ -113,6 +113,55 @@ class TestClaudeCode:
             {"role": "user", "content": "go on"},
         ]
 
+    @pytest.mark.parametrize(
+        "kept",
+        [
+            {"preservedMessages": {"anchorUuid": "s", "uuids": ["u3", "u4", "u5"]}},
+            {"preservedSegment": {"anchorUuid": "s", "headUuid": "u3", "tailUuid": "u5"}},
+        ],
+    )
+    @pytest.mark.parametrize("is_written_again", [False, True])
+    def test_what_a_compaction_kept_follows_its_summary(self, kept: dict[str, Any], is_written_again: bool) -> None:
+        """The file has it before the summary, some versions also after it; it is read once."""
+        written = Writer().user("go").assistant("m1", use("c1")).user([result("c1")])
+        written.assistant("m2", use("c2")).user([result("c2")]).assistant("m3", text("kept"))
+        boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None, "sessionId": "s"}
+        summary = Writer(uuid="s", parentUuid="b").user("so far: all", isCompactSummary=True).records
+        again = [{**record, "parentUuid": "s"} for record in written.records[3:]] if is_written_again else []
+        after = Writer(uuid="n", parentUuid="u5").user("more").records
+        transcript = read(lines(*written.records, {**boundary, "compactMetadata": kept}, *summary, *again, *after))
+        assert messages(transcript) == [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": [use("c1")]},
+            {"role": "user", "content": [result("c1")]},
+            {"role": "user", "content": "so far: all"},
+            {"role": "assistant", "content": [use("c2")]},
+            {"role": "user", "content": [result("c2")]},
+            {"role": "assistant", "content": [text("kept")]},
+            {"role": "user", "content": "more"},
+        ]
+        assert transcript.summaries == {3}
+        assert transcript.problems == []
+        assert transcript.left_out.get("copy of an earlier record", 0) == len(again)
+
+    def test_what_a_compaction_kept_before_its_summary_stays_there(self) -> None:
+        """The user summarized the end of the session: the kept messages follow the boundary itself."""
+        written = Writer().user("kept").assistant("m1", text("a")).user("summarized")
+        metadata = {"preservedMessages": {"anchorUuid": "b", "uuids": ["u0", "u1"]}}
+        boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "compactMetadata": metadata}
+        summary = Writer(uuid="s", parentUuid="b").user("so far: all", isCompactSummary=True).records
+        transcript = read(lines(*written.records, boundary, *summary))
+        assert transcript.summaries == {3}
+
+    @pytest.mark.parametrize(
+        "metadata", [None, 5, {"preservedMessages": 5}, {"preservedMessages": {"anchorUuid": "s", "uuids": {}}}]
+    )
+    def test_a_boundary_of_unknown_shape_costs_nothing(self, metadata: Any) -> None:
+        boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "compactMetadata": metadata}
+        summary = Writer(uuid="s").user("so far: all", isCompactSummary=True).records
+        transcript = read(lines(*Writer().user("go").records, boundary, *summary))
+        assert len(messages(transcript)) == 2
+
     def test_meta_records_were_sent(self) -> None:
         """Reminders that the agent added are part of the history."""
         assert messages(read_written(Writer().user("reminder", isMeta=True)))[0]["content"] == "reminder"

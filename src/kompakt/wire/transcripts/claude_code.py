@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.model.groups import Pairing
-from kompakt.model.json import as_objects
+from kompakt.model.json import as_object, as_objects
 from kompakt.model.messages import Json, JsonObject
 from kompakt.wire.transcripts.transcript import (
     MISSING_PARENT,
@@ -82,13 +82,17 @@ def read(document: Document) -> Iterator[Transcript]:
         record = line.record
         if record.get("type") not in ("user", "assistant"):
             left_out[str(record.get("type"))] += 1
+            if record.get("subtype") == "compact_boundary":
+                chains.of(record).preserve(record)
             continue
         fault = _fault(record, seen)
-        if fault is None:
+        if fault is not None:
+            skipped.append(Skipped(line.number, fault[1], fault[0]))
+        elif _is_copy(record, seen):
+            left_out["copy of an earlier record"] += 1
+        else:
             chains.of(record).add(line)
             _note_time(record, began)
-        else:
-            skipped.append(Skipped(line.number, fault[1], fault[0]))
     main, sidechains = chains.sorted()
     numbers = {one.line for one in skipped}
     yield msgspec.structs.replace(
@@ -129,6 +133,15 @@ def _fault(record: JsonObject, seen: dict[str, JsonObject]) -> tuple[str, str] |
     if isinstance(uuid, str) and seen.setdefault(uuid, record) is not record and seen[uuid] == record:
         return REPEATED_RECORD, f"a repeated record, uuid {uuid}"
     return None
+
+
+def _is_copy(record: JsonObject, seen: Mapping[str, JsonObject]) -> bool:
+    """Return whether a record repeats the message of an earlier one under its uuid, with another parent.
+
+    A compaction that keeps messages may write them again after its summary. Such a copy links the chain.
+    """
+    earlier = seen.get(str(record.get("uuid")), record)
+    return earlier is not record and earlier.get("type") == record["type"] and earlier["message"] == record["message"]
 
 
 def _missing_parents(lines: Sequence[TranscriptLine]) -> Iterator[Problem]:
@@ -226,14 +239,35 @@ class _Conversation:
         self._after = 0
         """Index of the first message after the latest assistant message."""
         self._model: str | None = None
+        self._places: dict[str, _Draft] = {}
+        """The message of each record, by uuid."""
+        self._preserved: dict[str, Sequence[str]] = {}
+        """Records that a compaction kept, by the uuid of the record that they follow."""
 
     def add(self, line: TranscriptLine) -> None:
         """Add the next record."""
         message: JsonObject = line.record["message"]
+        uuid = str(line.record.get("uuid"))
         if line.record["type"] == "assistant":
-            self._add_assistant(message, line.number)
+            self._places[uuid] = self._add_assistant(message, line.number)
+        elif line.record.get("isCompactSummary"):
+            self._add_summary(message["content"], line.number, self._preserved.get(uuid, ()))
         else:
-            self._add_user(message["content"], line.number, summary=bool(line.record.get("isCompactSummary")))
+            self._add_user(message["content"], line.number)
+            self._places[uuid] = self.drafts[-1]
+
+    def preserve(self, boundary: JsonObject) -> None:
+        """Remember which messages a compaction kept after its summary; in the file they are before it.
+
+        If they follow the boundary itself, the summary is about what came after them, and their place is right.
+        """
+        metadata = as_object(boundary.get("compactMetadata") or boundary.get("compact_metadata"))
+        kept = as_object(metadata.get("preservedMessages") or metadata.get("preserved_messages"))
+        segment = as_object(metadata.get("preservedSegment") or metadata.get("preserved_segment"))
+        anchor = kept.get("anchorUuid") or segment.get("anchorUuid") or segment.get("anchor_uuid")
+        listed = kept.get("uuids") or [segment.get("headUuid") or segment.get("head_uuid")]
+        if isinstance(anchor, str) and isinstance(listed, list):
+            self._preserved[anchor] = [str(one) for one in cast("list[Json]", listed)]
 
     def finish(self, began: Mapping[str, float]) -> Transcript:
         """Return the transcript."""
@@ -260,7 +294,7 @@ class _Conversation:
             if draft.answer is not None:
                 yield draft.answer
 
-    def _add_assistant(self, message: JsonObject, line: int) -> None:
+    def _add_assistant(self, message: JsonObject, line: int) -> _Draft:
         message_id, model, usage = message.get("id"), message.get("model"), message.get("usage")
         draft = self._assistant
         if draft is None or draft.id is None or draft.id != message_id:
@@ -275,13 +309,21 @@ class _Conversation:
         if isinstance(model, str) and model != SYNTHETIC_MODEL:
             self._model = model
             draft.usage = usage if isinstance(usage, dict) else draft.usage
+        return draft
 
-    def _add_user(self, content: Json, line: int, *, summary: bool) -> None:
-        if summary:
-            draft = _Draft("user", summary=True)
-            draft.add(content, line)
+    def _add_summary(self, content: Json, line: int, preserved: Sequence[str]) -> None:
+        """Add the summary of a compaction before the messages that the compaction kept."""
+        draft = _Draft("user", summary=True)
+        draft.add(content, line)
+        kept = [self._places[uuid] for uuid in preserved if uuid in self._places]
+        place = min((i for i, one in enumerate(self.drafts) if one in kept or one.answer in kept), default=None)
+        if place is None:
             self.drafts.append(draft)
             return
+        self.drafts.insert(place, draft)
+        self._after += place < self._after
+
+    def _add_user(self, content: Json, line: int) -> None:
         if isinstance(content, str):
             self._last_or_new().add(content, line)
             return
