@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kompakt.agent.client import ChatClient
+from kompakt.agent.compaction import ProviderCompactor
 from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of, summarizer_of
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import Loop, shielded
-from kompakt.agent.provider_compaction import ProviderCompactor
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.pivot.pivot import Summarizer

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kompakt.agent.background_compaction import SHARE, is_async
 from kompakt.agent.client import ChatClient, ConfiguredClient, limits_of
+from kompakt.agent.compaction import PREPARE_SHARE, is_async
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.pivot.pivot import Summarizer
@@ -137,7 +137,7 @@ def prepares_at(config: CompactionConfig) -> float:
     in_background = _asks_model(config) if by_default else is_async(config.summarizer)
     if config.auto is False or config.native not in (None, "off") or not in_background:
         return 0.0
-    return SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
+    return PREPARE_SHARE if config.prepare is None or config.prepare is True else float(config.prepare)
 
 
 def economic_of(config: CompactionConfig) -> bool | None:

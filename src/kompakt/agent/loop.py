@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kompakt.agent.background_compaction import BackgroundCompaction
 from kompakt.agent.client import ChatClient, Delta, Reply, limits_of
+from kompakt.agent.compaction import BackgroundCompaction, CostTrigger, ProviderCompactor, reason_for
 from kompakt.agent.config import (
     CompactionConfig,
     budget_of,
@@ -25,9 +25,7 @@ from kompakt.agent.config import (
     prepares_at,
     summarizer_of,
 )
-from kompakt.agent.cost_trigger import CostTrigger, reason_for
 from kompakt.agent.live_session import LiveSession
-from kompakt.agent.provider_compaction import ProviderCompactor
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.agent.tools import Tool, failed, interrupted
 from kompakt.engine.pivot.pivot import Summarizer

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from kompakt.agent.cost_trigger import MIN_SHARE
+from kompakt.agent.compaction import MIN_SHARE
 from kompakt.engine.compaction.compact import rewrite, run_sync
 from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.engine.compaction.fit import fit

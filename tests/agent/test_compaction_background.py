@@ -14,8 +14,8 @@ from tests.agent.test_agent_settings import Echo
 
 import kompakt
 from kompakt.agent.agent import Agent
-from kompakt.agent.background_compaction import is_async
 from kompakt.agent.client import Reply
+from kompakt.agent.compaction import is_async
 from kompakt.agent.config import CompactionConfig, prepares_at
 from kompakt.agent.summarizer.llm import LISTED
 from kompakt.engine.pivot.pivot import Material

@@ -13,7 +13,7 @@ from tests.histories.messages import user
 
 import kompakt
 from kompakt.agent.client import Delta, Reply, ToolSpec
-from kompakt.agent.cost_trigger import CostTrigger
+from kompakt.agent.compaction import CostTrigger
 from kompakt.engine.compaction.cost import Prices
 from kompakt.events import Compacted
 from kompakt.model.budget import Usage
