@@ -1,0 +1,234 @@
+"""Plugins in the agents as shipped: install, work, compaction by the agent itself, recall, undo.
+
+The scripted model writes a summary that keeps nothing. What the next request has from before the compaction comes from
+kompakt alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.agents import CLAUDE_CODE, Agent, Finished, line_of, run, shell_step
+from tests.hosts.binaries import claude_binary
+from tests.provider.answer import Answer, Seen
+from tests.provider.script import Script
+from tests.provider.server import Provider
+
+import kompakt
+
+STEPS = 40
+TURN = 5
+"""The step after which the user speaks again."""
+HUGE_STEP, RECALL_STEP = 8, 38
+HUGE_LINES = 400
+RULE = "Never delete a file in data/."
+REFUSAL = "No, do not push to the remote. Continue with the reports."
+SUMMARY = "<analysis>none</analysis><summary>Some work was done. Continue.</summary>"
+ASKED = "step-003 wrote line 57"
+SOURCE = str(Path(__file__).parent.parent.parent / "src")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugged:
+    """How one agent with the plugin is run, and what its requests look like."""
+
+    agent: Agent
+    compacts: dict[str, str]
+    """Environment that makes the agent compact after some 30 steps."""
+    asks: Callable[[Seen], bool]
+    """Whether a request is the agent's own call for a summary."""
+    resume: Callable[[str], list[str]]
+    """Arguments that continue a session."""
+    recall: str
+    """Name of the recall tool in requests."""
+
+
+def _asks_claude(seen: Seen) -> bool:
+    return "Your task is to create a detailed summary" in seen.closing
+
+
+CLAUDE = Plugged(
+    agent=CLAUDE_CODE,
+    compacts={"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"},
+    asks=_asks_claude,
+    resume=lambda session: ["--resume", session],
+    recall="mcp__kompakt__recall",
+)
+
+
+class PluginRun:
+    """A session of an agent with the plugin, from installation to undo."""
+
+    def __init__(self, plugged: Plugged, home: Path) -> None:
+        self.plugged, self.home = plugged, home
+        home.mkdir(parents=True)
+        agent = plugged.agent
+        self.environment = {
+            "PYTHONPATH": SOURCE,
+            "XDG_DATA_HOME": str(home / "data"),
+            "XDG_STATE_HOME": str(home / "state"),
+            **plugged.compacts,
+        }
+        self.agent = dataclasses.replace(
+            agent, environment=lambda url, home: {**agent.environment(url, home), **self.environment}
+        )
+        self.script = Script(STEPS, make=self._calls, turn=TURN)
+        self.task = self.script.task(f"Write the report of each shard, one after the other. {RULE}")
+        self.files_before = self._settings("http://127.0.0.1:1")
+        self.installed = self.kompakt("install", agent.name, "--yes")
+        with Provider(self._answer, window=200_000, models=agent.models) as provider:
+            self.first = run(self.agent, self.task, url=provider.url, home=home)
+            self.script.turn = 0
+            more = plugged.resume(self.session)
+            self.second = run(self.agent, REFUSAL, url=provider.url, home=home, more=more)
+        self.bodies = [record.body for record in provider.requests]
+        self.refusals = provider.refusals
+        self._wait_for_recording()
+        self.undone = self.kompakt("install", agent.name, "--undo", "--yes")
+
+    @property
+    def session(self) -> str:
+        """Return the agent's id of the session."""
+        return next(event["session_id"] for event in self.first.events if "session_id" in event)
+
+    def _calls(self, step: int, dice: random.Random, tools: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+        names = {tool["name"] for tool in tools}
+        if step == RECALL_STEP and self.plugged.recall in names:
+            return [(self.plugged.recall, {"query": ASKED})]
+        if step == HUGE_STEP:
+            return [self.agent.call(f"seq -f '2026-01-01 INFO worker %g handled a request of tenant 7' {HUGE_LINES}")]
+        return shell_step(self.agent)(step, dice, tools)  # type: ignore[return-value]
+
+    def _answer(self, seen: Seen) -> Answer:
+        return Answer(text=SUMMARY) if self.plugged.asks(seen) else self.script.answer(seen)
+
+    def _settings(self, url: str) -> dict[str, bytes]:
+        self.agent.environment(url, self.home)  # some agents are configured by files
+        return {str(path): path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
+
+    def kompakt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run kompakt in the home of the agent."""
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
+        environment |= self.agent.environment("http://127.0.0.1:1", self.home)
+        command = [sys.executable, "-m", "kompakt", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=self.home)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def _wait_for_recording(self) -> None:
+        """Wait for the process that records the end of the session."""
+        deadline = time.monotonic() + 60
+        while line_of(STEPS, 90) not in self.recorded:
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.2)
+
+    @property
+    def recorded(self) -> str:
+        """Return the texts of all stored sessions."""
+
+        async def read() -> str:
+            url = f"sqlite:///{self.home / 'data' / 'kompakt' / 'sessions.db'}"
+            async with await kompakt.open_store(url) as store:
+                texts = [
+                    str(part)
+                    async for session in store.sessions()
+                    async for page in session.pages()
+                    for message in page
+                    for part in message.parts
+                ]
+            return "\n".join(texts)
+
+        return asyncio.run(read())
+
+    @property
+    def log(self) -> str:
+        path = self.home / "state" / "kompakt" / "hooks.log"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def compacted_at(self) -> int:
+        """Return the index of the first request for a summary."""
+        return next(at for at, body in enumerate(self.bodies) if self.is_summary_request(body))
+
+    def is_summary_request(self, body: dict[str, Any]) -> bool:
+        """Return whether a request asks for a summary."""
+        return "Your task is to create a detailed summary" in json.dumps(body)
+
+
+EACH = [pytest.param(CLAUDE, marks=pytest.mark.xdist_group("claude-code"), id="claude-code")]
+
+
+@pytest.fixture(scope="module", params=EACH)
+def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PluginRun:
+    """Run an agent with the plugin once."""
+    if request.param is CLAUDE:
+        claude_binary()
+    return PluginRun(request.param, tmp_path_factory.mktemp(request.param.agent.name) / "home")
+
+
+def _succeeded(finished: Finished) -> bool:
+    return finished.code == 0
+
+
+class TestPlugins:
+    def test_the_agent_works_as_before(self, session: PluginRun) -> None:
+        """Both runs end well, all steps are done, and no hook failed."""
+        assert _succeeded(session.first), session.first.output[-2000:]
+        assert _succeeded(session.second), session.second.output[-2000:]
+        assert f"All {STEPS} steps are done." in session.second.output
+        assert [record.refusal for record in session.refusals] == []
+        assert session.log == ""
+
+    def test_the_agent_compacted_by_itself(self, session: PluginRun) -> None:
+        """And rules and refusals were given to its summarizer."""
+        assert session.agent.compacted_itself(session.second.output, session.home)
+        asked = json.dumps(session.bodies[session.compacted_at])
+        assert "Rules for this summary" in asked
+
+    def test_rule_and_refusal_are_in_the_next_request(self, session: PluginRun) -> None:
+        """Verbatim, though the summary has neither; so the conversation is still known by its task."""
+        after = json.dumps(session.bodies[session.compacted_at + 1])
+        assert "Some work was done" in after
+        assert RULE in after and "No, do not push to the remote." in after
+        assert session.script.violations == []
+
+    def test_recall_finds_a_dropped_output(self, session: PluginRun) -> None:
+        """The model calls the tool and gets a line that is in no message any more."""
+        called = [at for at, body in enumerate(session.bodies) if f'"{session.plugged.recall}"' in json.dumps(body)]
+        if not called:
+            pytest.skip("the MCP server is not installed")
+        last = json.dumps(session.bodies[-1]["messages"])
+        assert line_of(3, 57) in last
+
+    def test_a_huge_output_is_shortened_and_its_original_kept(self, session: PluginRun) -> None:
+        """The model sees the short form; the store has every line."""
+        sent = json.dumps(session.bodies)
+        assert "INFO worker 200 handled" not in sent
+        assert "INFO worker 400 handled" in sent
+        assert f"INFO worker {HUGE_LINES // 2} handled" in session.recorded
+
+    def test_everything_is_recorded(self, session: PluginRun) -> None:
+        """Also what the agent dropped."""
+        steps = [step for step in range(1, STEPS + 1) if step not in (TURN, HUGE_STEP, RECALL_STEP)]
+        recorded = session.recorded
+        assert [step for step in steps if line_of(step, 90) not in recorded] == []
+
+    def test_undo_leaves_no_trace(self, session: PluginRun) -> None:
+        """No file of the agent's settings mentions kompakt, and those of the user are as they were."""
+        for path, data in session.files_before.items():
+            assert Path(path).read_bytes() == data
+        folders = [session.home / name for name in ("claude", "codex", "config")]
+        names = ("settings.json", ".claude.json", "hooks.json", "config.toml", "opencode.json", "kompakt.js")
+        left = [path for folder in folders for name in names for path in folder.rglob(name)]
+        assert [path for path in left if "kompakt" in path.read_text()] == []
