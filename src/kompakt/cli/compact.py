@@ -12,7 +12,21 @@ import typer
 
 from kompakt import api, files
 from kompakt.cli import config
-from kompakt.cli.input import AsJson, File, Format, SessionName, check_out, open_history, skipped_records
+from kompakt.cli.input import (
+    AsJson,
+    Budget,
+    DryRun,
+    File,
+    Format,
+    ModelName,
+    Out,
+    PolicyName,
+    SessionName,
+    check_out,
+    open_history,
+    option,
+    skipped_records,
+)
 from kompakt.engine.compaction.report import Report
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
@@ -26,43 +40,8 @@ _PROGRESS_MIN = 2_000
 
 NOTHING_LEAVES = "No message is removed, so there is no summary."
 
-Budget = Annotated[
-    int | None,
-    typer.Option(
-        "--budget",
-        metavar="N",
-        min=1,
-        envvar="KOMPAKT_BUDGET",
-        help="Token budget. Default: that of the model. About two thirds of it are used right after a compaction, more "
-        "if few steps fit.",
-    ),
-]
-ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="M", envvar="KOMPAKT_MODEL", help="Count tokens as this model does.")
-]
-PolicyName = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        metavar="P",
-        envvar="KOMPAKT_POLICY",
-        help="Compaction policy: default, conservative, aggressive, window, or one from kompakt.toml.",
-    ),
-]
-Pins = Annotated[
-    list[str] | None, typer.Option("--pin", metavar="TEXT", help="Text that must be kept verbatim; repeatable.")
-]
-Out = Annotated[
-    str | None,
-    typer.Option("-o", "--out", metavar="OUT", help="Write the result to this file instead of standard output."),
-]
-ReportFile = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write the report to this file, as JSON.")
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show the actions, the summary and the costs; write no result."),
-]
+Pins = Annotated[list[str] | None, option("pin", "TEXT", "Text that must be kept verbatim; repeatable.")]
+ReportFile = Annotated[str | None, option("report", "FILE", "Write the report to this file, as JSON.")]
 
 
 def compact(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 import typer
 
 from kompakt import api
-from kompakt.cli.input import AsJson, File, Format, SessionName, open_history, skipped_records
+from kompakt.cli.input import AsJson, File, Format, ModelName, SessionName, open_history, skipped_records
 from kompakt.model.json import indented_json
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
-
-ModelName = Annotated[str | None, typer.Option("--model", metavar="M", help="Count tokens as this model does.")]
 
 
 def count(

@@ -91,12 +91,15 @@ def _show_ledger(console: Console, done: api.Compaction) -> None:
         f"A summary of {len(lines)} lines replaces the removed messages. It was extracted by code, without a model:",
         style="bold",
     )
-    for line in lines[1 : 1 + LEDGER_LINES]:
-        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    _print_lines(console, lines[1 : 1 + LEDGER_LINES])
     console.print(f"  … and {max(0, len(lines) - LEDGER_LINES - 1)} more\n")
     found = done.recall(QUESTION, tokens=120)
     console.print(f'Removed messages can be searched: kompakt recall FILE "{QUESTION}"', style="bold")
-    for line in found.text.split("\n"):
+    _print_lines(console, found.text.split("\n"))
+
+
+def _print_lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
         console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
 
 
@@ -126,8 +129,7 @@ def _show_gateway(console: Console) -> int:
         "previous request, which prompt caches serve.\nThe removed messages can be searched over HTTP, for example for "
         f'"{demo_provider.QUESTION}":'
     )
-    for line in played.recalled.split("\n"):
-        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    _print_lines(console, played.recalled.split("\n"))
     console.print("\nFor your own agent: run kompakt serve and set the base URL that it prints.")
     return played.refused
 

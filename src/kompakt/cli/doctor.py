@@ -220,15 +220,15 @@ def _connections(flags: dict[str, Any], *, offline: bool) -> Iterator[Diagnosis]
 
 
 def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
-    from kompakt.gateway.config import default_store
+    from kompakt.gateway.config import default_store, without_password
 
-    url = settings.store
+    url, shown = settings.store, without_password(settings.store)
     path = url.removeprefix("sqlite:///")
     if path != url and path and not Path(path).exists():
         state: State = "note" if url == default_store() else "problem"
-        return Diagnosis("store", state, f"{_shown(url)} does not exist yet; `serve` and `session import` create it")
+        return Diagnosis("store", state, f"{shown} does not exist yet; `serve` and `session import` create it")
     if offline and path == url and not url.startswith("memory:"):
-        return Diagnosis("store", "note", f"{_shown(url)} was not checked (--offline)")
+        return Diagnosis("store", "note", f"{shown} was not checked (--offline)")
     import asyncio
 
     from kompakt.session.store import open_store
@@ -244,14 +244,8 @@ def _store(settings: GatewayConfig, *, offline: bool) -> Diagnosis:
     try:
         sessions = asyncio.run(count_sessions())
     except KompaktError as error:
-        return Diagnosis("store", "problem", f"{_shown(url)}: {error}")
-    return Diagnosis("store", "ok", f"{_shown(url)} is readable{'' if sessions else '; it has no sessions yet'}")
-
-
-def _shown(url: str) -> str:
-    """Return a URL without user name and password."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        return Diagnosis("store", "problem", f"{shown}: {error}")
+    return Diagnosis("store", "ok", f"{shown} is readable{'' if sessions else '; it has no sessions yet'}")
 
 
 def _reach(upstream: Upstream) -> str | None:

@@ -8,93 +8,60 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kompakt.cli.input import AsJson
+from kompakt.cli.input import AsJson, folder, option
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
     from kompakt.agent.client import ChatClient
     from kompakt.evals.exam import ExamScores, ExamSettings
-    from kompakt.evals.measures.score import ResultRow
     from kompakt.evals.report import Results
     from kompakt.evals.run import EvalSettings
 
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="Folder with recorded sessions.", exists=True, file_okay=False),
-]
+Data = Annotated[Path | None, folder("data", "DIR", "Folder with recorded sessions.")]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Folder for the results; an interrupted run continues there. Default: eval-out, or exam-out.",
-    ),
+    option("out", "DIR", "Folder for the results; an interrupted run continues there. Default: eval-out, or exam-out."),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Measure only the first N sessions.")]
-Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Number of worker processes, or of requests.")]
+Limit = Annotated[int | None, option("limit", "N", "Measure only the first N sessions.", min=1)]
+Jobs = Annotated[int, option("jobs", "N", "Number of worker processes, or of requests.", min=1)]
 Gate = Annotated[bool, typer.Option("--gate", help="Exit 1 if a goal is missed.")]
-PolicyName = Annotated[str, typer.Option("--policy", metavar="P", help="Policy to measure.")]
+MeasuredPolicy = Annotated[str, option("policy", "P", "Policy to measure.")]
 Admission = Annotated[
-    str | None,
-    typer.Option("--admission", metavar="P", help="Also measure what this policy saves before a compaction is due."),
+    str | None, option("admission", "P", "Also measure what this policy saves before a compaction is due.")
 ]
-
 Bill = Annotated[bool, typer.Option("--bill", help="Also calculate the price of whole sessions with a prompt cache.")]
-
 Exam = Annotated[
-    Path | None,
-    typer.Option(
-        "--exam",
-        metavar="DIR",
-        help="Folder with an exam: let a model answer questions from compacted contexts.",
-        exists=True,
-        file_okay=False,
-    ),
+    Path | None, folder("exam", "DIR", "Folder with an exam: let a model answer questions from compacted contexts.")
 ]
-Reader = Annotated[str | None, typer.Option("--reader", metavar="MODEL", help="Model that answers.")]
-Grader = Annotated[str | None, typer.Option("--grader", metavar="MODEL", help="Model that grades the answers.")]
-Writer = Annotated[
-    str | None,
-    typer.Option("--writer", metavar="MODEL", help="Model that writes the narrative. Default: the reader."),
-]
+Reader = Annotated[str | None, option("reader", "MODEL", "Model that answers.")]
+Grader = Annotated[str | None, option("grader", "MODEL", "Model that grades the answers.")]
+Writer = Annotated[str | None, option("writer", "MODEL", "Model that writes the narrative. Default: the reader.")]
 ClientName = Annotated[
     str | None,
-    typer.Option(
-        "--client",
-        metavar="NAME",
-        help="Protocol of the models: openai-chat, openai-responses, anthropic or gemini. Default: by their names.",
+    option(
+        "client",
+        "NAME",
+        "Protocol of the models: openai-chat, openai-responses, anthropic or gemini. Default: by their names.",
     ),
 ]
-BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Address of the server, for other providers.")
-]
+BaseUrl = Annotated[str | None, option("base-url", "URL", "Address of the server, for other providers.")]
 KeyVariable = Annotated[
-    str | None,
-    typer.Option("--key-variable", metavar="NAME", help="Environment variable with the API key for --base-url."),
+    str | None, option("key-variable", "NAME", "Environment variable with the API key for --base-url.")
 ]
 Conditions = Annotated[
     str | None,
-    typer.Option(
-        "--conditions",
-        metavar="NAMES",
-        help="Contexts to compare: summary,same,tenth,recall,narrative or shares such as 25%. Default: the first four.",
+    option(
+        "conditions",
+        "NAMES",
+        "Contexts to compare: summary,same,tenth,recall,narrative or shares such as 25%. Default: the first four.",
     ),
 ]
-Cases = Annotated[
-    str | None, typer.Option("--cases", metavar="NAMES", help="Cases of the exam, for example 1,2. Default: all.")
-]
+Cases = Annotated[str | None, option("cases", "NAMES", "Cases of the exam, for example 1,2. Default: all.")]
 WriteOnly = Annotated[
     bool, typer.Option("--write-only", help="Only write contexts, questions and instructions, for human readers.")
 ]
 ScoreOnly = Annotated[
-    Path | None,
-    typer.Option(
-        "--score",
-        metavar="OUT",
-        help="Score the answers and grades in a folder, or write the grader's sheet.",
-        exists=True,
-        file_okay=False,
-    ),
+    Path | None, folder("score", "OUT", "Score the answers and grades in a folder, or write the grader's sheet.")
 ]
 
 
@@ -102,7 +69,7 @@ def evaluate(
     data: Data = None,
     exam: Exam = None,
     out: Out = None,
-    policy: PolicyName = "default",
+    policy: MeasuredPolicy = "default",
     admission: Admission = None,
     bill: Bill = False,
     limit: Limit = None,
@@ -152,81 +119,73 @@ def evaluate(
         _run_exam(chosen, clients, jobs, as_json=as_json)
         return
     assert data is not None
-    _count(data, out or Path("eval-out"), policy, admission, bill, limit, jobs, gate, as_json)
+    from kompakt.evals.run import EvalSettings
+
+    out = out or Path("eval-out")
+    settings = EvalSettings(data=data, out=out, policy=policy, admission=admission, bill=bill, limit=limit, jobs=jobs)
+    _count(settings, gate=gate, as_json=as_json)
 
 
-def _count(
-    data: Path,
-    out: Path,
-    policy: str,
-    admission: str | None,
-    bill: bool,
-    limit: int | None,
-    jobs: int,
-    gate: bool,
-    as_json: bool,
-) -> None:
+def _count(settings: EvalSettings, *, gate: bool, as_json: bool) -> None:
     import msgspec  # late: `--help` does not need these
 
     from kompakt.evals.report import REPORT, gather, write
-    from kompakt.evals.run import ROWS, EvalSettings
+    from kompakt.evals.run import ROWS, run
     from kompakt.version import __version__
 
-    settings = EvalSettings(data=data, out=out, policy=policy, admission=admission, bill=bill, limit=limit, jobs=jobs)
-    state = _Progress()
-    try:
-        rows = _measured(settings, state)
-        results = gather(rows, version=__version__, policy=policy, skipped=state.skipped)
-        for path in write(results, rows, out):
-            typer.echo(str(path), err=True)
-    except KeyboardInterrupt:
-        typer.echo(f"kompakt: interrupted; {state.account(out / ROWS)}", err=True)
-        raise typer.Exit(130) from None
+    skipped = list[str]()
+    with _Progress(settings.out / ROWS) as bar:
+
+        def report(line: str) -> None:
+            skipped.append(line)
+            bar.print(f"skipped: {line}")
+
+        rows = run(settings, bar, report)
+        results = gather(rows, version=__version__, policy=settings.policy, skipped=skipped)
+        written = write(results, rows, settings.out)
+    for path in written:
+        typer.echo(str(path), err=True)
     if as_json:
         typer.echo(msgspec.json.encode(results))
     else:
         _show(results)
-    if state.skipped:
-        typer.echo(f"{len(state.skipped)} files or measures were skipped; {out / REPORT} lists them", err=True)
+    if skipped:
+        typer.echo(f"{len(skipped)} files or measures were skipped; {settings.out / REPORT} lists them", err=True)
     if gate and any(goal.reached is False for goal in results.goals):
         raise typer.Exit(1)
 
 
 class _Progress:
-    """What a run has completed and skipped so far."""
+    """A progress bar on standard error. It also reports an interruption and where the results so far are."""
 
-    def __init__(self) -> None:
-        self.done = 0
-        self.total = 0
-        self.skipped: list[str] = []
+    def __init__(self, results: Path) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def account(self, folder: Path) -> str:
-        if not self.total:
-            return "nothing was written"
-        return f"{self.done} of {self.total} results are in {folder}; run the command again to continue"
+        self._results = results
+        self._console = Console(stderr=True)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("reading", total=None)
 
+    def __call__(self, done: int, total: int, what: str) -> None:
+        self._bar.start()  # here, so that an error in the options is one line
+        self._bar.update(self._task, completed=done, total=total, description=what)
 
-def _measured(settings: EvalSettings, state: _Progress) -> list[ResultRow]:
-    """Run with a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    def print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    from kompakt.evals.run import run
+    def __enter__(self) -> _Progress:
+        return self
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def progress(done: int, total: int, what: str) -> None:
-            state.done, state.total = done, total
-            bar.update(task, completed=done, total=total, description=what)
-
-        def report(line: str) -> None:
-            state.skipped.append(line)
-            console.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)
-
-        return run(settings, progress, report)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        started = self._bar.live.is_started
+        if started:
+            self._bar.stop()
+        if kind is KeyboardInterrupt:
+            saved = f"finished results are in {self._results}; run the command again to continue"
+            typer.echo(f"kompakt: interrupted; {saved if started else 'nothing was written'}", err=True)
+            raise typer.Exit(130) from None
 
 
 def _show(results: Results) -> None:
@@ -284,14 +243,14 @@ def _write_exam(settings: ExamSettings, writer: ChatClient | None) -> None:
 
     from kompakt.evals.exam import ExamRound
 
-    async def work(bar: _Bar) -> ExamRound:
+    async def work(bar: _Progress) -> ExamRound:
         try:
             return await ExamRound.write(settings, writer=writer, progress=bar)
         finally:
             if writer is not None:
                 await writer.close()
 
-    with _Bar(settings.out) as bar:
+    with _Progress(settings.out) as bar:
         asyncio.run(work(bar))
     typer.echo(
         f"{settings.out}/reader has contexts, questions and instructions. Put the answers into "
@@ -308,13 +267,13 @@ def _run_exam(settings: ExamSettings, models: list[ChatClient], jobs: int, *, as
 
     reader, grader, writer = models
 
-    async def work(bar: _Bar) -> ExamScores:
+    async def work(bar: _Progress) -> ExamScores:
         try:
             found = await ExamRound.write(settings, writer=writer, progress=bar)
             count, tokens = found.unanswered()
             price = lookup(reader.model).price
             cost = f", at most ${tokens * price.input:.2f}" if price is not None else ""
-            bar.note(f"{count} answers to get by {reader.model}: about {tokens:,} tokens of contexts{cost}")
+            bar.print(f"{count} answers to get by {reader.model}: about {tokens:,} tokens of contexts{cost}")
             await found.answer(reader, bar, jobs=jobs)
             await found.grade(grader, bar, jobs=jobs)
             return found.score()
@@ -322,7 +281,7 @@ def _run_exam(settings: ExamSettings, models: list[ChatClient], jobs: int, *, as
             for model in models:
                 await model.close()
 
-    with _Bar(settings.out) as bar:
+    with _Progress(settings.out) as bar:
         scores = asyncio.run(work(bar))
     _show_scores(scores, as_json=as_json)
 
@@ -341,39 +300,6 @@ def _score_exam(out: Path, exam: Path | None, *, as_json: bool) -> None:
         )
         return
     _show_scores(found.score(), as_json=as_json)
-
-
-class _Bar:
-    """A progress bar on standard error that reports an interruption."""
-
-    def __init__(self, out: Path) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._out = out
-        self._console = Console(stderr=True)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task("reading", total=None)
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        self._bar.start()  # here, so that an error in the options is one line
-        self._bar.update(self._task, completed=done, total=total, description=what)
-
-    def note(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar.live.is_started:
-            self._bar.stop()
-        if kind is KeyboardInterrupt:
-            typer.echo(
-                f"kompakt: interrupted; what was done is in {self._out}; run the command again to continue", err=True
-            )
-            raise typer.Exit(130) from None
 
 
 def _show_scores(scores: ExamScores, *, as_json: bool) -> None:

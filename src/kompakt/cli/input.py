@@ -1,9 +1,9 @@
-"""The FILE argument and the options that several commands share, and how the file is read."""
+"""Arguments and options that several commands share, and how FILE is read."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -12,6 +12,16 @@ from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
 from kompakt.wire.wire import Problem
+
+
+def option(name: str, metavar: str, help: str, **rest: Any) -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=help, **rest)
+
+
+def folder(name: str, metavar: str, help: str) -> Any:
+    """Declare an option for a folder that has to exist."""
+    return option(name, metavar, help, exists=True, file_okay=False)
+
 
 File: TypeAlias = Annotated[
     str,
@@ -36,6 +46,36 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON inst
 Strict: TypeAlias = Annotated[
     bool,
     typer.Option("--strict", help="Also apply the rules of compatible servers such as Mistral, DeepSeek and vLLM."),
+]
+Budget: TypeAlias = Annotated[
+    int | None,
+    option(
+        "budget",
+        "N",
+        "Token budget. Default: that of the model. About two thirds of it are used right after a compaction, more "
+        "if few steps fit.",
+        min=1,
+        envvar="KOMPAKT_BUDGET",
+    ),
+]
+ModelName: TypeAlias = Annotated[
+    str | None, option("model", "M", "Count tokens as this model does.", envvar="KOMPAKT_MODEL")
+]
+PolicyName: TypeAlias = Annotated[
+    str,
+    option(
+        "policy",
+        "P",
+        "Compaction policy: default, conservative, aggressive, window, or one from kompakt.toml.",
+        envvar="KOMPAKT_POLICY",
+    ),
+]
+Out: TypeAlias = Annotated[
+    str | None,
+    typer.Option("-o", "--out", metavar="OUT", help="Write the result to this file instead of standard output."),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Show the actions, the summary and the costs; write no result.")
 ]
 
 

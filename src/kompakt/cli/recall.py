@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt import api
-from kompakt.cli.input import AsJson, Format, load_session
+from kompakt.cli.input import AsJson, Format, load_session, option
 from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError
@@ -25,11 +25,7 @@ FileOrStore = Annotated[
 ]
 SessionId = Annotated[
     str | None,
-    typer.Option(
-        "--session",
-        metavar="ID",
-        help="Session of the store (default: all), or of a file that has several (default: the first).",
-    ),
+    option("session", "ID", "Session of the store (default: all), or of a file that has several (default: the first)."),
 ]
 
 Query = Annotated[
@@ -38,9 +34,7 @@ Query = Annotated[
         metavar="QUERY|REFERENCE", help="Words to search for, or a reference such as m7f3a, m7f3a.1 or m7f3a.1:12-30."
     ),
 ]
-Tokens = Annotated[
-    int, typer.Option("--tokens", metavar="N", help="Most tokens to print; 0 prints the whole text of a reference.")
-]
+Tokens = Annotated[int, option("tokens", "N", "Most tokens to print; 0 prints the whole text of a reference.")]
 
 
 def recall(

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from kompakt import api, files
-from kompakt.cli.compact import Out
 from kompakt.cli.input import (
     AsJson,
     File,
     Format,
+    Out,
     SessionName,
     Strict,
     check_out,

@@ -8,48 +8,43 @@ import typer
 from typer.core import TyperCommand
 
 from kompakt.cli import config
+from kompakt.cli.input import option
 from kompakt.cli.store_options import read_key
 from kompakt.errors import UsageError
-
-
-def _option(name: str, metavar: str, help: str) -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=help, show_default=False)
 
 
 def _switch(name: str, help: str) -> Any:
     return typer.Option(f"--{name}/--no-{name}", help=help, show_default=False)
 
 
-Host = Annotated[str | None, _option("host", "H", "Address to listen on. Default: 127.0.0.1.")]
-Port = Annotated[int | None, _option("port", "P", "Port to listen on; 0 selects a free one. Default: 8484.")]
-Url = Annotated[str | None, _option("store", "URL", "Store URL: sqlite:///FILE, postgresql://…, redis://… or memory:")]
-KeyFile = Annotated[str | None, _option("key-file", "FILE", "File with the key that encrypts the store.")]
+Host = Annotated[str | None, option("host", "H", "Address to listen on. Default: 127.0.0.1.")]
+Port = Annotated[int | None, option("port", "P", "Port to listen on; 0 selects a free one. Default: 8484.")]
+Url = Annotated[str | None, option("store", "URL", "Store URL: sqlite:///FILE, postgresql://…, redis://… or memory:")]
+KeyFile = Annotated[str | None, option("key-file", "FILE", "File with the key that encrypts the store.")]
 Upstreams = Annotated[
     list[str] | None,
-    _option(
+    option(
         "upstream", "NAME=URL", "Provider (openai, anthropic, gemini or your own name) and its base URL; repeatable."
     ),
 ]
 Window = Annotated[
     int | None,
-    _option("context-window", "N", "Context window of unknown models, in tokens, and maximum for every model."),
+    option("context-window", "N", "Context window of unknown models, in tokens, and maximum for every model."),
 ]
 Windows = Annotated[
-    list[str] | None, _option("window", "MODEL=N", "Context window of one model, in tokens; repeatable.")
+    list[str] | None, option("window", "MODEL=N", "Context window of one model, in tokens; repeatable.")
 ]
-PolicyName = Annotated[str | None, _option("policy", "P", "Compaction policy.")]
+PolicyName = Annotated[str | None, option("policy", "P", "Compaction policy.")]
 Policies = Annotated[
     list[str] | None,
-    _option(
-        "allow-policy", "P", "Another policy that clients may select with the x-kompakt-policy header; repeatable."
-    ),
+    option("allow-policy", "P", "Another policy that clients may select with the x-kompakt-policy header; repeatable."),
 ]
 Trigger = Annotated[
-    float | None, _option("trigger", "SHARE", "Share of the usable window at which histories are compacted.")
+    float | None, option("trigger", "SHARE", "Share of the usable window at which histories are compacted.")
 ]
 Summarize = Annotated[
     str | None,
-    _option(
+    option(
         "summarize",
         "[MODEL]",
         "Let a model write a part of each summary, at the client's cost: MODEL, else the model of the request.",
@@ -62,30 +57,30 @@ ClientSize = Annotated[
 ]
 TenantHeader = Annotated[
     str | None,
-    _option("tenant-header", "NAME", "Header with the tenant, set by a trusted proxy in front of the gateway."),
+    option("tenant-header", "NAME", "Header with the tenant, set by a trusted proxy in front of the gateway."),
 ]
 Hosts = Annotated[
     list[str] | None,
-    _option("allow-host", "HOST", "Host name, besides localhost, under which clients reach the gateway; repeatable."),
+    option("allow-host", "HOST", "Host name, besides localhost, under which clients reach the gateway; repeatable."),
 ]
 Origins = Annotated[
-    list[str] | None, _option("allow-origin", "ORIGIN", "Origin of web pages that may send requests; repeatable.")
+    list[str] | None, option("allow-origin", "ORIGIN", "Origin of web pages that may send requests; repeatable.")
 ]
-Body = Annotated[int | None, _option("max-body", "BYTES", "Largest request body.")]
+Body = Annotated[int | None, option("max-body", "BYTES", "Largest request body.")]
 MediaBytes = Annotated[
-    int | None, _option("max-media", "BYTES", "Most bytes of images, audio and documents in a request.")
+    int | None, option("max-media", "BYTES", "Most bytes of images, audio and documents in a request.")
 ]
-Messages = Annotated[int | None, _option("max-messages", "N", "Most messages in a request.")]
-Concurrency = Annotated[int | None, _option("max-concurrency", "N", "Most concurrent requests.")]
-PerTenant = Annotated[int | None, _option("max-per-tenant", "N", "Most concurrent requests of one tenant.")]
+Messages = Annotated[int | None, option("max-messages", "N", "Most messages in a request.")]
+Concurrency = Annotated[int | None, option("max-concurrency", "N", "Most concurrent requests.")]
+PerTenant = Annotated[int | None, option("max-per-tenant", "N", "Most concurrent requests of one tenant.")]
 UpstreamTimeout = Annotated[
-    float | None, _option("upstream-timeout", "SECONDS", "Time without data after which a provider request fails.")
+    float | None, option("upstream-timeout", "SECONDS", "Time without data after which a provider request fails.")
 ]
-Drain = Annotated[float | None, _option("drain", "SECONDS", "Time that running requests get to finish at shutdown.")]
+Drain = Annotated[float | None, option("drain", "SECONDS", "Time that running requests get to finish at shutdown.")]
 LogJson = Annotated[bool | None, _switch("log-json", "Write logs as JSON.")]
 MakeKey = Annotated[
     str | None,
-    _option("make-key", "TENANT", "Print a new client key and the configuration line for its hash, then exit."),
+    option("make-key", "TENANT", "Print a new client key and the configuration line for its hash, then exit."),
 ]
 
 

@@ -17,9 +17,23 @@ import typer
 
 from kompakt import api
 from kompakt.cli import config
-from kompakt.cli.compact import NOTHING_LEAVES, Budget, DryRun, ModelName, Out, PolicyName, cost_of, progress
+from kompakt.cli.compact import NOTHING_LEAVES, cost_of, progress
 from kompakt.cli.compact import show as show_report
-from kompakt.cli.input import AsJson, File, Format, SessionName, problems_of, read_history, skipped_records
+from kompakt.cli.input import (
+    AsJson,
+    Budget,
+    DryRun,
+    File,
+    Format,
+    ModelName,
+    Out,
+    PolicyName,
+    SessionName,
+    option,
+    problems_of,
+    read_history,
+    skipped_records,
+)
 from kompakt.cli.store_options import (
     DEFAULT_URL,
     Id,
@@ -70,9 +84,7 @@ def _options(context: typer.Context) -> None:
 
 # --- import ------------------------------------------------------------------------------------------------------
 
-NewId = Annotated[
-    str | None, typer.Option("--id", metavar="ID", help="Session id. Default: made from file name and content.")
-]
+NewId = Annotated[str | None, option("id", "ID", "Session id. Default: made from file name and content.")]
 
 
 @store_command
@@ -238,9 +250,7 @@ def _compaction_table(compactions: Sequence[CompactionStatus]) -> Table:
 # --- compact -----------------------------------------------------------------------------------------------------
 
 Force = Annotated[bool, typer.Option("--force", help="Compact even if the budget is not due.")]
-Instructions = Annotated[
-    str | None, typer.Option("--instructions", metavar="TEXT", help="What the summary should pay attention to.")
-]
+Instructions = Annotated[str | None, option("instructions", "TEXT", "What the summary should pay attention to.")]
 
 
 @store_command
@@ -373,10 +383,8 @@ class ExportView(StrEnum):
     MODEL = "model"
 
 
-CompactionId = Annotated[
-    str | None, typer.Option("--compaction", metavar="C", help="Compaction id. Default: the newest compaction.")
-]
-Turn = Annotated[int, typer.Option("--turn", metavar="N", help="Number of a turn, starting at 1.")]
+CompactionId = Annotated[str | None, option("compaction", "C", "Compaction id. Default: the newest compaction.")]
+Turn = Annotated[int, option("turn", "N", "Number of a turn, starting at 1.")]
 To = Annotated[
     str | None,
     typer.Option(
@@ -421,8 +429,8 @@ def replay(id: Id, turn: Turn, store: StoreOptions, to: To = None, out: Out = No
 def fork(
     id: Id,
     store: StoreOptions,
-    turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Copy the first N turns only.")] = None,
-    new: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id of the fork. Default: generated.")] = None,
+    turn: Annotated[int | None, option("turn", "N", "Copy the first N turns only.")] = None,
+    new: Annotated[str | None, option("id", "NEW", "Id of the fork. Default: generated.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy a session, or its first turns; print the new id."""
@@ -459,8 +467,8 @@ def export(
 def edit(
     id: Id,
     store: StoreOptions,
-    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="The new summary.")] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="F", help="File with the new summary.")] = None,
+    summary: Annotated[str | None, option("summary", "TEXT", "The new summary.")] = None,
+    file: Annotated[str | None, option("file", "F", "File with the new summary.")] = None,
     compaction: CompactionId = None,
     as_json: AsJson = False,
 ) -> None:
@@ -538,7 +546,7 @@ def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = Fals
 
 
 def purge(
-    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Tenant to purge; '' for sessions without one.")],
+    tenant: Annotated[str, option("tenant", "T", "Tenant to purge; '' for sessions without one.")],
     yes: Yes = False,
     store: Url = DEFAULT_URL,
     key_file: KeyFile = None,

@@ -80,6 +80,14 @@ def default_store() -> str:
     return f"sqlite:///{Path(home) / 'kompakt' / 'gateway.db'}"
 
 
+def without_password(url: str) -> str:
+    """Return the URL of a store without its credentials and options."""
+    parts = urlsplit(url)
+    if parts.scheme.startswith("sqlite") or "@" not in parts.netloc:
+        return url.partition("?")[0]
+    return f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def _official() -> dict[str, Upstream]:
     return {name: Upstream(name, url) for name, url in OFFICIAL.items()}
 

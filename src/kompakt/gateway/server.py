@@ -25,7 +25,7 @@ import uvicorn
 
 from kompakt.errors import UsageError
 from kompakt.gateway.app import Gateway, create_app
-from kompakt.gateway.config import OFFICIAL, GatewayConfig
+from kompakt.gateway.config import OFFICIAL, GatewayConfig, without_password
 from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.limits import protocol
 from kompakt.gateway.tenants import is_loopback
@@ -252,11 +252,3 @@ def client_settings(settings: GatewayConfig, base: str) -> Iterator[str]:
                 yield f"{variable}={address}  # {comment}"
         if "openai" in protocols:
             yield f"# Codex, opencode, pi: set the base URL of a provider in their configuration to {address_base}/v1"
-
-
-def without_password(url: str) -> str:
-    """Return the URL of a store without its credentials and options."""
-    parts = urlsplit(url)
-    if parts.scheme.startswith("sqlite") or "@" not in parts.netloc:
-        return url.partition("?")[0]
-    return f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}{parts.path}"

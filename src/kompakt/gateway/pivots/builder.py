@@ -39,7 +39,7 @@ from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.engine.compaction import compact as engine
 from kompakt.engine.compaction.compact import CompactionOrder, run_sync
 from kompakt.engine.compaction.policies import Policy, with_summarizer
-from kompakt.engine.compaction.report import Report, Step, announce
+from kompakt.engine.compaction.report import Step, announce
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import Summarizer, combined, pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
@@ -72,24 +72,34 @@ from kompakt.wire.registry import WIRES
 _log = logging.getLogger("kompakt.gateway")
 
 
+class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pivot has to achieve, and why it is needed."""
+
+    budget: Budget
+    policy: Policy
+    reason: str
+    learned: LearnedLimits = LearnedLimits()
+    attempt: int = 0
+    due: int = 0
+    """Items of the request that needs the pivot."""
+    tail_tokens: int = 0
+    """Tokens of the items that are sent after the pivot."""
+    summarizer: Summarizer | None = None
+    """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
+
+
 class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Input of ``build_pivot``."""
 
     chain: HashChain
     found: PivotMatch | None
     """The pivot that the request matches now."""
-    budget: Budget
-    policy: Policy
+    terms: PivotTerms
     session: str
     names: tuple[str, ...] = ()
     """References in the store of the messages after that pivot; empty when the store is unavailable."""
-    reason: str
-    learned: LearnedLimits = LearnedLimits()
-    attempt: int = 0
     seal_key: bytes = b""
     """Seals the pivot; see ``Context.seal_key``."""
-    summarizer: Summarizer | None = None
-    """Writes the narrative; without it code writes the whole summary."""
 
 
 def build_pivot(request: PivotRequest) -> Pivot:
@@ -102,11 +112,13 @@ def build_pivot(request: PivotRequest) -> Pivot:
         return _built(request)
     except DoesNotFit as error:
         _log.warning("session %s: budget cannot be met, sending the smallest request: %s", request.session, error)
-        return _built(msgspec.structs.replace(request, budget=Budget.of(error.floor)))
+        terms = msgspec.structs.replace(request.terms, budget=Budget.of(error.floor))
+        return _built(msgspec.structs.replace(request, terms=terms))
 
 
 def _built(request: PivotRequest) -> Pivot:
     history, view, tail = _parsed(request)
+    budget, policy, summarizer = request.terms.budget, request.terms.policy, request.terms.summarizer
     before = request.found.pivot if request.found is not None else None
     names = tuple(one.name for one in before.view) if before else ()
     if len(request.names) >= len(tail):
@@ -117,10 +129,10 @@ def _built(request: PivotRequest) -> Pivot:
     context.is_resumed = bool(state.ledger)
     context.extend(tail)
     # Build for the size at which pivots are prepared: later steps are sent after the pivot.
-    trigger = request.budget.mark(PREPARE_SHARE, fixed=context.fixed_tokens)
+    trigger = budget.mark(PREPARE_SHARE, fixed=context.fixed_tokens)
     order = CompactionOrder(
-        budget=request.budget.triggered_at(trigger),
-        policy=request.policy if request.summarizer is None else with_summarizer(request.policy, request.summarizer),
+        budget=budget.triggered_at(trigger),
+        policy=policy if summarizer is None else with_summarizer(policy, summarizer),
         counter=counter,
         manual_thinking=WIRES[history.format].manual_thinking(history.body),
         references=names,
@@ -128,7 +140,7 @@ def _built(request: PivotRequest) -> Pivot:
     )
     tokens_before = context.projected_tokens
     work = engine.proceed(context, history.with_messages((*view, *tail)), order, forced=True)
-    outcome = run_sync(work, may_wait=False) if request.summarizer is None else asyncio.run(work)
+    outcome = run_sync(work, may_wait=False) if summarizer is None else asyncio.run(work)
     used = tuple(dict.fromkeys(step.strategy for step in outcome.steps))
     return msgspec.structs.replace(_pivot(request, history, outcome.context, tokens_before), strategies=used)
 
@@ -167,27 +179,27 @@ def _with_pruned(message: Message, pruned: Sequence[int]) -> Message:
 
 
 def _pivot(request: PivotRequest, history: History, context: Context, tokens_before: int) -> Pivot:
-    chain = request.chain
+    chain, terms = request.chain, request.terms
     state, kept = save_context(context)
     shown = history.with_messages(context.project())
     items = _rendered(shown)
     return Pivot(
-        id=f"c{hashlib.blake2b(chain.key + bytes([request.attempt]), digest_size=6).hexdigest()}",
+        id=f"c{hashlib.blake2b(chain.key + bytes([terms.attempt]), digest_size=6).hexdigest()}",
         session=request.session,
         covers=chain.length - chain.lead,
         items=[without_cache_marks(item) for item in items],
         tokens=sum(context.counter.message(message) for message in parse_items(items, shown.format)),
         state=state,
         view=tuple(_visible(one, request, context) for one in kept),
-        policy=request.policy.name,
-        reason=request.reason,
+        policy=terms.policy.name,
+        reason=terms.reason,
         tokens_before=tokens_before,
         tokens_after=context.projected_tokens,
         told=pivot_text(context) if context.summary_text else "",
-        scale=request.learned.scale,
-        limit=request.learned.limit,
-        output_counts=request.learned.output_counts,
-        attempt=request.attempt,
+        scale=terms.learned.scale,
+        limit=terms.learned.limit,
+        output_counts=terms.learned.output_counts,
+        attempt=terms.attempt,
         narrative=combined(context.narratives),
     )
 
@@ -216,9 +228,6 @@ def _rendered(shown: History) -> list[Json]:
 
 # --- Build each pivot once ---
 
-
-_log = logging.getLogger("kompakt.gateway")
-
 MAX_PREPARING = 4
 """Pivots prepared at the same time; they compete with pivots that requests wait for."""
 
@@ -227,22 +236,6 @@ SUMMARY_THREADS = 16
 
 THREADS = 2
 """Threads that build pivots. Because of the GIL more would not be faster, and each holds memory."""
-
-
-class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pivot has to achieve, and why it is needed."""
-
-    budget: Budget
-    policy: Policy
-    reason: str
-    learned: LearnedLimits = LearnedLimits()
-    attempt: int = 0
-    due: int = 0
-    """Items of the request that needs the pivot."""
-    tail_tokens: int = 0
-    """Tokens of the items that are sent after the pivot."""
-    summarizer: Summarizer | None = None
-    """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
 
 
 class PivotMaker:
@@ -346,18 +339,13 @@ class PivotMaker:
         request = PivotRequest(
             chain=chain,
             found=match.found,
-            budget=terms.budget,
-            policy=terms.policy,
+            terms=msgspec.structs.replace(terms, summarizer=None) if terms.attempt else terms,
             session=match.branch.session,
             names=names,
-            reason=terms.reason,
-            learned=terms.learned,
-            attempt=terms.attempt,
             seal_key=self._storage.value_codec.seal_key(owner.tenant),
-            summarizer=None if terms.attempt else terms.summarizer,
         )
         loop = asyncio.get_running_loop()
-        if request.summarizer is None:
+        if request.terms.summarizer is None:
             return await loop.run_in_executor(self._threads, _build_pivot, request)
         pivot = await loop.run_in_executor(self._summary_threads, build_pivot, request)
         if (account := pivot.narrative) is not None:
@@ -371,16 +359,10 @@ class PivotMaker:
         sizes = (pivot.tokens_before, pivot.tokens_after, chain.length)
         self._metrics.compactions.labels("overflow" if terms.attempt or terms.learned.limit else "due").inc()
         announce(
-            Report(
-                policy=pivot.policy,
-                reason=pivot.reason,
-                tokens_before=pivot.tokens_before,
-                tokens_after=pivot.tokens_after,
-                messages_before=chain.length - chain.lead,
-                messages_after=len(pivot.items),
+            msgspec.structs.replace(
+                pivot.report(chain.length - chain.lead),
                 budget=terms.budget.trigger,
                 steps=tuple(Step(name, *sizes) for name in pivot.strategies),
-                told=pivot.told,
                 narrative=pivot.narrative,
                 seconds=seconds,
                 session=pivot.session,

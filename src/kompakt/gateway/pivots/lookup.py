@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
+from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.pivot import NarrativeAccount
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.gateway.request.history import HashChain, decode_item
@@ -78,6 +79,19 @@ class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """The strategies that changed something, in order."""
     narrative: NarrativeAccount | None = None
     """The cost of a model's narrative, if a model was asked."""
+
+    def report(self, messages: int) -> Report:
+        """Return the report of the compaction of a history with this number of messages."""
+        return Report(
+            policy=self.policy,
+            reason=self.reason,
+            tokens_before=self.tokens_before,
+            tokens_after=self.tokens_after,
+            messages_before=messages,
+            messages_after=len(self.items),
+            budget=0,
+            told=self.told,
+        )
 
 
 class RenderedPivot(msgspec.Struct, frozen=True):

@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from kompakt.engine.compaction.report import Report
 from kompakt.engine.pivot.saved_state import SavedContext
 from kompakt.engine.recall import Recalled
 from kompakt.errors import Conflict, KompaktError, UsageError
@@ -230,17 +229,7 @@ def _compaction_record(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord
         stripped=state.stripped + offset if state.stripped else 0,
         breaks=tuple(index + offset for index in state.breaks),
     )
-    report = Report(
-        policy=pivot.policy,
-        reason=pivot.reason,
-        tokens_before=pivot.tokens_before,
-        tokens_after=pivot.tokens_after,
-        messages_before=branch.items,
-        messages_after=len(pivot.items),
-        budget=0,
-        told=pivot.told,
-        recoverable=RECOVERABLE,
-    )
+    report = msgspec.structs.replace(pivot.report(branch.items), recoverable=RECOVERABLE)
     return build_record(
         (*lead, *shown),
         shifted,
