@@ -5,28 +5,33 @@ than the price of plain input. A rewriting writes the whole prefix again now, an
 of later steps is unknown, so this is the ski rental problem: keep paying the rent of what could be hidden, and rewrite
 as soon as the rent paid since the last rewriting reaches the cost of a rewriting.
 
-**The rule stays within twice the clairvoyant schedule.** Say r and w are the prices of reading and writing a token, X
-what a rewriting would leave of the carried prefix, and M what making it costs. Every schedule carries at least X at
-every step, so reading X, writing what is new and the answers are paid in any case. Beyond that a step that carries c
-pays the rent r(c - X), a step that rewrites pays K = (w - r)X + M. Cut the run after each rewriting of the rule. In
-each stretch the rule pays K and a rent below K, for it rewrites before the step whose rent would reach K. The
-clairvoyant either rewrites in the stretch and pays K, or carries at least what the rule carries and pays the rent of
-all its steps, which is at least K. In the unfinished stretch at the end the rule pays rent only, less than K, and the
-clairvoyant as much or K. Three things are left. X may grow by a share of what is added; the K of the end is then
-larger than that of the clairvoyant's moment by at most (w - r) times that share, and both have paid w for every token
-added, which makes up for it while the share is at most a half. When the cache is cold, reading costs w, so K is M alone
-and the rule rewrites unless there is next to nothing to leave out: less than M/w, a part of X, whose rent is that part
-of what reading X costs both. And where M is at most wX/2 this part is at most a half, which the bound has room for.
+**The rule costs at most twice the optimal schedule**, which knows the future.
 
-**It keeps a promise.** A rewriting does not pay if the session ends right after it. So none is made unless the whole
-bill, this request included, stays within 1 % of what sending everything would have cost up to now; what earlier
-rewritings saved counts. Later steps only widen the gap, so the session never costs more than that, whenever it ends.
+- r and w are the prices of reading and writing a token, X is what a rewriting would leave of the prefix, and M is the
+  cost of making the summary.
+- Every schedule carries at least X at every step. So every schedule pays for reading X, for writing new messages and
+  for the answers. Beyond that, a step that carries c pays the rent r(c - X), and a step that rewrites pays
+  K = (w - r)X + M.
+- Divide the run after each rewriting of the rule. In each interval the rule pays K, and rent below K, because it
+  rewrites before the step at which the rent would reach K. The optimal schedule either rewrites in the interval and
+  pays K, or it carries at least as much as the rule and pays the rent of all steps, which is at least K.
+- In the unfinished interval at the end the rule pays only rent, less than K. The optimal schedule pays the same or K.
+- X may grow by a share of what is added. Then K at the end of an interval is larger than at the time of the optimal
+  rewriting by at most (w - r) times that share. Both schedules paid w for every added token, which covers the
+  difference while the share is at most a half.
+- When the cache is cold, reading costs w, so K is M alone. The rule then rewrites unless less than M/w tokens can be
+  hidden. If M is at most wX/2, this is at most half of X, and its rent is within the bound.
 
-The two cannot both be had in full. While the history is less than about eleven times what a rewriting leaves, and
-nothing has been saved yet, whoever keeps the promise must wait until enough was paid to hide a mistake in; a
-clairvoyant who need not keep it is more than three times cheaper on a session that stops growing just then and goes
-on for a hundred steps. Against a clairvoyant who keeps it too, the worst trace found pays 1.8 times as much; twice is
-tested and not proven. ``regret=inf`` gives the promise up and has the proven bound throughout.
+**A session never costs more than 1 % extra.** A rewriting does not pay off if the session ends directly after it. So
+none is made unless the whole bill, including this request, stays within 1 % of the cost of sending everything so far.
+Savings of earlier rewritings count. Later steps only increase the savings, so the limit holds whenever the session
+ends.
+
+Both guarantees cannot hold in full. Before anything is saved, and while the history is less than about eleven times
+what a rewriting leaves, the limit forces the rule to wait until the bill is large enough. A schedule without the limit
+can be more than three times cheaper, on a session that stops growing at that moment and runs for a hundred more steps.
+Compared with an optimal schedule under the same limit, the worst trace found costs 1.8 times as much; the factor two is
+tested and not proven. ``regret=inf`` removes the limit, and then the proven bound holds throughout.
 """
 
 from __future__ import annotations
@@ -51,35 +56,35 @@ MOST_SHARE = 0.5
 """Up to this share the bound holds."""
 
 LEAST = 6_000
-"""Minimum tokens that a rewriting leaves: this much is worth reading at every step."""
+"""Fewest tokens that a rewriting leaves."""
 
 TROUBLE = 2_500
-"""Tokens of plain input added to the cost of a rewriting, because detail is lost and smaller gains do not count."""
+"""Tokens of plain input added to the cost of a rewriting, so that detail is not lost for a small gain."""
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """Prices of a token by how it is sent, in any unit; plain input is 1 unless said otherwise."""
+    """Prices of a token by how it is sent, in any unit; by default relative to plain input."""
 
     input: float = 1.0
     output: float = 5.0
     cache_read: float = 0.1
     cache_write: float = 1.25
     life: float = CACHE_LIFE
-    """Seconds that the cache holds a prefix nobody asks for."""
+    """Seconds that the cache holds an unused prefix."""
 
     def __post_init__(self) -> None:
-        """Refuse prices that make no sense, once."""
+        """Validate the prices."""
         for name in ("input", "output", "cache_read", "cache_write", "life"):
             if not 0 <= getattr(self, name) < inf:
                 raise UsageError(f"{name}={getattr(self, name)!r} is not a price; use a number, 0 or more")
         if self.cache_read > self.cache_write:
-            raise UsageError(f"cache_read={self.cache_read!r} is dearer than cache_write={self.cache_write!r}")
+            raise UsageError(f"cache_read={self.cache_read!r} is higher than cache_write={self.cache_write!r}")
 
     @classmethod
     def of(cls, price: Price | None, *, life: float = CACHE_LIFE) -> Prices:
-        """Take the prices of a model; without a cache, reading and writing are plain input.
+        """Return the prices of a model; without a cache, reading and writing are plain input.
 
-        A model whose prices nobody knows gets the usual proportions.
+        A model with unknown prices gets the usual proportions.
         """
         if price is None:
             return cls(life=life)
@@ -88,17 +93,17 @@ class Prices(Struct, frozen=True, kw_only=True):
         return cls(input=price.input, output=price.output, cache_read=min(read, write), cache_write=write, life=life)
 
     def request(self, prompt: int, *, cached: int = 0, output: int = 0) -> float:
-        """Return what a request costs of whose prompt so many tokens are in the cache; the rest is written to it."""
+        """Return the cost of a request with ``cached`` tokens in the cache; the others are written to it."""
         cached = min(max(cached, 0), prompt)
         return cached * self.cache_read + (prompt - cached) * self.cache_write + output * self.output
 
     def rewriting(self, before: int, after: int, *, cached: int, shared: int = 0) -> float:
-        """Return what rewriting a prompt costs now beyond going on; ``shared`` tokens in front stay as they are."""
+        """Return the extra cost of rewriting a prompt now; ``shared`` tokens at its start do not change."""
         kept = min(shared, cached, after)
         return self.request(after, cached=kept) - self.request(before, cached=cached)
 
     def break_even(self, before: int, after: int, *, cached: int, shared: int = 0) -> float:
-        """Return after how many later steps within the cache's life a rewriting has paid for itself."""
+        """Return the number of later steps, within the life of the cache, after which a rewriting pays off."""
         extra = self.rewriting(before, after, cached=cached, shared=shared)
         saved = (before - after) * self.cache_read
         if extra <= 0:
@@ -107,12 +112,12 @@ class Prices(Struct, frozen=True, kw_only=True):
 
 
 class Economy:
-    """The books of one session, and the question they answer before each request: does rewriting pay now?
+    """Tracks the cost of one session, and decides before each request whether a rewriting pays off.
 
-    Ask ``due`` before a request, tell ``sent`` or ``rewrote`` behind it. Numbers are tokens of the whole prompt: what
-    is ``shown`` of it now, and the ``total`` it would have if nothing had ever been left out. ``shared`` tokens in
-    front (system, tools) stay as they are when the rest is rewritten; ``making`` is what a summariser charges; ``now``
-    is in seconds, by any clock that goes on, and tells a cold cache. Each call takes constant time.
+    Call ``due`` before a request, and ``sent`` or ``rewrote`` after it. Numbers are tokens of the whole prompt: those
+    that are ``shown`` now, and the ``total`` if nothing had ever been hidden. ``shared`` tokens at the start (system,
+    tools) do not change when the rest is rewritten. ``making`` is the cost of the summarizer. ``now`` is in seconds of
+    any monotonic clock, to detect a cold cache. Each call takes constant time.
     """
 
     def __init__(
@@ -128,37 +133,37 @@ class Economy:
         self.paid = 0.0
         """The bill so far."""
         self.untouched = 0.0
-        """The bill so far, had everything been sent."""
+        """The bill so far if everything had been sent."""
         self.rent = 0.0
-        """What could have been saved since the last rewriting."""
+        """What a rewriting could have saved since the last one."""
         self.shown = 0
-        """Tokens of the last request: what the cache holds while it lives."""
+        """Tokens of the last request, which the cache holds."""
         self._total = 0
         self._reached = 0
-        """Where the last rewriting came down to: what must stay may be more than was asked for."""
+        """Size after the last rewriting. It may be above the goal because of protected content."""
         self._last: float | None = None
         self._begun = False
 
     def take_up(self, shown: int, total: int) -> None:
-        """Begin with a session that ran before: the model knows what is there, the cache does not."""
+        """Continue an earlier session: the model has seen the prompt, but no cache holds it."""
         self.shown, self._total, self._begun = shown, total, False
 
     def is_cold(self, now: float | None = None) -> bool:
-        """Tell whether the cache holds nothing of the session: before the first request, or after a long pause."""
+        """Return whether the cache is empty: before the first request, or after a long pause."""
         if not self._begun:
             return True
         return now is not None and self._last is not None and now - self._last > self.prices.life
 
     def goal(self, shown: int) -> int:
-        """Say what a rewriting should come down to now; what the model has not seen yet is left alone."""
+        """Return the tokens that a rewriting should leave now; messages that the model has not seen are not hidden."""
         return self._left() + max(0, shown - self.shown)
 
     def due(
         self, shown: int, *, total: int, now: float | None = None, after: int = 0, shared: int = 0, making: float = 0.0
     ) -> bool:
-        """Tell whether the prompt should be rewritten before it is sent.
+        """Return whether the prompt should be rewritten before it is sent.
 
-        ``after`` is what it would come down to, where that is known to be more than the goal.
+        ``after`` is the size after the rewriting, if that is known to be larger than the goal.
         """
         after = max(self.goal(shown), after)
         if after >= shown:
@@ -169,9 +174,9 @@ class Economy:
         return self._promised(after, total, now, shared, making)
 
     def keeps(self, shown: int, *, total: int, now: float | None = None, shared: int = 0, making: float = 0.0) -> bool:
-        """Tell whether the promise still holds with a prompt that was rewritten, now that its size is known.
+        """Return whether the limit of extra cost holds with a rewritten prompt, now that its size is known.
 
-        If not, undo the rewriting; the next one will be expected to leave as much.
+        If not, undo the rewriting. The next one is then expected to leave as much.
         """
         kept = self._promised(shown, total, now, shared, making)
         if not kept:
@@ -183,7 +188,7 @@ class Economy:
         return bill <= (1 + self.regret) * (self.untouched + self._untouched(total, now))
 
     def sent(self, shown: int, *, total: int, now: float | None = None, output: int = 0) -> None:
-        """Note a request that was sent as it stood, and the tokens of its answer."""
+        """Record a request that was not rewritten, and the tokens of its answer."""
         price = self.prices.cache_write if self.is_cold(now) else self.prices.cache_read
         self.rent += max(0, min(self.shown, shown) - self._left()) * price
         self._note(shown, total, now, output, cached=self._cached(now))
@@ -191,7 +196,7 @@ class Economy:
     def rewrote(
         self, shown: int, *, total: int, now: float | None = None, output: int = 0, shared: int = 0, making: float = 0.0
     ) -> None:
-        """Note a request that was rewritten before it was sent, for whatever reason, and the tokens of its answer."""
+        """Record a request that was rewritten for any reason, and the tokens of its answer."""
         self.rent, self._reached = 0.0, self._old(shown, total)
         self.paid += making
         self._note(shown, total, now, output, cached=min(shared, self._cached(now)))
@@ -203,11 +208,11 @@ class Economy:
         self._last = now if now is not None else self._last
 
     def _left(self) -> int:
-        """Say what a rewriting would leave of what was sent before."""
+        """Return the tokens that a rewriting would leave of the last request."""
         return max(self.least, int(self.share * self._total), self._reached)
 
     def _old(self, shown: int, total: int) -> int:
-        """Count what of a rewritten prompt the model had seen before."""
+        """Return the tokens of a rewritten prompt that the model had seen before."""
         return max(0, shown - max(0, total - self._total))
 
     def _cached(self, now: float | None) -> int:

@@ -2,7 +2,7 @@
 
 A large passage that does not fit does not stop smaller ones after it. A passage whose lines are mostly in the answer
 already is skipped, because agents read the same file many times. Adjacent turns share one reference. Every passage
-starts with a label of its source, and a label inside a tool's text cannot pass for one. Cost: the passages tried.
+starts with its reference and a label of its source. Cost: the passages tried.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ class Hit(msgspec.Struct, frozen=True):
     reference: str
     score: float
     label: str
-    """Whose words they are: a role, or a tool."""
+    """The source: a role, or a tool."""
     text: str
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a recall; false when nothing was found, and ``text`` then says so."""
+    """The answer to a recall; false if nothing was found, and then ``text`` says so."""
 
     text: str
     references: tuple[str, ...] = ()
     tokens: int = 0
     rest: str | None = None
-    """The reference that goes on where a part was too large; the same again when not even a line of it fitted."""
+    """The reference that continues a part that was too large; the same reference if not even one line fitted."""
     hits: tuple[Hit, ...] = ()
     """What a search found, best first; empty for a reference."""
     parts: tuple[Part, ...] = ()
-    """The parts that a reference names, as they came."""
+    """The original parts that a reference names."""
 
     def __bool__(self) -> bool:
         return bool(self.references)
@@ -56,7 +56,7 @@ def label(message: Message, part: Part, tool: str | None, subject: str = "") -> 
 
 
 def described(media: Media, reference: str) -> str:
-    """Say what a picture or file is, for a reader that could do nothing with its data."""
+    """Describe an image or file without its data."""
     name = f" {media.name!r}" if media.name else ""
     kind = f" ({media.mime})" if media.mime else ""
     where = f" at {media.url}" if media.url else f", {len(media.data or ''):,} base64 characters"
@@ -95,7 +95,7 @@ TOOL_SCHEMA: JsonObject = {
 
 
 _MAX_TRIED = 80
-"""Passages that are tried, best first, before the answer counts as full."""
+"""Most passages that are tried for an answer, best first."""
 
 _MIN_ROOM = 12
 """Tokens below which no further passage is tried."""
@@ -104,14 +104,14 @@ _HEADER = 7
 """Estimated tokens of a reference and a label; the printed text is counted exactly at the end."""
 
 _REPEATED = 0.6
-"""Share of a passage's lines that are in the answer already from which it is skipped."""
+"""A passage is skipped if more than this share of its lines is in the answer already."""
 
 _PASSES = 4
-"""How often the room that the estimate left is filled again."""
+"""Passes that fill the room which the estimate left."""
 
 
 class AnswerPassage(msgspec.Struct, frozen=True, gc=False):
-    """A passage as it may be printed."""
+    """A passage with what is printed around it."""
 
     place: int
     score: float
@@ -181,7 +181,7 @@ class AnswerBuilder:
         return left
 
     def _beginning(self, one: AnswerPassage, tokens: int) -> list[AnswerPassage]:
-        """Cut the best passage when not even that fits."""
+        """Cut the best passage if it alone does not fit."""
         low, high = 0, len(one.text)
         while low < high:
             middle = (low + high + 1) // 2
@@ -197,7 +197,7 @@ def answer(
     tokens: int | None,
     counter: Counter,
 ) -> Recalled:
-    """Print the best passages within a number of tokens."""
+    """Write the best passages within a number of tokens."""
     builder = AnswerBuilder(tokens=tokens, counter=counter)
     builder.fill(passage(place, score) for place, score in ranked[:_MAX_TRIED])
     chosen = builder.chosen
@@ -213,7 +213,7 @@ def answer(
 
 
 def printed(chosen: Sequence[AnswerPassage]) -> str:
-    """Write passages in the order of the history; a whole message right after another needs no reference."""
+    """Write passages in the order of the history; a whole message directly after another needs no reference."""
     lines: list[str] = []
     previous: AnswerPassage | None = None
     for one in sorted(chosen, key=lambda one: one.place):

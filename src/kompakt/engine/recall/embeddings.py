@@ -1,8 +1,8 @@
-"""Likeness of meaning, where the extra ``recall`` is installed: static vectors of words, no model to run.
+"""Similarity of meaning with static word vectors, if the extra ``recall`` is installed. No model runs.
 
-A text is the sum of its words' vectors, rare words weighing more, less what all texts of the history have in common. It
-finds the turn that says the same in other words; it adds to a search and replaces nothing. Cost: the words of the texts
-once, then one product a query; vectors are made anew when the history has grown.
+The vector of a text is the sum of its words' vectors, weighted by their rarity, minus the mean of all texts of the
+history. It finds turns that express the query in other words, in addition to the search by words. Cost: the words of
+all texts once, then one product per query. The vectors are computed again when the history has grown.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_2
 
 @cache
 def available() -> bool:
-    """Return whether the word vectors and what reads them are installed."""
+    """Return whether the word vectors and the packages that read them are installed."""
     return all(find_spec(name) is not None for name in _NEEDED) and all(path.is_file() for path in _paths())
 
 
 def _paths() -> list[Path]:
-    """Find the files in the package that carries them, without importing it: its own loader wants a network."""
+    """Find the files of the package without importing it, because its own loader needs a network."""
     found = find_spec("wordllama")
     folders = (found.submodule_search_locations if found else None) or []
     return [Path(folder, name) for folder in list(folders)[:1] for name in _FILES]
@@ -66,7 +66,7 @@ class Meaning:
 
     def __init__(self) -> None:
         self.places: list[int] = []
-        """Which passages have a vector."""
+        """The passages that have a vector."""
         self._texts: list[list[str]] = []
         self._frequency: dict[str, int] = {}
         self._made = 0
@@ -74,7 +74,7 @@ class Meaning:
         self._common: Any = None
 
     def add(self, place: int, text: str) -> None:
-        """Take the text of a passage."""
+        """Add the text of a passage."""
         words = _words(text)
         self.places.append(place)
         self._texts.append(words)
@@ -82,7 +82,7 @@ class Meaning:
             self._frequency[word] = self._frequency.get(word, 0) + 1
 
     def likeness(self, query: str, *, without: frozenset[str]) -> list[float]:
-        """Return how near each text is to a query, from 0 to 1; words in ``without`` do not count."""
+        """Return the similarity of each text to a query, from 0 to 1; words in ``without`` are ignored."""
         words = [word for word in _words(query) if word not in without]
         if not words or not self.places:
             return []
@@ -91,7 +91,7 @@ class Meaning:
         return [max(0.0, float(near)) for near in self._vectors @ asked]
 
     def _make(self, without: frozenset[str]) -> None:
-        """Make the vectors, when there are new texts."""
+        """Compute the vectors if there are new texts."""
         if self._made == len(self._texts):
             return
         stack: Any = import_module("numpy").stack
@@ -101,7 +101,7 @@ class Meaning:
         self._made = len(self._texts)
 
     def _sum(self, words: list[str]) -> Any:
-        """Add up the vectors of words by their rarity, at length one."""
+        """Return the sum of the words' vectors, weighted by rarity and scaled to length one."""
         total: Any = _vector("")
         for word in words:
             total = total + _vector(word) * math.log(1 + len(self._texts) / (1 + self._frequency.get(word, 0)))

@@ -1,4 +1,4 @@
-"""The index of a history: which passages contain which terms, who speaks, when, and what an output is the result of.
+"""The index of a history: the terms of each passage, its speaker and date, and the call that an output belongs to.
 
 The index grows message by message; adding one costs its own text. Pure Python: one list of postings per term.
 """
@@ -14,10 +14,10 @@ from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
 _SPEAKER = re.compile(r"(?:\[[^\]\n]{1,80}\]\s*)?([A-Z][\w.'’-]*(?: [A-Z][\w.'’-]*){0,2}):\s")
-"""A name before the words it says, as recorded conversations have it."""
+"""A speaker's name at the start of a text, as in transcripts of conversations."""
 
 _MIN_TURNS = 3
-"""Messages that begin with a name before it counts as a speaker."""
+"""Messages that must begin with a name before it counts as a speaker."""
 
 _QUESTION = re.compile(r"\?[^\w\n]*\Z")
 """A question at the end of a text."""
@@ -28,7 +28,7 @@ SHORT = 45
 """Terms of the longest passage that counts as short."""
 
 MAX_COUNT = 255
-"""Most occurrences of a term in a passage that are counted; a posting is one number, place and count together."""
+"""Highest count of a term in a passage: a posting is one integer that holds place and count."""
 
 
 class Index:
@@ -60,15 +60,15 @@ class Index:
         self.lengths: list[int] = []
         self.postings: dict[str, list[int]] = {}
         self.speakers: list[str] = []
-        """Who speaks in each passage, where a name says so; else empty."""
+        """The named speaker of each passage; empty if there is none."""
         self.dates: list[frozenset[str]] = []
         """The date that applies to each passage."""
         self.timed: list[bool] = []
-        """Whether a passage says when something was."""
+        """Whether a passage contains a time or date."""
         self.short: list[bool] = []
-        """Whether a passage is as short as a turn of a conversation; its neighbours then count for it."""
+        """Whether a passage is as short as a turn of a conversation. Matches in its neighbours then count for it."""
         self.questions: list[bool] = []
-        """Whether a passage ends in a question: another one answers it."""
+        """Whether a passage ends with a question."""
         self.subjects: list[str] = []
         """Tool and subject of the call that a passage belongs to; empty for text."""
         self.meaning = Meaning() if available() else None
@@ -111,7 +111,7 @@ class Index:
                 self.meaning.add(len(self.passages) - 1, text)
 
     def _subject(self, part: Part, number: int) -> str:
-        """Say what a call or its result is about, and note the latest result."""
+        """Return the subject of a call or its result, and record the latest result."""
         call = part if type(part) is ToolCall else self.calls.get(part.call_id) if type(part) is ToolResult else None
         subject = subject_of(call) if call is not None else ""
         if call is None or not subject:
@@ -169,16 +169,16 @@ class Index:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of speakers as words."""
+        """The words of all speakers' names, in lower case."""
         return frozenset(word for name in self._names for word in name.lower().split())
 
     def is_named(self, place: int) -> bool:
-        """Return whether a passage begins with the name of a speaker, who then never speaks in another role."""
+        """Return whether a passage begins with the name of a speaker who has the same role in all messages."""
         name = self.speakers[place]
         return self._names.get(name, 0) >= _MIN_TURNS and len(self._roles[name]) == 1
 
     def speakers_in(self, query: Iterable[str]) -> set[str]:
-        """List the speakers that a query names."""
+        """Return the speakers that a query names."""
         asked = set(query)
         return {
             name for name, turns in self._names.items() if turns >= _MIN_TURNS and not asked.isdisjoint(terms(name))

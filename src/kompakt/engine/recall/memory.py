@@ -1,8 +1,8 @@
 """Recall over one history: search by words, restore by reference.
 
 References and index are built on first use and grow with the history, so a query costs the new messages and its own
-terms. A history too large to index within seconds is scanned instead: substrings of the query pick the blocks of text
-that match best, and only these are indexed. Same history, same query, same bytes.
+terms. A history too large to index within seconds is scanned instead: substrings of the query select the blocks of text
+that match best, and only these are indexed. The same history and query always give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kompakt.model.references import References
 from kompakt.model.tokens import Counter
 
 DEFAULT_TOKENS = 1_000
-"""Size of an answer: enough for a dozen passages, little enough to be asked for at any time."""
+"""Size of an answer: a dozen passages, and still cheap to ask for."""
 
 INDEX_CHARS = 4_000_000
 """Characters of the largest history that is indexed whole: about a second of work."""
@@ -32,17 +32,17 @@ SCAN_CHARS = 1_500_000
 """Characters of the best blocks that are indexed for one query on a larger history."""
 
 BLOCK_CHARS = 8_000
-"""Characters of a block: small enough that two words in it have to do with each other."""
+"""Characters of a block: small enough that two words in it are probably related."""
 
 _MAX_ABOUT = 2_000
-"""Characters of a call whose words count for its result; a longer one holds content and not only a name."""
+"""Longest call, in characters, whose words count for its result. A longer one contains content, not only a name."""
 
 _MAX_CALLS, _MAX_SUBJECTS = 50, 5
-"""Latest calls that are read, and subjects that are offered, when a search finds nothing."""
+"""Latest calls that are read, and subjects that are suggested, if a search finds nothing."""
 
 
 class Memory:
-    """The original messages of a conversation, to be searched and restored."""
+    """Searches and restores the original messages of a conversation."""
 
     __slots__ = (
         "_calls",
@@ -95,10 +95,10 @@ class Memory:
         return self.search(asked, tokens=tokens) if found is None else found
 
     def fetch(self, reference: str, *, tokens: int | None = DEFAULT_TOKENS) -> Recalled | None:
-        """Return what a reference names; ``None`` when the text is no reference, or no message has it.
+        """Return what a reference names; ``None`` if the text is not a reference, or no message has it.
 
-        Within a number of tokens, the reference of a call restores the call and its result. Without a limit, exactly
-        what the reference names comes back, byte for byte.
+        With a token limit, the reference of a call restores the call and its result. Without a limit, it restores
+        exactly what it names, byte for byte.
         """
         read, words = read_query(reference)
         place = None if read is None else self._place(read)
@@ -170,7 +170,7 @@ class Memory:
     # --- index ----------------------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        """Note size, calls and results of new messages."""
+        """Record size, calls and results of new messages."""
         for number in range(self._measured, len(self._messages)):
             for place, part in enumerate(self._messages[number].parts):
                 if type(part) is ToolCall:

@@ -1,7 +1,7 @@
 """Passages: the pieces of a history that a search finds and shows.
 
-A short part is one passage, so that a turn of a conversation stays whole; a long one is divided where lines end. A
-passage knows where its text stands and does not hold it. Cost: one pass over the parts of a message.
+A short part is one passage, so that a turn of a conversation stays whole. A long one is divided at line ends. A
+passage stores the position of its text, not the text. Cost: one pass over the parts of a message.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from kompakt.model.json import decode_text, json_text
 from kompakt.model.messages import Json, Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 
 PASSAGE_CHARS = 450
-"""Characters of a long part that are one passage: about 130 tokens, so that an answer holds several."""
+"""Characters of a passage of a long part: about 130 tokens, so that several fit into an answer."""
 
 WHOLE_CHARS = 700
 """Longest part that is not divided, and longest passage."""
 
 TURN_CHARS = 1_200
-"""Longest text that is not divided: a turn of a conversation is understood as a whole."""
+"""Longest text that is not divided: a turn of a conversation only makes sense as a whole."""
 
 LINE_CHARS = 200
-"""Longest line that counts as one; longer ones count in pieces of this length, each of which fits any usual answer."""
+"""Longest line. Longer ones are divided into pieces of this length, which fit into any usual answer."""
 
 _LINE = re.compile(rf"[^\n]{{0,{LINE_CHARS - 1}}}+\n|[^\n]{{1,{LINE_CHARS}}}")
 
 _SUBJECT_KEYS = ("command", "cmd", "file_path", "path", "filename", "file", "url", "pattern", "query")
-"""Arguments that say what a call is about, in the order of preference."""
+"""Arguments that name the subject of a call, in order of preference."""
 
 _SUBJECT_CHARS = 120
 """Characters of a subject that are printed with a passage: a command with its arguments, a path."""
@@ -42,7 +42,7 @@ _OWN_PLACEHOLDER = re.compile(r"\[kompakt\] [^\n]*\b(?:recall|Original:) m[0-9a-
 
 
 class Passage(msgspec.Struct, frozen=True, gc=False):
-    """Where a passage stands: characters ``start`` to ``end`` of a part's spoken text."""
+    """The position of a passage: characters ``start`` to ``end`` of a part's searchable text."""
 
     message: int
     part: int
@@ -54,7 +54,7 @@ class Passage(msgspec.Struct, frozen=True, gc=False):
 
 
 def passages_of(message: Message, index: int) -> Iterator[tuple[Passage, str]]:
-    """Divide a message into passages, each with its text; what kompakt itself said is none."""
+    """Divide a message into passages, each with its text. Texts that kompakt wrote are left out."""
     for number, part in enumerate(message.parts):
         if is_own(message, part):
             continue
@@ -78,7 +78,7 @@ def is_own(message: Message, part: Part) -> bool:
 
 
 def spoken(part: Part) -> str:
-    """Return what a part says, in words to search: a call as its name and its arguments, one a line."""
+    """Return the searchable text of a part: of a call, its name and arguments, one per line."""
     if type(part) is Text or type(part) is Reasoning:
         return part.text
     if type(part) is ToolResult:
@@ -89,7 +89,7 @@ def spoken(part: Part) -> str:
 
 
 def exact(part: Part) -> str:
-    """Return the text of a part byte for byte: a call as its JSON, media as its data or address."""
+    """Return the text of a part byte for byte: of a call its JSON, of media the data or URL."""
     if type(part) is Text:
         return part.text
     if type(part) is ToolResult:
@@ -104,7 +104,7 @@ def exact(part: Part) -> str:
 
 
 def subject_of(call: ToolCall) -> str:
-    """Return the file, command or address that a call is about, in one line; empty when no argument names one."""
+    """Return the file, command or URL that a call is about, in one line; empty if no argument names one."""
     arguments = _decoded(call.input)
     if not isinstance(arguments, dict):
         return ""
@@ -131,7 +131,7 @@ def _decoded(value: Json) -> Json:
 
 
 def _arguments(value: Json, key: str) -> Iterator[str]:
-    """Write a JSON value as lines of name and value; texts stand as they are, without escapes."""
+    """Write a JSON value as lines of name and value, with texts unescaped."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _arguments(inner, f"{key}.{name}" if key else str(name))
@@ -144,7 +144,7 @@ def _arguments(value: Json, key: str) -> Iterator[str]:
 
 
 def line_ends(text: str) -> list[int]:
-    """List where the lines of a text end; a long line ends every ``LINE_CHARS`` characters."""
+    """Return the end positions of the lines of a text; a long line ends every ``LINE_CHARS`` characters."""
     return [found.end() for found in _LINE.finditer(text)]
 
 

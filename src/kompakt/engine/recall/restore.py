@@ -1,8 +1,8 @@
 """Restore by reference: a message, a part or some of its lines, byte for byte.
 
 ``m7f3a`` is a message, ``m7f3a.1`` its part 1 (from 0), ``m7f3a.1:12-30`` lines of that part, ``m7f3a.1:31-`` all from
-line 31. What is larger than the tokens allowed is given as far as it fits, with the reference that goes on; asked for
-piece by piece, all of it comes, and without a limit all at once.
+line 31. A text that is larger than the token limit is cut at a line, and the answer has the reference that continues
+there, so all of it can be restored in pieces. Without a limit it is restored at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _REFERENCE = re.compile(
 )
 
 _MIN_RESULT = 30
-"""Tokens below which the beginning of a result says nothing: its reference is given instead."""
+"""Least tokens for the beginning of a result. With less room, only its reference is given."""
 
 _JOINT = 12
-"""Tokens kept free for what a count of the joined text adds, and for the references of further results."""
+"""Tokens reserved for the difference when the joined text is counted, and for references of further results."""
 
 _NUMBERS = ("part", "media", "first", "last")
 
 
 class Reference(NamedTuple):
-    """A reference, read."""
+    """A parsed reference."""
 
     message: str
     part: int | None = None
     media: int | None = None
     first: int | None = None
     last: int | None = None
-    """The lines asked for, from 1; ``last`` is ``None`` when they go to the end."""
+    """The requested lines, from 1; ``last`` is ``None`` if they reach the end."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Reference(NamedTuple):
 
 
 def read_reference(text: str) -> Reference | None:
-    """Read a reference, also in the brackets, quotes or words it tends to be copied with; ``None`` when it is none."""
+    """Parse a reference, also with the brackets, quotes or words it is often copied with; ``None`` for other texts."""
     found = _REFERENCE.fullmatch(text.strip())
     if found is None:
         return None
@@ -59,11 +59,11 @@ def read_reference(text: str) -> Reference | None:
 
 
 _INSIDE = re.compile(r"(?P<reference>\S+)\s+(?:grep\s+(?P<bare>[^\"'“”].*)|(?:grep\s+)?[\"'“](?P<quoted>.+)[\"'”])\s*")
-"""A reference and the words to find inside it: ``m7f3a "words"`` or ``m7f3a grep words``."""
+"""A reference and words to search inside it: ``m7f3a "words"`` or ``m7f3a grep words``."""
 
 
 def read_query(text: str) -> tuple[Reference | None, str | None]:
-    """Read a reference and the words to find inside it, if there are any."""
+    """Parse a reference and the words to search inside it, if any."""
     inside = _INSIDE.fullmatch(text.strip())
     read = read_reference(inside["reference"]) if inside is not None else None
     if inside is not None and read is not None:
@@ -85,7 +85,7 @@ def fetch(message: Message, asked: Reference, *, tokens: int | None, counter: Co
 
 
 def text_lines(message: Message, asked: Reference) -> list[int]:
-    """List where the lines of the part that a reference names end."""
+    """Return the end positions of the lines of the part that a reference names."""
     part = message.parts[asked.part or 0] if (asked.part or 0) < len(message.parts) else None
     return line_ends(exact(part)) if part is not None else []
 
@@ -154,7 +154,7 @@ def _numbered(asked: Reference) -> str:
 
 
 def _lines(text: str, asked: Reference) -> tuple[str, int, int, int]:
-    """Cut the lines asked for out of a text: them, the first and last of them, and how many there are."""
+    """Return the requested lines of a text, the numbers of the first and last one, and the number of all lines."""
     ends = line_ends(text)
     total = len(ends)
     first = max(1, asked.first or 1)
@@ -169,7 +169,7 @@ def _lines(text: str, asked: Reference) -> tuple[str, int, int, int]:
 def _beginning(
     text: str, part: Part, asked: Reference, lines: tuple[int, int, int], tokens: int, counter: Counter
 ) -> Recalled:
-    """Give as many lines as fit, and the reference that goes on."""
+    """Return as many lines as fit, and the reference of the next line."""
     first, last, total = lines
     ends = line_ends(text)
     tail = f"{last}" if asked.last is not None else ""
@@ -202,7 +202,7 @@ def _note(asked: Reference, first: int, shown: int, total: int, tail: str) -> st
 
 
 def _fetch_message(message: Message, asked: Reference, tokens: int | None, counter: Counter) -> Recalled:
-    """Give the parts of a message, each behind its reference, as far as they fit; then name the others."""
+    """Return the parts of a message that fit, each after its reference, and the references of the others."""
     texts: list[str] = []
     names = [f"{asked.message}.{number}" for number in range(len(message.parts))]
     for number, part in enumerate(message.parts):

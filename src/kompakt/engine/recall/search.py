@@ -16,54 +16,54 @@ from kompakt.engine.recall.index import Index
 from kompakt.engine.recall.terms import asked, asks_when, exact_names, tally, terms
 
 SATURATION = 1.6
-"""BM25's k1: how soon more occurrences of a word stop counting."""
+"""BM25's k1: how quickly further occurrences of a term stop counting."""
 
 LENGTH_SHARE = 0.75
-"""BM25's b: how much a long passage has to make up for."""
+"""BM25's b: how much the length of a passage lowers its score."""
 
 SPREAD = ((1, 0.5), (-1, 0.5), (2, 0.25), (-2, 0.25))
-"""How much a term counts for neighbouring short passages: distance and share, which halves with each step."""
+"""Share of a term's score that short passages at a distance get."""
 
 WINDOW = 5
-"""Passages on either side that make a stretch; a stretch that speaks of the matter lifts all in it."""
+"""Passages on either side whose mean score is added to a short passage."""
 
 STRETCH_WEIGHT = 1.0
 SPEAKER_WEIGHT = 0.4
 DATE_WEIGHT = 3.0
 TIME_WEIGHT = 0.2
 QUESTION_LOSS = 0.1
-"""How much less a question counts than what answers it."""
+"""Share by which the score of a question is reduced, because its answer is wanted."""
 
 NAME_WEIGHT = 4.0
-"""How much an exact name of the query counts, such as a file name, against an ordinary word: passages that contain the
+"""Weight of an exact name in the query, such as a file name, relative to an ordinary word. Passages that contain the
 name itself rank above those that contain its pieces."""
 
 OLDER_RUN = 0.6
-"""Factor for the output of a command that ran again later: the latest run is what holds now."""
+"""Factor for the output of a command that ran again later, because the latest output is usually wanted."""
 
 MEANING_WEIGHT = 16.0
-"""What full likeness of meaning adds: about as much as two rare words."""
+"""Score of a full similarity of meaning: about as much as two rare words."""
 
 MIN_LIKENESS = 0.4
-"""Likeness that makes a find of a turn which shares no word with the query."""
+"""Similarity from which a turn is found that shares no word with the query."""
 
 MEANING_SPREAD = 0.5
-"""Share of it that the next turn gets."""
+"""Share of the similarity that the next turn gets."""
 
 MAX_TERMS = 40
-"""Terms of a query that are searched for, the rarest first: a pasted page asks for no more than its gist."""
+"""Most terms of a query that are searched for, the rarest first. This bounds queries that are pasted pages."""
 
 FEEDBACK_UP_TO = 12
-"""Terms of the longest query that is helped: a longer one says what it wants."""
+"""Terms of the longest query to which feedback is added. A longer query is specific enough."""
 
 FEEDBACK_PASSAGES = 8
 FEEDBACK_TERMS = 25
 FEEDBACK_WEIGHT = 0.3
-"""How much a term counts that only the best passages name."""
+"""Weight of a term from the best passages that is not in the query."""
 
 
 def search(index: Index, query: str) -> list[tuple[int, float]]:
-    """Rank the passages that have to do with a query, best first; equal ones in the order of the history."""
+    """Return the places of matching passages with their scores, best first; ties are in the order of the history."""
     asked_terms = tally(query)
     if not len(index) or not asked_terms:
         return []
@@ -94,7 +94,7 @@ def search(index: Index, query: str) -> list[tuple[int, float]]:
 
 
 def _matched(index: Index, weights: Mapping[str, float]) -> list[float]:
-    """Score all passages for weighted terms, with what their neighbours say."""
+    """Score all passages for weighted terms, including matches in their neighbours."""
     size = len(index)
     scores, own = [0.0] * size, [0.0] * size
     mean = max(1.0, sum(index.lengths) / size)
@@ -115,7 +115,7 @@ def _matched(index: Index, weights: Mapping[str, float]) -> list[float]:
 
 
 def _spread(found: dict[int, float], short: list[bool], own: list[float]) -> None:
-    """Let a term count for short neighbours too: for each passage the best it gets from anywhere."""
+    """Add a share of each score to short neighbours; a passage gets the highest share offered to it."""
     size, get = len(short), found.get
     turns = [(place, score) for place, score in found.items() if short[place]]
     for place, score in turns:
@@ -128,7 +128,7 @@ def _spread(found: dict[int, float], short: list[bool], own: list[float]) -> Non
 
 
 def _with_stretches(scores: list[float], own: list[float], short: list[bool]) -> list[float]:
-    """Add to each short passage the mean of what stands around it."""
+    """Add to each short passage the mean score of the passages around it."""
     size, width = len(own), 2 * WINDOW + 1
     running = [0.0]
     total = 0.0
@@ -144,7 +144,7 @@ def _with_stretches(scores: list[float], own: list[float], short: list[bool]) ->
 
 
 def _add_dates(index: Index, query: str, scores: list[float]) -> None:
-    """Add to passages of a date that the query names."""
+    """Raise the score of passages from a date in the query."""
     dates = asked(query)
     if not dates:
         return
@@ -154,7 +154,7 @@ def _add_dates(index: Index, query: str, scores: list[float]) -> None:
 
 
 def _add_meaning(index: Index, query: str, scores: list[float]) -> None:
-    """Add to turns that say something like the query, and to the turns after them."""
+    """Raise the score of turns similar to the query, and of the turns after them."""
     if index.meaning is None:
         return
     near = index.meaning.likeness(query, without=index.names)
@@ -167,7 +167,7 @@ def _add_meaning(index: Index, query: str, scores: list[float]) -> None:
 
 
 def _lifted(index: Index, scores: list[float], speakers: set[str]) -> list[float]:
-    """Weigh up what the one who is asked about says; two who are asked about weigh the same."""
+    """Raise the score of the speaker in the query, if there is exactly one."""
     if len(speakers) != 1:
         return scores
     (speaker,) = speakers
@@ -176,7 +176,7 @@ def _lifted(index: Index, scores: list[float], speakers: set[str]) -> list[float
 
 
 def _feedback(index: Index, scores: list[float], known: Mapping[str, float], speakers: set[str]) -> dict[str, float]:
-    """Take from the best passages the terms that they and few others have."""
+    """Return terms that the best passages share with few others, weighted."""
     best = heapq.nsmallest(FEEDBACK_PASSAGES, range(len(scores)), key=lambda place: (-scores[place], place))
     best = [place for place in best if scores[place] > 0]
     if not best:

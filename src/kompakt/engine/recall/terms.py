@@ -1,7 +1,7 @@
-"""Words of prose and code, as search compares them.
+"""Terms: the normalized words of prose and code that search compares.
 
-A word is lower-cased and brought to its stem; an identifier or a path counts as a whole and as its pieces, so that both
-``parse_row`` and "row" find it. One pass over the text; what one word stands for is computed once a process.
+A word is lower-cased and reduced to its stem. An identifier or a path counts as a whole and as its pieces, so that both
+``parse_row`` and "row" find it. The terms of a word are computed once per process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STOP = (
 )
 
 STOP = frozenset(_STOP.split(" "))
-"""Words that say nothing about what a text is about."""
+"""Words that are too common to be searched for."""
 
 _IRREGULAR = (
     "went:go gone:go bought:buy made:make took:take taken:take ran:run won:win gave:give given:give met:meet "
@@ -50,16 +50,16 @@ _SEPARATOR = re.compile(r"[-./\\:@]+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 _MAX_WHOLE = 80
-"""Longest word that counts as a whole; longer ones are encoded data and only their pieces count."""
+"""Longest word that is a term as a whole. Longer ones are usually encoded data."""
 
 _MAX_PIECES = 24
-"""Most pieces of one word that count, for the same reason."""
+"""Most pieces of one word that are terms, for the same reason."""
 
 _MIN_ROOT = 3
-"""Characters of the shortest substring that a scan looks for; shorter ones are everywhere."""
+"""Shortest substring, in characters, that a scan searches for."""
 
 _MAX_KNOWN = 200_000
-"""Words remembered with their terms; all are forgotten when there are more. About 40 MB."""
+"""Words in the cache of terms, which is cleared when it is full. About 40 MB."""
 
 _ENDINGS = (
     ("ational", "ate"),
@@ -80,7 +80,7 @@ _VOWEL = re.compile("[aeiouy]")
 
 
 def stem(word: str) -> str:
-    """Take the commonest English endings off a lower-case word, so that its forms meet."""
+    """Remove the most common English endings from a lower-case word, so that its forms share one stem."""
     word = IRREGULAR.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():
         return word
@@ -112,7 +112,7 @@ def _without_verb_ending(word: str) -> str:
 
 
 class _Known(dict[str, tuple[str, ...]]):
-    """The terms of each word seen so far."""
+    """A cache of the terms of each word."""
 
     def __missing__(self, word: str) -> tuple[str, ...]:
         if len(self) >= _MAX_KNOWN:
@@ -122,7 +122,7 @@ class _Known(dict[str, tuple[str, ...]]):
 
 
 def _terms_of(word: str) -> Iterable[str]:
-    """List the terms of one word: its pieces, the word as a whole and the names inside it."""
+    """Return the terms of one word: its pieces, the word as a whole and the names inside it."""
     if word.isascii() and word.isalpha() and (word.islower() or word.istitle()):
         lower = word.lower()
         return () if lower in STOP else (stem(lower),)
@@ -136,7 +136,7 @@ def _terms_of(word: str) -> Iterable[str]:
 
 
 def names_in(word: str) -> list[str]:
-    """List the exact names that a path or identifier contains: itself, its file name, identifiers between dots.
+    """Return the exact names that a path or identifier contains: itself, its file name, identifiers between dots.
 
     A query for a bare file name or a method then matches the full path or the qualified name by one rare term.
     """
@@ -147,7 +147,7 @@ def names_in(word: str) -> list[str]:
 
 
 def exact_names(query: str) -> list[str]:
-    """List the terms of a query that stand for exact names: paths, file names, identifiers, numbers with letters."""
+    """Return the terms of a query that are exact names: paths, file names, identifiers, numbers with letters."""
     found: list[str] = []
     for word in _WORD.findall(query):
         is_plain = word.isascii() and word.isalpha() and (word.islower() or word.istitle() or word.isupper())
@@ -157,7 +157,7 @@ def exact_names(query: str) -> list[str]:
 
 
 def roots(query: str) -> list[str]:
-    """List lower-case substrings, one or two a word, that every text matching a query word contains."""
+    """Return lower-case substrings, one or two per word, such that a text that matches a word contains one of them."""
     found: list[str] = []
     for word in _WORD.findall(query):
         lower = word.lower()
@@ -175,7 +175,7 @@ _known = _Known()
 
 
 def terms(text: str) -> list[str]:
-    """List the terms of a text in order, as often as they occur."""
+    """Return the terms of a text in order, with repetitions."""
     known = _known
     return [term for word in _WORD.findall(text) for term in known[word]]
 
@@ -206,7 +206,7 @@ _ALONE = (
 )
 
 _MAX_STAMP = 80
-"""Longest first line that is a stamp and not a sentence with a date in it."""
+"""Longest first line that is a time stamp and not a sentence that contains a date."""
 
 _WHEN = re.compile(r"\b(?:when|how long|(?:what|which) (?:year|month|date|day|time|week))\b", re.IGNORECASE)
 
@@ -217,11 +217,11 @@ _TIME_TERMS = (
 )
 
 TIME_TERMS = frozenset(_TIME_TERMS.split(" ")).union(map(str, range(1900, 2100)))
-"""Stems that say when something was."""
+"""Stems of words for times and dates."""
 
 
 def stamp(text: str) -> frozenset[str]:
-    """Read the full date in a short first line: year, month and day as terms; empty when there is none."""
+    """Return year, month and day of a full date in a short first line, as terms; empty if there is none."""
     line = text[: _MAX_STAMP + 1].partition("\n")[0]
     if len(line) > _MAX_STAMP:
         return frozenset()
@@ -233,7 +233,7 @@ def stamp(text: str) -> frozenset[str]:
 
 
 def asked(query: str) -> frozenset[str]:
-    """Read the dates that a query names, whole or in part."""
+    """Return the parts of the dates that a query contains, complete or not."""
     found: set[str] = set()
     for pattern in (*_WRITTEN, *_ALONE):
         for one in pattern.finditer(query):
