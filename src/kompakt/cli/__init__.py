@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-QUICK: dict[str, str] = {}
+QUICK = {"mcp": "kompakt.cli.mcp"}
 """Commands that another program starts and waits for. Their module has an ``app`` with only this command."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from kompakt.cli import check, compact, config, count, demo, doctor, install, recall, repair, serve, session
+from kompakt.cli import check, compact, config, count, demo, doctor, install, mcp, recall, repair, serve, session
 from kompakt.cli.eval import evaluate
 from kompakt.version import __version__
 
@@ -43,6 +43,7 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("eval")(evaluate)
 app.command("serve", cls=serve.ServeCommand)(serve.serve)
+app.command("mcp")(mcp.mcp)
 app.add_typer(session.app)
 
 

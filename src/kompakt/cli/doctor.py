@@ -37,6 +37,7 @@ EXTRAS = {
     "httptools": "gateway",
     "asyncpg": "postgres",
     "redis": "redis",
+    "mcp": "mcp",
     "cryptography": "encryption",
     "opentelemetry-api": "telemetry",
 }

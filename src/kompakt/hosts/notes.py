@@ -7,7 +7,7 @@ characters that the host allows. References are those of the recorded session, s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -48,14 +48,14 @@ def read_transcript(path: str, originals: Mapping[str, str] | None = None) -> Hi
     if transcript is None:
         raise UnreadableFile(f"{path}: not a transcript of a coding agent")
     if originals:
-        transcript = msgspec.structs.replace(transcript, body=_restored(transcript.body, originals))
+        transcript = msgspec.structs.replace(transcript, body=with_originals(transcript.body, originals))
     return files.history(transcript)
 
 
-def _restored(value: object, originals: Mapping[str, str]) -> object:
+def with_originals(value: object, originals: Mapping[str, str]) -> object:
     """Put the originals of shortened outputs into a request body of any provider."""
     if isinstance(value, list):
-        return [_restored(item, originals) for item in value]
+        return [with_originals(item, originals) for item in value]
     if not isinstance(value, dict):
         return value
     call = value.get("tool_use_id") or value.get("call_id") or value.get("tool_call_id")
@@ -63,21 +63,33 @@ def _restored(value: object, originals: Mapping[str, str]) -> object:
     if original is not None:
         key = "output" if "output" in value else "content"
         return {**value, key: original}
-    return {key: _restored(item, originals) for key, item in value.items()}
+    return {key: with_originals(item, originals) for key, item in value.items()}
 
 
 def ledger_text(history: History, max_chars: int) -> str:
     """Write the ledger of a whole history in at most ``max_chars`` characters."""
-    names = References(history).names
-    messages = [_unspoken(message) if message.is_summary else message for message in history]
+    return whole_ledger(list(history), References(history).names, room=max_chars, count=len)
+
+
+def whole_ledger(
+    messages: Sequence[Message],
+    references: Sequence[str],
+    *,
+    room: int,
+    count: Callable[[str], int],
+    sections: frozenset[str] | None = None,
+) -> str:
+    """Write the ledger of all messages, as if none were shown, within ``room`` as measured by ``count``."""
+    spoken = [_unspoken(message) if message.is_summary else message for message in messages]
     ledger = Ledger()
-    ledger.read(messages, len(messages))
+    ledger.read(spoken, len(spoken))
     request = LedgerRequest(
-        room=max_chars,
-        count=len,
+        room=room,
+        count=count,
         is_hidden=lambda _: True,
-        reference=names.__getitem__,
-        upto=len(messages),
+        reference=references.__getitem__,
+        upto=len(spoken),
+        sections=sections,
     )
     return ledger.write(request)
 

@@ -5,6 +5,7 @@ The command line, MCP and pages print these numbers and compute none of their ow
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import msgspec
 from kompakt.model import tokens
 from kompakt.model.groups import turns
 from kompakt.model.limits import lookup
-from kompakt.model.messages import History, Marker
+from kompakt.model.messages import History, JsonObject, Marker
 from kompakt.session.reader import ResumedSession, project_session, resume_session
 from kompakt.session.undo import CompactionInfo, list_compactions
 from kompakt.wire.registry import WIRES
@@ -149,32 +150,47 @@ def line_of(head: Head, compactions: int | None) -> SessionLine:
     )
 
 
-def transcript_status(transcript: Transcript, history: History, *, id: str) -> SessionStatus:
-    """Return the status of an agent's transcript. The agent sees what follows its newest summary, and the summary."""
-    starts = [index for index in sorted(transcript.summaries) if index - 1 not in transcript.summaries]
-    first = starts[-1] if starts else 0
+def transcript_status(transcript: Transcript | None, history: History, *, id: str) -> SessionStatus:
+    """Return the status of an agent's transcript, or without one of a plain history.
+
+    The agent sees its newest summary and what follows it.
+    """
+    runs = summary_runs(transcript.summaries) if transcript is not None else []
+    first = runs[-1].start if runs else 0
+    times = transcript.times if transcript is not None else ()
     return SessionStatus(
         id=id,
         format=history.format,
         model=history.model,
-        created=timestamp(transcript.times[0][1]) if transcript.times else None,
+        created=timestamp(times[0][1]) if times else None,
         messages=len(history),
         turns=len(turns(history)),
-        tokens=_seen_tokens(transcript, history, first),
+        tokens=_seen_tokens(transcript.usages if transcript is not None else (), history, first),
         window=window_of(history.model),
         recallable=first,
         compactions=tuple(
-            CompactionStatus(id=f"summary-{number}", reason="by the agent", policy=transcript.kind, covers_to=start)
-            for number, start in enumerate(starts, 1)
+            CompactionStatus(id=f"summary-{number}", reason="by the agent", covers_to=run.start)
+            for number, run in enumerate(runs, 1)
         ),
     )
 
 
-def _seen_tokens(transcript: Transcript, history: History, first: int) -> int:
+def summary_runs(summaries: Iterable[int]) -> list[range]:
+    """Group the indices of an agent's summaries by compaction: one compaction may add several messages."""
+    runs: list[range] = []
+    for index in sorted(summaries):
+        if runs and runs[-1].stop == index:
+            runs[-1] = range(runs[-1].start, index + 1)
+        else:
+            runs.append(range(index, index + 1))
+    return runs
+
+
+def _seen_tokens(usages: Sequence[tuple[int, JsonObject]], history: History, first: int) -> int:
     """Return the tokens that the agent sent and received last, as its provider reported them, else counted."""
     counter = tokens.counter_for(history.model)
     wire = WIRES[history.format]
-    for index, usage in reversed(transcript.usages):
+    for index, usage in reversed(usages):
         total = wire.usage(usage).total
         if index >= first and total:
             return total + sum(map(counter.message, history.messages[index + 1 :]))

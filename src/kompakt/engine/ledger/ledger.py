@@ -44,6 +44,8 @@ class LedgerRequest(msgspec.Struct, frozen=True):
     """Whether reasoning is removed from every message, also from those that are shown."""
     prose: bool = True
     """Whether the assistant's own words are included. A model's narrative replaces them."""
+    sections: frozenset[str] | None = None
+    """The sections to write; ``None`` for all."""
 
 
 class Ledger:
@@ -101,6 +103,8 @@ class Ledger:
         items = statements.read(events, hidden)
         if not request.prose:
             items = [item for item in items if item.section != FINDINGS]
+        if request.sections is not None:
+            items = [item for item in items if item.section in request.sections]
         return _chosen(items, request.room, request.count)
 
     def weight(self, index: int, message: Message) -> int:

@@ -1,0 +1,174 @@
+"""Find the transcripts that coding agents wrote for one folder.
+
+MCP clients do not say which conversation they are in, but each agent writes a transcript that belongs to a working
+folder. Names of folders are ambiguous in Claude Code (``a-b`` and ``a/b`` have the same name), so the folder inside the
+transcript decides. Transcripts of sub-agents are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from kompakt.hosts import places
+
+MAX_HEAD = 256 * 1024
+"""Bytes at the start of a transcript that are searched for its folder."""
+
+MAX_SLUG = 200
+"""Characters after which Claude Code cuts the name of a project's folder and appends a hash."""
+
+
+class FoundTranscript(NamedTuple):
+    """A transcript of an agent."""
+
+    path: Path
+    agent: str
+    session: str
+    """The agent's own id of the session."""
+    modified: float
+    store: str | None = None
+    """The store in which hooks recorded the session, where they noted it."""
+
+
+def transcripts_of(folder: Path, environ: Mapping[str, str], *, client: str = "") -> list[FoundTranscript]:
+    """List the transcripts of a folder, newest first; if ``client`` names an agent, only those of this agent."""
+    folders = _spellings(folder, environ)
+    found = {one.path: one for one in (*_claude_code(folders, environ), *_codex(folders, environ))}
+    for one in _noted(folder):
+        found[one.path] = one
+    agents = [agent for agent in ("claude", "codex") if agent in client.lower()]
+    chosen = [one for one in found.values() if not agents or one.agent.startswith(agents[0])]
+    return sorted(chosen, key=lambda one: (-one.modified, str(one.path)))
+
+
+def _spellings(folder: Path, environ: Mapping[str, str]) -> set[str]:
+    given = [str(folder), os.path.realpath(folder), environ.get("CLAUDE_PROJECT_DIR", "")]
+    return {os.path.normpath(one) for one in given if one}
+
+
+def _noted(folder: Path) -> Iterator[FoundTranscript]:
+    """Yield the transcript that the hooks of an agent noted for this folder or one above it."""
+    note = places.current_session(str(folder)) or {}
+    path, agent, session = (note.get(key) for key in ("transcript", "agent", "session"))
+    if not (isinstance(path, str) and isinstance(agent, str) and isinstance(session, str)):
+        return
+    store = note.get("store")
+    state = _state(Path(path))
+    if state is not None:
+        own = session.removeprefix(places.session_name(agent, ""))
+        yield FoundTranscript(Path(path), agent, own, state.modified, store if isinstance(store, str) else None)
+
+
+# --- Claude Code -------------------------------------------------------------------------------------------------
+
+
+def claude_code_root(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the projects of Claude Code."""
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "projects"
+
+
+def _claude_code(folders: set[str], environ: Mapping[str, str]) -> Iterator[FoundTranscript]:
+    root = claude_code_root(environ)
+    projects: set[Path] = set()
+    for folder in folders:
+        slug = re.sub(r"[^A-Za-z0-9]", "-", folder)
+        if len(slug) <= MAX_SLUG:
+            projects.add(root / slug)
+        else:
+            projects |= {path for path in _children(root) if path.name.startswith(slug[:MAX_SLUG])}
+    for path in (path for project in projects for path in _children(project)):
+        if path.suffix != ".jsonl" or path.name.startswith("agent-"):
+            continue
+        state = _state(path)
+        if state is not None and _claude_code_folder(path, state.head) in (None, *folders):
+            yield FoundTranscript(path, "claude-code", path.stem, state.modified)
+
+
+@lru_cache(maxsize=1_000)
+def _claude_code_folder(path: Path, head: int) -> str | None:
+    """Return the folder in which a session started."""
+    for record in _records(path, head):
+        folder = record.get("cwd")
+        if isinstance(folder, str):
+            return os.path.normpath(folder)
+    return None
+
+
+# --- Codex -------------------------------------------------------------------------------------------------------
+
+
+def codex_root(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the rollouts of Codex."""
+    return Path(environ.get("CODEX_HOME") or Path.home() / ".codex") / "sessions"
+
+
+def _codex(folders: set[str], environ: Mapping[str, str]) -> Iterator[FoundTranscript]:
+    for path in codex_root(environ).rglob("rollout-*.jsonl"):
+        state = _state(path)
+        if state is None:
+            continue
+        folder, session = _codex_header(path, state.head)
+        if folder in folders:
+            yield FoundTranscript(path, "codex", session, state.modified)
+
+
+@lru_cache(maxsize=10_000)
+def _codex_header(path: Path, head: int) -> tuple[str | None, str]:
+    """Return the folder and the id of a rollout; no folder for one of a sub-agent."""
+    record = next(_records(path, head), {})
+    meta = record.get("payload")
+    if not isinstance(meta, dict):
+        return None, path.stem
+    fields = cast("dict[str, Any]", meta)
+    folder, source, session = fields.get("cwd"), fields.get("source"), fields.get("id")
+    name = session if isinstance(session, str) else path.stem
+    if not isinstance(folder, str) or (isinstance(source, dict) and "subagent" in source):
+        return None, name
+    return os.path.normpath(folder), name
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+class _FileState(NamedTuple):
+    modified: float
+    head: int
+    """Bytes of the head. What was read from the head is read again only while it grows."""
+
+
+def _state(path: Path) -> _FileState | None:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return _FileState(found.st_mtime, min(found.st_size, MAX_HEAD)) if stat.S_ISREG(found.st_mode) else None
+
+
+def _records(path: Path, head: int) -> Iterator[dict[str, Any]]:
+    """Yield the records in the first bytes of a file; lines that are not JSON objects are skipped."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(head)
+    except OSError:
+        return
+    for line in data.splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield cast("dict[str, Any]", record)
+
+
+def _children(folder: Path) -> Iterable[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

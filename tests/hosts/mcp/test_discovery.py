@@ -1,0 +1,89 @@
+"""Which transcripts belong to a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.hosts.mcp.workspace import Workspace, rollout, talk
+from tests.wire.transcripts.transcript_files import Writer
+
+from kompakt.hosts import places
+from kompakt.hosts.mcp.discovery import transcripts_of
+
+
+def found(workspace: Workspace, client: str = "") -> list[str]:
+    return [one.session for one in transcripts_of(workspace.project, workspace.environ, client=client)]
+
+
+class TestClaudeCode:
+    def test_the_newest_transcript_is_first(self, workspace: Workspace) -> None:
+        for session, at in (("b", 2_000), ("c", 3_000), ("a", 1_000)):
+            workspace.claude_code(session, talk(workspace.project).records, at=at)
+        assert found(workspace) == ["c", "b", "a"]
+
+    def test_folders_with_the_same_slug_are_told_apart(self, workspace: Workspace) -> None:
+        """``project-x`` and ``project/x`` have the same name in Claude Code."""
+        inside, beside = workspace.project / "x", Path(f"{workspace.project}-x")
+        workspace.claude_code("inside", talk(inside).records, folder=inside)
+        workspace.claude_code("beside", talk(beside).records, folder=beside)
+        assert [one.session for one in transcripts_of(beside, workspace.environ)] == ["beside"]
+
+    def test_transcripts_of_sub_agents_are_skipped(self, workspace: Workspace) -> None:
+        workspace.claude_code("agent-1", talk(workspace.project).records, at=2_000)
+        workspace.claude_code("mine", talk(workspace.project).records)
+        assert found(workspace) == ["mine"]
+
+    def test_a_session_that_changed_its_folder_belongs_to_the_first(self, workspace: Workspace) -> None:
+        records = [*talk(workspace.project).records, *Writer(cwd=str(workspace.project / "src")).user("x").records]
+        workspace.claude_code("mine", records)
+        assert found(workspace) == ["mine"]
+
+    def test_a_long_folder_name_is_found_by_its_start(self, workspace: Workspace) -> None:
+        """Claude Code cuts long names and appends a hash."""
+        deep = workspace.project.joinpath(*(["very-long-folder-name"] * 12))
+        slug = "".join(char if char.isalnum() else "-" for char in str(deep))[:200] + "-1x2y3z"
+        folder = Path(workspace.environ["CLAUDE_CONFIG_DIR"], "projects", slug)
+        path = workspace.claude_code("mine", talk(deep).records)
+        folder.mkdir()
+        path.rename(folder / path.name)
+        assert [one.session for one in transcripts_of(deep, workspace.environ)] == ["mine"]
+
+
+class TestCodex:
+    def test_rollouts_are_found_by_their_folder(self, workspace: Workspace) -> None:
+        workspace.codex("mine", rollout(workspace.project, "mine"))
+        workspace.codex("theirs", rollout(workspace.project.parent, "theirs"))
+        workspace.codex("helper", rollout(workspace.project, "helper", source={"subagent": "review"}))
+        workspace.codex("broken", ["no header"])
+        assert found(workspace) == ["mine"]
+
+    def test_a_rollout_whose_header_is_written_later_is_found_then(self, workspace: Workspace) -> None:
+        path = workspace.codex("mine", [])
+        assert found(workspace) == []
+        workspace.codex("mine", rollout(workspace.project, "mine"))
+        assert path.exists() and found(workspace) == ["mine"]
+
+
+class TestClient:
+    def test_a_client_gets_transcripts_of_its_own_kind(self, workspace: Workspace) -> None:
+        workspace.claude_code("claude", talk(workspace.project).records, at=1_000)
+        workspace.codex("codex", rollout(workspace.project, "codex"), at=2_000)
+        assert found(workspace) == ["codex", "claude"]
+        assert found(workspace, "claude-code") == ["claude"]
+        assert found(workspace, "codex-mcp-client") == ["codex"]
+        assert found(workspace, "some editor") == ["codex", "claude"]
+
+
+class TestNote:
+    def test_a_note_of_hooks_is_found_from_a_folder_below(self, workspace: Workspace) -> None:
+        path = workspace.claude_code("mine", talk(workspace.project).records)
+        places.note_session("claude-code", "mine", folder=str(workspace.project), transcript=str(path))
+        below = workspace.project / "src" / "deep"
+        below.mkdir(parents=True)
+        (noted,) = transcripts_of(below, workspace.environ)
+        assert (noted.session, noted.path, noted.store) == ("mine", path, places.store_url())
+
+    def test_a_note_on_a_file_that_is_gone_is_ignored(self, workspace: Workspace) -> None:
+        places.note_session("claude-code", "gone", folder=str(workspace.project), transcript=os.devnull + "x")
+        assert found(workspace) == []
