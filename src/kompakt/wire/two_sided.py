@@ -6,6 +6,7 @@ it is new.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, cast
@@ -45,11 +46,19 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
     order_code: Callable[[Message], str]
     """Returns the rule that a message breaks when it is in the wrong order."""
     pairs: PairRules
+    is_filler: Callable[[Part], bool] = lambda part: False
+    """Whether a part alone is no content."""
 
 
 def raw_of(part: Part) -> Json:
     """Return the wire form of a part; ``None`` for a part that kompakt made."""
     return getattr(part, "raw", None)
+
+
+def with_repaired_parts(message: Message, parts: Sequence[Part]) -> Message:
+    """Return a message with these parts; the same object if all of them are its own."""
+    is_same = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
+    return message if is_same else message.with_parts(parts)
 
 
 def split_by_side(
@@ -100,9 +109,21 @@ class TwoSidedRepair:
         role: Json = message.raw.get("role")
         return role is not None and role not in self.sides.roles
 
-    def split(self, message: Message, path: str) -> Iterator[Message]:
-        """Yield a message unchanged, or in pieces where some parts belong to the other side."""
-        return split_by_side(message, path, self.changes, codes=self.sides.codes, names=self.sides.names)
+    def repaired(
+        self, message: Message, path: str, repair_part: Callable[[Part, str], Part | None], *, empty_code: str
+    ) -> Iterator[Message]:
+        """Repair the parts of one message; yield it, its pieces where parts belong to the other side, or nothing.
+
+        ``repair_part`` takes a part and its path, and returns ``None`` for a part to drop. A message without content is
+        dropped under ``empty_code``.
+        """
+        found = [repair_part(part, f"{path}.{self.sides.parts}[{j}]") for j, part in enumerate(message.parts)]
+        parts = [part for part in found if part is not None]
+        if all(map(self.sides.is_filler, parts)):
+            self.report(empty_code, "dropped", path, "a message without content")
+            return
+        message = with_repaired_parts(message, parts)
+        yield from split_by_side(message, path, self.changes, codes=self.sides.codes, names=self.sides.names)
 
     def without_unpaired_hosted(self, message: Message) -> Message:
         """Drop calls that the provider ran itself and that have no result, and such results without their call.

@@ -11,9 +11,8 @@ import re
 import msgspec
 
 from kompakt import api
-from kompakt.engine.compaction.policies import Policy, policy_named
+from kompakt.engine.compaction.policies import policy_named, with_summarizer
 from kompakt.engine.pivot.pivot import Summarizer
-from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import DoesNotFit, UsageError
 from kompakt.evals.exam.questions import SUMMARY, ExamCase
 from kompakt.model.json import json_text
@@ -80,25 +79,15 @@ async def context(case: ExamCase, condition: str, *, policy: str, summarizer: Su
     budget = _fixed(case.history) + _size(case.history, asked[0] + asked[-1]) + room
     chosen = policy_named(policy)
     if condition == "narrative":
-        chosen = _with_summarizer(chosen, summarizer)
+        if summarizer is None:
+            raise UsageError("condition 'narrative' needs a model that writes it; pass --writer MODEL")
+        chosen = with_summarizer(chosen, summarizer)
     try:
         done = await api.acompact(case.history, budget, policy=chosen)
     except DoesNotFit as error:
         return ExamContext(f"(nothing: {error})", 0)
     text = shown(api.parse(done.payload, case.history.format))
     return ExamContext(text, _size(case.history, text))
-
-
-def _with_summarizer(policy: Policy, summarizer: Summarizer | None) -> Policy:
-    if summarizer is None:
-        raise UsageError("condition 'narrative' needs a model that writes it; pass --writer MODEL")
-
-    def step(one: Strategy) -> Strategy:
-        if not isinstance(one, Summarization):
-            return one
-        return Summarization(summarizer, share=one.share, when=one.when, target=one.target)
-
-    return msgspec.structs.replace(policy, steps=tuple(step(one) for one in policy.steps))
 
 
 def _requests(history: History) -> list[str]:

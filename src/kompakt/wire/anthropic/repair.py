@@ -6,7 +6,6 @@ removed as a whole where it has lost its signature, and otherwise never touched.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, cast
 
@@ -44,7 +43,7 @@ from kompakt.wire.anthropic.rules import (
 )
 from kompakt.wire.fields import input_object
 from kompakt.wire.pair_repair import PairCodes, PairRules, PlacePath, repair_pairs
-from kompakt.wire.two_sided import SideCodes, split_by_side
+from kompakt.wire.two_sided import SideCodes, split_by_side, with_repaired_parts
 from kompakt.wire.wire import Change
 
 Report: TypeAlias = Callable[[Change], None]
@@ -120,8 +119,7 @@ def _repair_message(message: Message, i: int, changes: list[Change]) -> Iterator
     if not parts and raw.get("content") is None:
         report(Change("AN-17", "added", f"{path}.content", "an empty list"))
         message = message.with_parts(())
-    if len(parts) != len(message.parts) or not all(map(operator.is_, parts, message.parts)):
-        message = message.with_parts(parts)
+    message = with_repaired_parts(message, parts)
     yield from split_by_side(message, path, changes, codes=_SIDES, names=_ROLE_NAMES)
 
 
@@ -267,10 +265,10 @@ def _trimmed(message: Message, i: int, report: Report) -> Message:
         parts.pop()
         if part.text.strip():
             parts.append(msgspec.structs.replace(part, text=part.text.rstrip(), edited=True))
-    if len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts)):
-        return message
-    report(Change("AN-18", "replaced", f"messages[{i}]", "trailing white space removed"))
-    return message.with_parts(parts)
+    trimmed = with_repaired_parts(message, parts)
+    if trimmed is not message:
+        report(Change("AN-18", "replaced", f"messages[{i}]", "trailing white space removed"))
+    return trimmed
 
 
 # --- cache breakpoints and the body ------------------------------------------------------------------------------

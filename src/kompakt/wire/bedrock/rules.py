@@ -326,24 +326,16 @@ def _repair_message(message: Message, i: int, work: TwoSidedRepair, *, signs: bo
     if work.is_foreign(message):
         yield message
         return
-    path = f"messages[{i}]"
-    message = _repair_fields(message, path, work)
-    kept: list[Part] = []
-    for j, part in enumerate(message.parts):
-        where = f"{path}.content[{j}]"
-        if _drops(part, where, work, signs=signs):
-            continue
+
+    def repair_part(part: Part, path: str) -> Part | None:
+        if _drops(part, path, work, signs=signs):
+            return None
         if type(part) is ToolCall:
-            part = _repair_use(part, where, work)
-        elif type(part) is ToolResult and part.raw is not None:
-            part = _repair_result(part, where, work)
-        kept.append(part)
-    if len(kept) < len(message.parts) or any(a is not b for a, b in zip(kept, message.parts, strict=True)):
-        message = message.with_parts(kept)
-    if all(map(_is_cache_point, kept)):
-        work.report("BR-6", "dropped", path, "a message without content")
-        return
-    yield from work.split(message, path)
+            return _repair_use(part, path, work)
+        return _repair_result(part, path, work) if type(part) is ToolResult and part.raw is not None else part
+
+    path = f"messages[{i}]"
+    yield from work.repaired(_repair_fields(message, path, work), path, repair_part, empty_code="BR-6")
 
 
 def _repair_fields(message: Message, path: str, work: TwoSidedRepair) -> Message:
@@ -481,4 +473,5 @@ _SIDES = Sides(
         result_role="user",
         answer=lambda call, text: ToolResult(call.id, text, call.name, is_error=True),
     ),
+    is_filler=_is_cache_point,
 )

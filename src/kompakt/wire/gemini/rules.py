@@ -275,18 +275,16 @@ def _repair_content(
     if work.is_foreign(message):
         yield message
         return
+
+    def repair_part(part: Part, path: str) -> Part | None:
+        part = _repair_data(part, path, work)
+        if strict:
+            part = _strip_unknown_fields(part, path, work)
+        return None if _drops(part, path, work, strict) else part
+
     path = f"contents[{i}]"
     message = _repair_fields(message, path, work, alone=len(history) == 1, strict=strict)
-    parts = [_repair_data(part, f"{path}.parts[{j}]", work) for j, part in enumerate(message.parts)]
-    if strict:
-        parts = [_strip_unknown_fields(part, f"{path}.parts[{j}]", work) for j, part in enumerate(parts)]
-    kept = [part for j, part in enumerate(parts) if not _drops(part, f"{path}.parts[{j}]", work, strict)]
-    if any(one is not other for one, other in zip(parts, message.parts, strict=True)) or len(kept) < len(parts):
-        message = message.with_parts(kept)
-    if not kept:
-        work.report("GE-7", "dropped", path, "a content without parts")
-        return
-    yield from work.split(message, path)
+    yield from work.repaired(message, path, repair_part, empty_code="GE-7")
 
 
 def _repair_fields(message: Message, path: str, work: TwoSidedRepair, *, alone: bool, strict: bool) -> Message:
