@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,16 @@ def own_settings(home: Path) -> None:
     (home / ".claude.json").chmod(0o600)
 
 
-CASES = [("claude-code", nothing), ("claude-code", own_settings)]
+def own_codex(home: Path) -> None:
+    """The user has a configuration with comments and hooks."""
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text('# mine\nmodel = "gpt-5" # good\n\n[mcp_servers.other]\ncommand = "x"')
+    (home / ".codex" / "hooks.json").write_text(
+        '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x"}]}]}}'
+    )
+
+
+CASES = [("claude-code", nothing), ("claude-code", own_settings), ("codex", nothing), ("codex", own_codex)]
 Prepare = Callable[[Path], None]
 
 
@@ -106,6 +116,18 @@ class TestUndo:
         path.write_text(json.dumps({**json.loads(path.read_text()), "numStartups": 1}, indent=2))
         run("install", "claude-code", "--undo", "--yes")
         assert json.loads(path.read_text()) == {"numStartups": 1}
+
+    def test_a_block_in_an_edited_toml_file_is_taken_out(self, home: Path) -> None:
+        """Comments and edits around it stay."""
+        own_codex(home)
+        config = home / ".codex" / "config.toml"
+        before = config.read_text()
+        run("install", "codex", "--yes")
+        config.write_text(config.read_text() + '\n[projects."x"]\ntrust_level = "trusted"\n')
+        run("install", "codex", "--undo", "--yes")
+        assert "kompakt" not in config.read_text()
+        assert config.read_text().startswith(before)
+        assert "projects" in tomllib.loads(config.read_text())
 
     def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
         own_settings(home)
@@ -192,6 +214,36 @@ class TestInstall:
 
     def test_an_unknown_agent_is_refused(self) -> None:
         assert run("install", "claude-cod").code == 2
+
+
+class TestCodex:
+    def test_the_configuration_has_the_server_and_the_hooks(self, home: Path) -> None:
+        """Beside those of the user. Outputs are not hooked, because Codex cannot replace them."""
+        own_codex(home)
+        done = run("install", "codex", "--yes")
+        assert "trusted" in done.err
+        config = tomllib.loads((home / ".codex" / "config.toml").read_text())
+        assert config["mcp_servers"]["kompakt"]["args"] == ["mcp"]
+        assert config["mcp_servers"]["other"] == {"command": "x"}
+        hooks = json.loads((home / ".codex" / "hooks.json").read_text())["hooks"]
+        assert set(hooks) == {"SessionStart", "PreCompact", "PostCompact", "Stop"}
+        assert len(hooks["Stop"]) == 2
+
+    def test_a_server_entry_of_the_user_stays(self, home: Path) -> None:
+        """Also with undo."""
+        (home / ".codex").mkdir()
+        config = home / ".codex" / "config.toml"
+        config.write_text('[mcp_servers.kompakt]\ncommand = "mine"\n')
+        run("install", "codex", "--yes")
+        run("install", "codex", "--undo", "--yes")
+        assert config.read_text() == '[mcp_servers.kompakt]\ncommand = "mine"\n'
+
+    def test_a_broken_configuration_stops_the_installation(self, home: Path) -> None:
+        (home / ".codex").mkdir()
+        (home / ".codex" / "config.toml").write_text("model = \n")
+        refused = run("install", "codex", "--yes")
+        assert refused.code == 2 and "config.toml" in refused.err
+        assert not (home / ".codex" / "hooks.json").exists()
 
 
 class TestFaults:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts.agents import CLAUDE_CODE, Agent, Finished, line_of, run, shell_step
-from tests.hosts.binaries import claude_binary
+from tests.hosts.agents import CLAUDE_CODE, CODEX, Agent, Finished, line_of, run, shell_step
+from tests.hosts.binaries import codex_binary
 from tests.provider.answer import Answer, Seen
 from tests.provider.script import Script
 from tests.provider.server import Provider
@@ -46,24 +46,50 @@ class Plugged:
     agent: Agent
     compacts: dict[str, str]
     """Environment that makes the agent compact after some 30 steps."""
-    asks: Callable[[Seen], bool]
-    """Whether a request is the agent's own call for a summary."""
-    resume: Callable[[str], list[str]]
-    """Arguments that continue a session."""
+    command: Callable[[str, Path, str | None], list[str]]
+    """The command for a prompt, in a new session or in one that is continued."""
+    session_key: str
+    """Field of the agent's events with the id of the session."""
+    asks: str
+    """Text in the agent's own request for a summary."""
+    instructs: bool
+    """Whether the agent lets hooks add to the instructions for its summary."""
+    shortens: bool
+    """Whether the agent lets hooks replace a tool output."""
     recall: str
     """Name of the recall tool in requests."""
 
 
-def _asks_claude(seen: Seen) -> bool:
-    return "Your task is to create a detailed summary" in seen.closing
+def _claude(prompt: str, home: Path, session: str | None) -> list[str]:
+    return [*CLAUDE_CODE.command(prompt, home), *(["--resume", session] if session else [])]
 
 
-CLAUDE = Plugged(
+def _codex(prompt: str, home: Path, session: str | None) -> list[str]:
+    del home
+    options = ["-c", "model_auto_compact_token_limit=45000", "--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
+    return [str(codex_binary()), "exec", *options, "--json", *(["resume", session] if session else []), prompt]
+
+
+CLAUDE_PLUGIN = Plugged(
     agent=CLAUDE_CODE,
     compacts={"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"},
-    asks=_asks_claude,
-    resume=lambda session: ["--resume", session],
+    command=_claude,
+    session_key="session_id",
+    asks="Your task is to create a detailed summary",
+    instructs=True,
+    shortens=True,
     recall="mcp__kompakt__recall",
+)
+
+CODEX_PLUGIN = Plugged(
+    agent=CODEX,
+    compacts={},
+    command=_codex,
+    session_key="thread_id",
+    asks="CONTEXT CHECKPOINT COMPACTION",
+    instructs=False,
+    shortens=False,
+    recall="recall",
 )
 
 
@@ -71,36 +97,41 @@ class PluginRun:
     """A session of an agent with the plugin, from installation to undo."""
 
     def __init__(self, plugged: Plugged, home: Path) -> None:
-        self.plugged, self.home = plugged, home
+        self.plugged, self.home, self.agent = plugged, home, plugged.agent
         home.mkdir(parents=True)
-        agent = plugged.agent
-        self.environment = {
-            "PYTHONPATH": SOURCE,
-            "XDG_DATA_HOME": str(home / "data"),
-            "XDG_STATE_HOME": str(home / "state"),
-            **plugged.compacts,
-        }
-        self.agent = dataclasses.replace(
-            agent, environment=lambda url, home: {**agent.environment(url, home), **self.environment}
-        )
         self.script = Script(STEPS, make=self._calls, turn=TURN)
         self.task = self.script.task(f"Write the report of each shard, one after the other. {RULE}")
-        self.files_before = self._settings("http://127.0.0.1:1")
-        self.installed = self.kompakt("install", agent.name, "--yes")
-        with Provider(self._answer, window=200_000, models=agent.models) as provider:
-            self.first = run(self.agent, self.task, url=provider.url, home=home)
+        written = Answer(text=SUMMARY)
+        with Provider(self._answer, window=200_000, models=self.agent.models, summary=lambda _: written) as provider:
+            self.environment = {
+                **self.agent.environment(provider.url, home),
+                "PYTHONPATH": SOURCE,
+                "XDG_DATA_HOME": str(home / "data"),
+                "XDG_STATE_HOME": str(home / "state"),
+                **plugged.compacts,
+            }
+            self.files_before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+            self.kompakt("install", self.agent.name, "--yes")
+            self.first = self._run(self.task, None, provider.url)
             self.script.turn = 0
-            more = plugged.resume(self.session)
-            self.second = run(self.agent, REFUSAL, url=provider.url, home=home, more=more)
+            self.second = self._run(REFUSAL, self.session, provider.url)
         self.bodies = [record.body for record in provider.requests]
         self.refusals = provider.refusals
         self._wait_for_recording()
-        self.undone = self.kompakt("install", agent.name, "--undo", "--yes")
+        self.kompakt("install", self.agent.name, "--undo", "--yes")
+
+    def _run(self, prompt: str, session: str | None, url: str) -> Finished:
+        agent = dataclasses.replace(
+            self.agent,
+            environment=lambda url, home: self.environment,
+            command=lambda prompt, home: self.plugged.command(prompt, home, session),
+        )
+        return run(agent, prompt, url=url, home=self.home)
 
     @property
     def session(self) -> str:
         """Return the agent's id of the session."""
-        return next(event["session_id"] for event in self.first.events if "session_id" in event)
+        return next(event[key] for event in self.first.events if (key := self.plugged.session_key) in event)
 
     def _calls(self, step: int, dice: random.Random, tools: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
         names = {tool["name"] for tool in tools}
@@ -111,16 +142,12 @@ class PluginRun:
         return shell_step(self.agent)(step, dice, tools)  # type: ignore[return-value]
 
     def _answer(self, seen: Seen) -> Answer:
-        return Answer(text=SUMMARY) if self.plugged.asks(seen) else self.script.answer(seen)
-
-    def _settings(self, url: str) -> dict[str, bytes]:
-        self.agent.environment(url, self.home)  # some agents are configured by files
-        return {str(path): path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
+        is_asked = any(self.plugged.asks in text for text in (seen.closing, str(seen.items[-1])))
+        return Answer(text=SUMMARY) if is_asked else self.script.answer(seen)
 
     def kompakt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run kompakt in the home of the agent."""
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
-        environment |= self.agent.environment("http://127.0.0.1:1", self.home)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), **self.environment}
         command = [sys.executable, "-m", "kompakt", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=self.home)
         assert done.returncode == 0, done.stderr
@@ -163,29 +190,26 @@ class PluginRun:
 
     def is_summary_request(self, body: dict[str, Any]) -> bool:
         """Return whether a request asks for a summary."""
-        return "Your task is to create a detailed summary" in json.dumps(body)
+        return self.plugged.asks in json.dumps(body)
 
 
-EACH = [pytest.param(CLAUDE, marks=pytest.mark.xdist_group("claude-code"), id="claude-code")]
+EACH = [
+    pytest.param(plugged, marks=pytest.mark.xdist_group(plugged.agent.name), id=plugged.agent.name)
+    for plugged in (CLAUDE_PLUGIN, CODEX_PLUGIN)
+]
 
 
 @pytest.fixture(scope="module", params=EACH)
 def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PluginRun:
     """Run an agent with the plugin once."""
-    if request.param is CLAUDE:
-        claude_binary()
     return PluginRun(request.param, tmp_path_factory.mktemp(request.param.agent.name) / "home")
-
-
-def _succeeded(finished: Finished) -> bool:
-    return finished.code == 0
 
 
 class TestPlugins:
     def test_the_agent_works_as_before(self, session: PluginRun) -> None:
         """Both runs end well, all steps are done, and no hook failed."""
-        assert _succeeded(session.first), session.first.output[-2000:]
-        assert _succeeded(session.second), session.second.output[-2000:]
+        assert session.first.code == 0, session.first.output[-2000:]
+        assert session.second.code == 0, session.second.output[-2000:]
         assert f"All {STEPS} steps are done." in session.second.output
         assert [record.refusal for record in session.refusals] == []
         assert session.log == ""
@@ -194,25 +218,27 @@ class TestPlugins:
         """And rules and refusals were given to its summarizer."""
         assert session.agent.compacted_itself(session.second.output, session.home)
         asked = json.dumps(session.bodies[session.compacted_at])
-        assert "Rules for this summary" in asked
+        assert ("Rules for this summary" in asked) == session.plugged.instructs
 
     def test_rule_and_refusal_are_in_the_next_request(self, session: PluginRun) -> None:
         """Verbatim, though the summary has neither; so the conversation is still known by its task."""
         after = json.dumps(session.bodies[session.compacted_at + 1])
-        assert "Some work was done" in after
+        assert "Some work was done" in after and "Notes by code" in after
         assert RULE in after and "No, do not push to the remote." in after
-        assert session.script.violations == []
+        # Codex summarizes the open round too, so the script sees no results of its last calls.
+        assert [fault for fault in session.script.violations if "never answered" not in fault] == []
 
     def test_recall_finds_a_dropped_output(self, session: PluginRun) -> None:
         """The model calls the tool and gets a line that is in no message any more."""
         called = [at for at, body in enumerate(session.bodies) if f'"{session.plugged.recall}"' in json.dumps(body)]
         if not called:
             pytest.skip("the MCP server is not installed")
-        last = json.dumps(session.bodies[-1]["messages"])
-        assert line_of(3, 57) in last
+        assert line_of(3, 57) in json.dumps(session.bodies[-1])
 
     def test_a_huge_output_is_shortened_and_its_original_kept(self, session: PluginRun) -> None:
         """The model sees the short form; the store has every line."""
+        if not session.plugged.shortens:
+            pytest.skip("the agent gives hooks no way to replace an output")
         sent = json.dumps(session.bodies)
         assert "INFO worker 200 handled" not in sent
         assert "INFO worker 400 handled" in sent
@@ -227,7 +253,7 @@ class TestPlugins:
     def test_undo_leaves_no_trace(self, session: PluginRun) -> None:
         """No file of the agent's settings mentions kompakt, and those of the user are as they were."""
         for path, data in session.files_before.items():
-            assert Path(path).read_bytes() == data
+            assert path.read_bytes() == data
         folders = [session.home / name for name in ("claude", "codex", "config")]
         names = ("settings.json", ".claude.json", "hooks.json", "config.toml", "opencode.json", "kompakt.js")
         left = [path for folder in folders for name in names for path in folder.rglob(name)]

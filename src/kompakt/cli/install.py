@@ -11,12 +11,15 @@ import typer
 
 from kompakt.cli.input import AsJson
 from kompakt.errors import UsageError, nearest
-from kompakt.hosts import claude_code_settings
+from kompakt.hosts import claude_code_settings, codex_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
 from kompakt.model.json import indented_json
 
-PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {"claude-code": claude_code_settings.plan}
+PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
+    "claude-code": claude_code_settings.plan,
+    "codex": codex_settings.plan,
+}
 """Agents that kompakt can be installed into."""
 
 AgentName = Annotated[str, typer.Argument(metavar="AGENT", help=f"Coding agent: {', '.join(PLANS)}.")]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 
-from kompakt.hosts import places
+from kompakt.hosts import events, places
 from kompakt.hosts.response import HookResponse
 
 TYPE_CHECKING = False  # the module typing takes 10 ms to import
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 AGENT = "claude-code"
-
-MAX_CONTEXT = 9_500
-"""Characters of additional context: 10,000 is the limit of the host."""
 
 MIN_OUTPUT = 12_000
 """Characters of an output that is worth shortening: about 3,000 tokens."""
@@ -50,37 +47,18 @@ def answer(event: str, given: dict[str, Any], *, recall: bool = True) -> HookRes
     if event == "PostToolUse":
         return HookResponse(_shortened(given))
     if event == "SessionStart":
-        return _session_start(given, recall=recall)
+        return events.session_start(AGENT, given, recall=recall)
     if event == "PreCompact":
         from kompakt.hosts import notes  # late: takes 0.2 s
 
         return HookResponse(notes.before_compaction(notes.read_transcript(given["transcript_path"])), _recording(given))
     if event == "PostCompact":
-        return HookResponse(_compared(given))
+        return HookResponse(events.compared(AGENT, given, given.get("compact_summary") or ""))
     if event == "statusline":
         return HookResponse(status_line(given))
     if event in RECORDED:
         return HookResponse(after=_recording(given, is_over=event in ("SubagentStop", "SessionEnd")))
     return HookResponse()
-
-
-def _session_start(given: dict[str, Any], *, recall: bool) -> HookResponse:
-    transcript: str = given.get("transcript_path") or ""
-    try:
-        places.note_session(AGENT, given["session_id"], folder=given.get("cwd") or os.getcwd(), transcript=transcript)
-    except OSError as error:
-        places.log(f"{AGENT}: the current session cannot be noted: {error}")
-    if not os.path.exists(transcript):
-        return HookResponse()
-    if given.get("source") != "compact":
-        return HookResponse(after=_recording(given))
-    from kompakt.hosts import notes  # late: takes 0.2 s
-
-    text = notes.after_compaction(notes.read_transcript(transcript), max_chars=MAX_CONTEXT, recall=recall)
-    if not text:
-        return HookResponse(after=_recording(given))
-    output = {"hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": text}}
-    return HookResponse(json.dumps(output), _recording(given))
 
 
 def _recording(given: dict[str, Any], *, is_over: bool = False) -> Callable[[], object] | None:
@@ -90,15 +68,7 @@ def _recording(given: dict[str, Any], *, is_over: bool = False) -> Callable[[], 
     agent = given.get("agent_id")
     if given.get("hook_event_name") == "SubagentStop" and agent:
         session, transcript = f"{session}/agent-{agent}", given.get("agent_transcript_path") or ""
-    if not transcript or not os.path.exists(transcript):
-        return None
-
-    def work() -> None:
-        from kompakt.hosts import recorder  # late: takes 0.5 s
-
-        recorder.record(AGENT, session, transcript, is_over=is_over)
-
-    return work
+    return events.recording(AGENT, session, transcript, is_over=is_over)
 
 
 def _shortened(given: dict[str, Any]) -> str:
@@ -132,27 +102,6 @@ def _read(path: str) -> str:
         return ""
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         return file.read()
-
-
-def _compared(given: dict[str, Any]) -> str:
-    """Compare the agent's summary with the ledger, write a report and return a line for the user."""
-    import msgspec  # late: takes 0.2 s
-
-    from kompakt.hosts import notes
-
-    history = notes.read_transcript(given["transcript_path"])
-    found = notes.compare(given.get("compact_summary") or "", notes.ledger_text(history, MAX_CONTEXT))
-    report = {"trigger": given.get("trigger"), **msgspec.structs.asdict(found)}
-    path = places.session_file(AGENT, given["session_id"], "compactions.jsonl")
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(report) + "\n")
-    text = (
-        f"kompakt: the summary has {found.kept} of {found.statements} noted facts, "
-        f"{found.user_kept} of {found.user_statements} of the user's requests and rules; "
-        "the others were added after it"
-    )
-    return json.dumps({"systemMessage": text})
 
 
 def status_line(given: dict[str, Any]) -> str:

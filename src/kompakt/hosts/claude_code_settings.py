@@ -10,11 +10,19 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, TEXT_FIELDS
-from kompakt.hosts.install import HostFile, HostPlan, Scope, hook_command, is_own_command, mcp_command
+from kompakt.hosts.install import (
+    HostFile,
+    HostPlan,
+    Scope,
+    hook_command,
+    is_own_hook,
+    mcp_command,
+    put_hooks,
+    take_hooks,
+)
 
 EVENTS = {
     "SessionStart": 30,
@@ -39,8 +47,8 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
         files=(
             HostFile(
                 path=settings,
-                put_in=partial(_put_hooks, scope=scope, name=str(settings)),
-                take_out=partial(_take_hooks, name=str(settings)),
+                put_in=partial(_put_settings, scope=scope, name=str(settings)),
+                take_out=partial(_take_settings, name=str(settings)),
                 holds="hooks and status line",
             ),
             HostFile(
@@ -71,52 +79,27 @@ def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
     found = jsonc.read(text, str(settings)).value
     if found.get("disableAllHooks"):
         notes.append(f"{settings} has disableAllHooks: the hooks will not run until you remove it.")
-    if "statusLine" in found and not _is_own_status(found["statusLine"]):
+    if "statusLine" in found and not is_own_hook(found["statusLine"]):
         notes.append("Your own status line stays.")
     return tuple(notes)
 
 
-def _group(event: str, scope: Scope) -> dict[str, Any]:
-    hook = {"type": "command", "command": hook_command(AGENT, event, scope), "timeout": EVENTS[event]}
-    matcher = {"matcher": "|".join(TEXT_FIELDS)} if event == "PostToolUse" else {}
-    return {**matcher, "hooks": [hook]}
-
-
-def _put_hooks(text: str, *, scope: Scope, name: str) -> str:
-    if not text:
-        text = "{}\n"
-    for event in EVENTS:
-        group = _group(event, scope)
-        found = jsonc.read(text, name).find(("hooks", event))
-        if found is not None and isinstance(found.value, list):
-            if [item for item in found.value if _is_own_group(item)] == [group]:
-                continue
-            text = jsonc.drop_items(text, ("hooks", event), _is_own_group, name)
-        text = jsonc.append(text, ("hooks", event), group, name)
+def _put_settings(text: str, *, scope: Scope, name: str) -> str:
+    matchers = {"PostToolUse": "|".join(TEXT_FIELDS)}
+    text = put_hooks(text, agent=AGENT, events=EVENTS, matchers=matchers, scope=scope, name=name)
     status = jsonc.read(text, name).find(("statusLine",))
-    if status is None or _is_own_status(status.value):
+    if status is None or is_own_hook(status.value):
         line = {"type": "command", "command": hook_command(AGENT, "statusline", scope)}
         text = jsonc.put(text, ("statusLine",), line, name)
     return text
 
 
-def _take_hooks(text: str, *, name: str) -> str:
-    hooks = jsonc.read(text, name).find(("hooks",))
-    for event in hooks.keys if hooks is not None else ():
-        text = jsonc.drop_items(text, ("hooks", event), _is_own_group, name)
+def _take_settings(text: str, *, name: str) -> str:
+    text = take_hooks(text, name=name)
     status = jsonc.read(text, name).find(("statusLine",))
-    if status is not None and _is_own_status(status.value):
+    if status is not None and is_own_hook(status.value):
         text = jsonc.drop(text, ("statusLine",), name)
     return text
-
-
-def _is_own_group(group: Any) -> bool:
-    hooks: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else None
-    return isinstance(hooks, list) and bool(hooks) and all(map(_is_own_status, cast("list[Any]", hooks)))
-
-
-def _is_own_status(entry: Any) -> bool:
-    return isinstance(entry, dict) and is_own_command(cast("dict[str, Any]", entry).get("command"))
 
 
 def _put_server(text: str, *, scope: Scope, name: str) -> str:

@@ -48,6 +48,10 @@ def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookRespons
         from kompakt.hosts import claude_code  # late: one agent per call
 
         return claude_code.answer(event, given, recall=recall)
+    if agent == "codex":
+        from kompakt.hosts import codex
+
+        return codex.answer(event, given, recall=recall)
     raise ValueError(f"unknown agent {agent!r}")
 
 

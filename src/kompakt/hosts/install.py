@@ -12,16 +12,16 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from kompakt import files
 from kompakt.errors import UnreadableFile, UsageError
-from kompakt.hosts import places
+from kompakt.hosts import jsonc, places
 from kompakt.version import __version__
 
 Scope: TypeAlias = Literal["user", "project"]
@@ -115,17 +115,55 @@ def _launcher(scope: Scope) -> list[str]:
     return [str(beside)] if beside.exists() else [sys.executable, "-m", HOOK_MODULE]
 
 
-def is_own_command(command: object) -> bool:
-    """Return whether a command in the settings of an agent is a hook of kompakt."""
-    return isinstance(command, str) and (HOOK in command or HOOK_MODULE in command)
-
-
 def mcp_command(scope: Scope) -> list[str]:
     """Return the command that starts the MCP server."""
     if scope == "project":
         return ["kompakt", "mcp"]
     beside = Path(sys.executable).with_name("kompakt")
     return [str(beside), "mcp"] if beside.exists() else [sys.executable, "-m", "kompakt", "mcp"]
+
+
+# --- hooks in JSON -------------------------------------------------------------------------------------------------
+
+
+def put_hooks(
+    text: str, *, agent: str, events: Mapping[str, int], matchers: Mapping[str, str], scope: Scope, name: str
+) -> str:
+    """Add a hook for each event to settings in JSON; ``events`` has the seconds after which an agent stops waiting.
+
+    Raises:
+        UsageError: the text is not JSON, or its hooks have another shape.
+    """
+    text = text or "{}\n"
+    for event, seconds in events.items():
+        hook = {"type": "command", "command": hook_command(agent, event, scope), "timeout": seconds}
+        group = {**({"matcher": matchers[event]} if event in matchers else {}), "hooks": [hook]}
+        found = jsonc.read(text, name).find(("hooks", event))
+        if found is not None and isinstance(found.value, list):
+            if [item for item in found.value if _is_own_group(item)] == [group]:
+                continue
+            text = jsonc.drop_items(text, ("hooks", event), _is_own_group, name)
+        text = jsonc.append(text, ("hooks", event), group, name)
+    return text
+
+
+def take_hooks(text: str, *, name: str) -> str:
+    """Remove the hooks of kompakt from settings in JSON."""
+    hooks = jsonc.read(text, name).find(("hooks",))
+    for event in hooks.keys if hooks is not None else ():
+        text = jsonc.drop_items(text, ("hooks", event), _is_own_group, name)
+    return text
+
+
+def _is_own_group(group: Any) -> bool:
+    hooks: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else None
+    return isinstance(hooks, list) and bool(hooks) and all(map(is_own_hook, cast("list[Any]", hooks)))
+
+
+def is_own_hook(entry: Any) -> bool:
+    """Return whether a hook or status line in the settings of an agent is that of kompakt."""
+    command: Any = cast("dict[str, Any]", entry).get("command") if isinstance(entry, dict) else None
+    return isinstance(command, str) and (HOOK in command or HOOK_MODULE in command)
 
 
 # --- install ---------------------------------------------------------------------------------------------------------
