@@ -30,6 +30,7 @@ from starlette.routing import Route as Endpoint
 from starlette.types import Receive, Scope, Send
 
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
+from kompakt.gateway.admin.mcp import McpEndpoint
 from kompakt.gateway.admin.sessions import SessionsApi
 from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.config import FIXED, GatewayConfig, default_store
@@ -92,6 +93,7 @@ class Gateway:
         self._has_own_secret = False
         """Whether the secret is configured, as opposed to stored."""
         self._restoring: asyncio.Task[None] | None = None
+        self._at_exit: list[Callable[[], Awaitable[None]]] = []
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
@@ -115,6 +117,8 @@ class Gateway:
                 try:
                     yield
                 finally:
+                    while self._at_exit:
+                        await self._at_exit.pop()()
                     if adoption is not None:
                         adoption.cancel()
                     if self._restoring is not None:
@@ -122,6 +126,10 @@ class Gateway:
                     await self._flush()
         finally:
             await self.store.close()
+
+    def at_exit(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Call ``close`` when the gateway stops, before the store is closed."""
+        self._at_exit.append(close)
 
     async def _take_secret(self) -> asyncio.Task[None] | None:
         """Load the secret from the store. While the store is unavailable, use a temporary one.
@@ -229,6 +237,7 @@ def create_app(
             Endpoint("/inspect", api.inspect, methods=["GET"]),
             Endpoint("/favicon.ico", health.favicon, methods=["GET"]),
             Mount("/kompakt", app=api),
+            Endpoint("/mcp", McpEndpoint(api)),
         ],
         middleware=[
             Middleware(AccessLog, metrics=gateway.metrics),

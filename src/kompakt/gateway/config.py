@@ -29,7 +29,7 @@ OFFICIAL = {
 FIXED = ("host", "port", "store", "store_timeout", "key_file", "secret", "max_header")
 """Settings that require a restart: sockets and files are open, and another secret would change the tenants."""
 
-_RESERVED = frozenset(["v1", "v1beta", "kompakt", "healthz", "readyz", "metrics", "inspect"])
+_RESERVED = frozenset(["v1", "v1beta", "kompakt", "mcp", "healthz", "readyz", "metrics", "inspect"])
 """First path segments that belong to the gateway or to providers."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")

@@ -96,7 +96,7 @@ class SessionsApi:
             raise GatewayError(error.status_code, error.detail, code=code, headers=error.headers) from None
         except StoreError as error:
             self.gateway.metrics.store_failures.inc()
-            raise _failed(error) from None
+            raise failed(error) from None
 
     # --- endpoints ------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class SessionsApi:
         return _json(openapi.document(self.gateway.settings.policies))
 
     async def list_sessions(self, request: Request) -> Response:
-        access = self._access(request)
+        access = self.access(request)
         limit = _number(request, "limit", 50, MAX_PAGE)
         return _json(await self.page(access, request.query_params.get("after", ""), limit))
 
@@ -113,7 +113,7 @@ class SessionsApi:
         target = await self._find(request)
         if request.method != "DELETE":
             return _json(await self.details(target))
-        await (await _session(target)).delete()
+        await (await session_of(target)).delete()
         return Response(status_code=204)
 
     async def recall(self, request: Request) -> Response:
@@ -122,7 +122,7 @@ class SessionsApi:
         if not query.strip() or len(query) > MAX_QUERY:
             raise GatewayError(400, f"q must be 1 to {MAX_QUERY:,} characters, not all blank", code="invalid_query")
         tokens = _number(request, "tokens", DEFAULT_TOKENS, MAX_TOKENS)
-        found = await (await _session(target)).recall(query, tokens)
+        found = await (await session_of(target)).recall(query, tokens)
         return _json(RecallResult(found=bool(found), text=found.text, references=found.references, tokens=found.tokens))
 
     async def preview(self, request: Request) -> Response:
@@ -133,7 +133,7 @@ class SessionsApi:
             policy = settings.policy_named(name)
         except UsageError as error:
             raise GatewayError(400, str(error), code="unknown_policy") from None
-        shown = await (await _session(target)).project()
+        shown = await (await session_of(target)).project()
         if "budget" in request.query_params:
             budget = Budget.of(_number(request, "budget", 1, MAX_BUDGET))
         else:
@@ -152,7 +152,7 @@ class SessionsApi:
 
     async def undo(self, request: Request) -> Response:
         target = await self._find(request)
-        session = await _session(target)
+        session = await session_of(target)
         await with_timeout(self.gateway.storage.flush(), FLUSH_PATIENCE)  # the newest compaction may be pending
         timeline = (await session.reader()).timeline
         live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
@@ -167,23 +167,23 @@ class SessionsApi:
 
     async def inspect(self, request: Request) -> Response:
         try:
-            access = self._access(request)
+            access = self.access(request)
             id = request.query_params.get("session")
             if id is None:
                 page = await self.page(access, request.query_params.get("after", ""), MAX_PAGE)
                 return inspect_page.session_list(page, keyless=access.is_keyless)
-            target = await self._found(access, id)
+            target = await self.found(access, id)
             query = request.query_params.get("q", "")[:MAX_QUERY].strip()
-            found = await (await _session(target)).recall(query) if query else None
+            found = await (await session_of(target)).recall(query) if query else None
             return inspect_page.session_details(
                 await self.details(target), query, found.text if found is not None else ""
             )
         except StoreError as error:
-            raise _failed(error) from None
+            raise failed(error) from None
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
-    def _access(self, request: Request) -> Access:
+    def access(self, request: Request) -> Access:
         """Return which sessions a request may see, narrowed to the tenant that it asks for."""
         access = access_of(request, self.gateway.settings)
         tenant = request.query_params.get("tenant")
@@ -197,7 +197,7 @@ class SessionsApi:
         """Read a page of sessions; ``after`` is the ``next`` of the previous page."""
         found: list[tuple[str, Head]] = []
         following = None
-        async for tenant, head in self._heads(access, after):
+        async for tenant, head in self.heads(access, after):
             if len(found) == limit:
                 following = f"{found[-1][0]}/{found[-1][1].key}"
                 break
@@ -217,7 +217,7 @@ class SessionsApi:
                     labels[tenant, names[name]] = decode_note(data, value_codec, Label)
         return labels
 
-    async def _heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
+    async def heads(self, access: Access, after: str) -> AsyncIterator[tuple[str, Head]]:
         """Iterate over the visible sessions, tenant by tenant, starting after a position."""
         first, slash, key = after.partition("/")
         if slash and access.owner is not None and access.owner.tenant != first:
@@ -246,9 +246,9 @@ class SessionsApi:
         return self.gateway.storage.store_of(Owner(tenant, ""))
 
     async def _find(self, request: Request) -> FoundSession:
-        return await self._found(self._access(request), request.path_params["id"])
+        return await self.found(self.access(request), request.path_params["id"])
 
-    async def _found(self, access: Access, id: str) -> FoundSession:
+    async def found(self, access: Access, id: str) -> FoundSession:
         """Find a visible session by its id.
 
         Raises:
@@ -293,7 +293,7 @@ class SessionsApi:
     async def details(self, found: FoundSession) -> SessionDetails:
         tenant = found.store.tenant
         summary = await self._summary(found.head, tenant, await self._labels([(tenant, found.head)]))
-        compactions = await (await _session(found)).compactions() if found.head.events else []
+        compactions = await (await session_of(found)).compactions() if found.head.events else []
         return SessionDetails(
             session=summary,
             compactions=[
@@ -349,7 +349,7 @@ def _preview(history: History, tokens: int, budget: Budget, policy: Policy) -> P
     )
 
 
-async def _session(found: FoundSession) -> Session:
+async def session_of(found: FoundSession) -> Session:
     return await found.store.session(_id(found.head))
 
 
@@ -374,7 +374,7 @@ def _missing() -> GatewayError:
     return GatewayError(404, "there is no such session", code="not_found")
 
 
-def _failed(error: StoreError) -> GatewayError:
+def failed(error: StoreError) -> GatewayError:
     if isinstance(error, WrongKey):
         return GatewayError(
             503, "the store is encrypted with another key; check the gateway's --key-file", code="store_unavailable"
