@@ -25,7 +25,11 @@ def folder(name: str, metavar: str, help: str) -> Any:
 
 File: TypeAlias = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="A request body, a list of messages or a transcript; - reads standard input."),
+    typer.Argument(
+        metavar="FILE",
+        help="A request body, a list of messages, or a transcript of Claude Code, Codex, opencode, pi, Gemini CLI, "
+        "OpenHands, SWE-agent or tau-bench; - reads standard input.",
+    ),
 ]
 Format: TypeAlias = Annotated[
     str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sqlite3
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,24 @@ class TestEveryKind:
         except KompaktError:
             return  # refused in the words of kompakt
 
+    @pytest.mark.parametrize("kind", KINDS)
+    @given(st.data())
+    def test_no_bytes_make_reading_fail(self, kind: str, data: st.DataObject) -> None:
+        """Bytes may be lost, doubled or wrong anywhere."""
+        content = bytearray(encode(*SAMPLES[kind]))
+        for _ in range(data.draw(st.integers(1, 5))):
+            at = data.draw(st.integers(0, len(content) - 1))
+            new = data.draw(
+                st.sampled_from([b"", b"\xff", b"\0", b"\n", b'"', b"{", b"}", b"[[", b"\\ud83d", b"9" * 30])
+            )
+            content[at : at + data.draw(st.integers(0, 40))] = new
+        try:
+            found = files.decode(bytes(content), "file")
+            if found.transcript is not None:
+                api.check(found.payload, resting=True)
+        except KompaktError:
+            return  # refused in the words of kompakt
+
 
 def _lists(body: Record) -> list[str]:
     return [key for key, value in body.items() if isinstance(value, list)]
@@ -171,6 +190,41 @@ class TestPi:
         assert "Ran `ls`" in words(transcript) and "from an extension" in words(transcript)
         assert transcript.summaries == {len(transcript.body["messages"]) - 1}
         assert transcript.left_out == {"session": 1, "bashExecution": 1, "custom": 1}
+
+    def test_a_compaction_precedes_what_it_kept(self) -> None:
+        """As in the requests of pi; what it replaced is still read."""
+
+        def entry(id: str, parent: str | None, **fields: Any) -> Record:
+            return {"type": "message", "id": id, "parentId": parent, **fields}
+
+        def asked(words: str) -> Record:
+            return {"message": {"role": "user", "content": words}}
+
+        summary = {"type": "compaction", "summary": "so far", "firstKeptEntryId": "b"}
+        entries = [entry("a", None, **asked("old")), entry("b", "a", **asked("kept"))]
+        entries += [entry("c", "b", **summary), entry("d", "c", **asked("new"))]
+        transcript = loaded([HEADER, *entries], "p.jsonl")
+        assert [m["content"][0]["text"] for m in transcript.body["messages"]] == ["old", "so far", "kept", "new"]
+        assert transcript.summaries == {1}
+
+    def test_the_system_prompt_and_the_tools(self) -> None:
+        """Later messages replace and remove sections and tools; a compaction has all of them."""
+        tool = {"name": "read", "description": "Read a file.", "parameters": {"type": "object", "properties": {}}}
+
+        def system(**fields: Any) -> Record:
+            return {"type": "message", "message": {"role": "system", "content": "", **fields}}
+
+        asked = {"type": "message", "message": {"role": "user", "content": "go"}}
+        first = system(sections={"preamble": "You code.", "skills": "none"}, toolsAdded=[tool, {**tool, "name": "x"}])
+        later = system(sections={"skills": None}, content="Be brief.", toolsRemoved=[{"name": "x"}])
+        transcript = loaded([HEADER, first, asked, later], "p.jsonl")
+        assert transcript.problems == []
+        assert transcript.body["system"] == "You code.\n\nBe brief."
+        assert [one["name"] for one in transcript.body["tools"]] == ["read"]
+        assert api.check(files.history(transcript)) == []
+        whole = {"role": "system", "content": "", "sections": {"preamble": "You review."}}
+        compaction = {"type": "compaction", "summary": "so far", "systemMessage": whole}
+        assert loaded([HEADER, first, asked, compaction], "p.jsonl").body["system"] == "You review."
 
 
 class TestSweAgent:
@@ -254,6 +308,53 @@ class TestOpencode:
         assert found.transcript is not None and found.transcript.body == exported.body
         assert exported.usages[0][1]["prompt_tokens"] == 12
         assert exported.times[0] == (1, 1_767_225_600.0)
+
+    def test_a_compaction_precedes_what_it_kept(self) -> None:
+        """As in the requests of opencode; what it replaced is still read, and notes for the user are not."""
+
+        def message(id: str, role: str, *parts: Record, **info: Any) -> Record:
+            return {"info": {"id": id, "role": role, **info}, "parts": list(parts)}
+
+        compaction = {"type": "compaction", "auto": True, "tail_start_id": "msg_3"}
+        messages = [
+            message("msg_1", "user", text("old")),
+            message("msg_2", "assistant", text("done")),
+            message("msg_3", "user", text("kept"), {**text("a note"), "ignored": True}),
+            message("msg_4", "assistant", text("kept answer")),
+            message("msg_5", "user", compaction),
+            message("msg_6", "assistant", text("so far"), summary=True, parentID="msg_5"),
+            message("msg_7", "user", text("new")),
+        ]
+        transcript = loaded({"info": {"id": "ses_1"}, "messages": messages})
+        assert [one["content"] for one in transcript.body["messages"]] == [
+            *("old", "done", "What did we do so far?", "so far", "kept", "kept answer", "new"),
+        ]
+        assert transcript.summaries == {3}
+        assert transcript.left_out == {"ignored text": 1}
+
+    @given(data=st.data())
+    def test_a_damaged_database_is_rejected_or_read(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        """Whatever bytes are wrong in it."""
+        path = tmp_path_factory.mktemp("db") / "opencode.db"
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE session (id TEXT, parent_id TEXT, title TEXT, time_updated INTEGER)")
+            db.execute("CREATE TABLE message (id TEXT, session_id TEXT, data)")
+            db.execute("CREATE TABLE part (id TEXT, message_id TEXT, data)")
+            db.execute("INSERT INTO session VALUES ('ses_1', NULL, 't', 1)")
+            odd = data.draw(st.sampled_from([None, 5, "x", "[]", b"\xff", json.dumps({"role": "user"})]))
+            db.execute("INSERT INTO message VALUES ('msg_1', 'ses_1', ?)", [odd])
+            db.execute("INSERT INTO part VALUES ('prt_1', 'msg_1', ?)", [json.dumps(text("go"))])
+            db.commit()
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(0, 30))):
+            content[data.draw(st.integers(16, len(content) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        try:
+            files.load(path)
+        except KompaktError:
+            return  # refused in the words of kompakt
 
     def test_another_database_is_rejected(self, tmp_path: Path) -> None:
         """With the way to name a store."""

@@ -84,7 +84,8 @@ def _pi() -> list[Record]:
     return [
         {"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00Z", "cwd": "/r"},
         {"type": "model_change", "id": "e0", "parentId": None, "provider": "anthropic", "modelId": "claude-sonnet-4-5"},
-        entry("e1", "e0", {"role": "user", "content": "list the files"}),
+        entry("e9", "e0", {"role": "system", "content": "", "sections": {"preamble": "You code."}, "toolsAdded": []}),
+        entry("e1", "e9", {"role": "user", "content": "list the files"}),
         entry("e2", "e1", {"role": "assistant", "content": [text("Looking."), call], "usage": usage}),
         entry("e3", "e2", answer),
         entry("e4", "e3", {"role": "assistant", "content": [text("There is a.py.")], "stopReason": "stop"}),

@@ -2,6 +2,7 @@
 
 A tool part contains the call and its result; a message ends where the model answers again after a result. A compaction
 is a user message with a ``compaction`` part and an assistant message marked as summary; earlier messages stay here.
+Both precede the messages that the compaction kept (``tail_start_id``), as in opencode's own requests.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def rows(connection: sqlite3.Connection) -> Json:
         parts.setdefault(message, []).append(_column(data))
     messages: dict[str, list[Json]] = {}
     for id, session, data in connection.execute("SELECT id, session_id, data FROM message ORDER BY id"):
-        messages.setdefault(session, []).append({"info": _column(data), "parts": parts.get(id, [])})
+        info = {**as_object(_column(data)), "id": id}
+        messages.setdefault(session, []).append({"info": info, "parts": parts.get(id, [])})
     sessions = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
     return [
         {"info": {"id": id, "title": title}, "messages": messages[id]}
@@ -84,7 +86,7 @@ def read(document: Document) -> Iterator[Transcript]:
     for number, value in enumerate(exports):
         session = as_object(value.get("info"))
         collector = _Collector()
-        for message in as_objects(value.get("messages")):
+        for message in _with_summaries_first(as_objects(value.get("messages"))):
             collector.add(as_object(message.get("info")), as_objects(message.get("parts")))
         messages = collector.chat.finish()
         body: JsonObject = {"model": collector.model} if collector.model else {}
@@ -104,6 +106,24 @@ def read(document: Document) -> Iterator[Transcript]:
             notes=tuple(collector.notes),
             records=len(as_objects(value.get("messages"))),
         )
+
+
+def _with_summaries_first(messages: list[JsonObject]) -> list[JsonObject]:
+    """Move each compaction, with its summary, before the first message that it kept."""
+    ordered: list[JsonObject] = []
+    tails: dict[object, object] = {}
+    """The first message that a compaction kept, by the id of the compaction."""
+    for message in messages:
+        info = as_object(message.get("info"))
+        parts = as_objects(message.get("parts"))
+        tail = next((part.get("tail_start_id") for part in parts if part.get("type") == "compaction"), None)
+        if isinstance(tail, str):
+            tails[info.get("id")] = tail
+        elif info.get("summary") is True and isinstance(info.get("parentID"), str):
+            tail = tails.get(info["parentID"])
+        places = (i for i, one in enumerate(ordered) if as_object(one.get("info")).get("id") == tail) if tail else ()
+        ordered.insert(next(iter(places), len(ordered)), message)
+    return ordered
 
 
 class _Collector:
@@ -129,6 +149,8 @@ class _Collector:
         content: list[JsonObject] = []
         for part in parts:
             match part.get("type"):
+                case "text" if part.get("ignored") is True:  # shown to the user only
+                    self.left_out["ignored text"] += 1
                 case "text" if as_text(part.get("text")):
                     content.append({"type": "text", "text": part["text"]})
                 case "file":

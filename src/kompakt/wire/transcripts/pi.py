@@ -1,8 +1,10 @@
 """pi session files, read as Anthropic request bodies.
 
 From version 2 on entries form a tree: the conversation is the path to the newest entry, and entries on other branches
-are a side chain. An assistant entry without content (a request aborted before the first token) is left out and noted,
-because no provider would accept it.
+are a side chain. The summary of a compaction precedes the entries that the compaction kept, as in pi's own requests;
+what it replaced stays here. Edits of the context (``context_edit``) are not applied: the originals are read. An
+assistant entry without content (a request aborted before the first token) is left out and noted, because no provider
+would accept it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from kompakt.model.json import as_object, as_objects, as_text
-from kompakt.model.messages import Json, JsonObject
+from kompakt.model.messages import Json, JsonObject, text_of
 from kompakt.wire.transcripts.transcript import (
     UNUSABLE_RECORD,
     Document,
@@ -47,7 +49,7 @@ def read(document: Document) -> Iterator[Transcript]:
     """Yield the session of a file."""
     path, rest = _branches(document.lines)
     main = _Gathering()
-    main.add_all(path)
+    main.add_all(_with_summaries_first(path))
     side = _Gathering()
     side.add_all(rest)
     transcript = main.finish()
@@ -76,6 +78,16 @@ def _branches(lines: Sequence[TranscriptLine]) -> tuple[list[TranscriptLine], li
     return on_path, [line for line in lines if _is_linked(line.record) and line.record["id"] not in path]
 
 
+def _with_summaries_first(lines: Sequence[TranscriptLine]) -> list[TranscriptLine]:
+    """Move each compaction before the first entry that it kept."""
+    ordered: list[TranscriptLine] = []
+    for line in lines:
+        kept = line.record.get("firstKeptEntryId") if line.record.get("type") == "compaction" else None
+        places = (i for i, one in enumerate(ordered) if one.record.get("id") == kept) if kept else ()
+        ordered.insert(next(iter(places), len(ordered)), line)
+    return ordered
+
+
 def _is_linked(record: JsonObject) -> bool:
     return record.get("type") != "session" and isinstance(record.get("id"), str) and "parentId" in record
 
@@ -94,6 +106,9 @@ class _Gathering:
         self._model: str | None = None
         self._answered = -1
         """The message with the results of the latest calls."""
+        self._prompt: dict[str, str] = {}
+        """The sections of the system prompt, and texts without a section by number."""
+        self._tools: dict[str, JsonObject] = {}
 
     def add_all(self, lines: Iterable[TranscriptLine]) -> None:
         """Add entries in order."""
@@ -105,7 +120,7 @@ class _Gathering:
         return Transcript(
             kind="pi",
             format="anthropic",
-            body={**({"model": self._model} if self._model else {}), "messages": self.messages},
+            body=self._body(),
             ids=(None,) * len(self.messages),
             summaries=frozenset(self._summaries),
             usages=tuple(self._usages),
@@ -114,12 +129,24 @@ class _Gathering:
             notes=(*self._notes, *open_calls(self.messages)),
         )
 
+    def _body(self) -> JsonObject:
+        body: JsonObject = {"model": self._model} if self._model else {}
+        prompt = "\n\n".join(filter(None, self._prompt.values()))
+        if prompt:
+            body["system"] = prompt
+        if self._tools:
+            body["tools"] = list(self._tools.values())
+        return {**body, "messages": self.messages}
+
     def _add(self, number: int, record: JsonObject) -> None:
         kind = as_text(record.get("type"))
         if kind in ("session", "model_change") and isinstance(record.get("modelId"), str):
             self._model = record["modelId"]
         if kind in _SUMMARIES and isinstance(record.get("summary"), str):
             self._summarize(record["summary"])
+            if isinstance(record.get("systemMessage"), dict):  # the whole prompt, in place of all earlier ones
+                self._prompt, self._tools = {}, {}
+                self._add_system(record["systemMessage"])
         elif kind == "custom_message":
             self._add_words(_blocks(record.get("content")))
         elif kind == "message":
@@ -142,6 +169,8 @@ class _Gathering:
                 else:
                     ran = f"Ran `{as_text(message.get('command'))}`\n```\n{as_text(message.get('output'))}\n```"
                     self._add_words([{"type": "text", "text": ran}])
+            case "system":
+                self._add_system(message)
             case "branchSummary" | "compactionSummary":
                 self._summarize(as_text(message.get("summary")))
             case str() if _blocks(message.get("content")):
@@ -149,6 +178,23 @@ class _Gathering:
             case role:
                 reason = f"a message of {role!r} without content" if role else "a message entry without a message"
                 self.skipped.append(Skipped(number, reason, UNUSABLE_RECORD))
+
+    def _add_system(self, message: JsonObject) -> None:
+        """Apply a system message: it adds, replaces or removes sections and tools."""
+        for name, words in as_object(message.get("sections")).items():
+            self._prompt.pop(name, None)
+            if isinstance(words, str):
+                self._prompt[name] = words
+        words = text_of(message.get("content"))
+        if words:
+            self._prompt[f"text {len(self._prompt)}"] = words
+        for tool in as_objects(message.get("toolsRemoved")):
+            self._tools.pop(as_text(tool.get("name")), None)
+        for tool in as_objects(message.get("toolsAdded")):
+            name, description = as_text(tool.get("name")), as_text(tool.get("description"))
+            schema = as_object(tool.get("parameters")) or {"type": "object"}
+            if name:
+                self._tools[name] = {"name": name, "description": description, "input_schema": schema}
 
     def _add_assistant(self, number: int, message: JsonObject) -> None:
         blocks = _blocks(message.get("content"))
@@ -209,6 +255,8 @@ def _block(block: JsonObject) -> JsonObject:
         case "toolCall":
             call_id, name = as_text(block.get("id")), as_text(block.get("name"))
             return {"type": "tool_use", "id": call_id, "name": name, "input": block.get("arguments") or {}}
+        case "thinking" if block.get("redacted") and isinstance(block.get("thinkingSignature"), str):
+            return {"type": "redacted_thinking", "data": block["thinkingSignature"]}
         case "thinking":
             signature = block.get("thinkingSignature")
             sealed = {"signature": signature} if signature else {}
