@@ -1,0 +1,415 @@
+"""One conversation of a framework: its messages go in, what the model should see comes out.
+
+Invariant: a message that kompakt did not change comes out as the object that went in, so ids, usage, signatures and
+provider extras survive without the adapter knowing them. Only what kompakt wrote (question and summary of a pivot, a
+shortened result) is converted back.
+
+Cost: a step converts, counts and appends what is new. The known part of the list is compared by identity, one pointer
+comparison for each message. A framework that rebuilds its messages at every step is compared by content instead. A list
+that does not extend the known one starts over, from the originals in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import operator
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from threading import Lock, Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from kompakt import api
+from kompakt.agent.clients.failures import failure_from
+from kompakt.engine.compaction.compact import CompactionOrder, compact, proceed, run_sync
+from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
+from kompakt.engine.compaction.report import Report, announce, build_report
+from kompakt.engine.context.context import Context
+from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
+from kompakt.engine.strategies import OverflowByRounds
+from kompakt.errors import DoesNotFit, Overflowed, UsageError
+from kompakt.model.budget import Budget, size_after_refusal
+from kompakt.model.lru import Lru
+from kompakt.model.messages import History, JsonObject, Message
+from kompakt.model.tokens import Counter, counter_for
+from kompakt.session.store import Store, open_store
+from kompakt.wire.overflow import Overflow
+from kompakt.wire.registry import WIRES
+
+_log = logging.getLogger("kompakt.integrations")
+
+MAX_CONVERSATIONS = 1_000
+"""Conversations that one adapter keeps in memory; the least recently used one is read anew when it returns."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Converter(Protocol[Item]):
+    """How the messages of a framework become items of a provider's format, and back."""
+
+    format: str
+
+    def to_wire(self, item: Item) -> Sequence[JsonObject]:
+        """Return a message as items of the format; several if the framework puts several results into one."""
+        ...
+
+    def from_wire(self, item: JsonObject, original: Item | None) -> Item:
+        """Return a message for an item that kompakt wrote. ``original`` is the message that it shortens, if any."""
+        ...
+
+
+class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every adapter takes, under the same names."""
+
+    budget: int | Budget | None = None
+    """Tokens of a request, or a ``Budget``; by default that of the model."""
+    policy: AnyPolicy = "default"
+    pins: tuple[str, ...] = ()
+    """Texts that must be kept verbatim."""
+    store: Store | str | None = None
+    """Where the whole conversation is saved at each compaction: a URL or, in asynchronous frameworks, a store."""
+    recall: bool = True
+    """Whether the model gets the recall tool."""
+    on_compaction: Callable[[Report], None] | None = None
+    """Called after each compaction with its report."""
+
+    def __post_init__(self) -> None:
+        """Reject arguments that cannot be meant."""
+        if isinstance(self.pins, str):
+            raise UsageError(f"pins={self.pins!r} is not a list; pass pins=[{self.pins!r}]")
+        policy_named(self.policy)
+
+
+class RequestFrame(msgspec.Struct, frozen=True):
+    """What a request has besides its messages."""
+
+    envelope: JsonObject = {}
+    """The request body without messages, in the format of the adapter: model, tools, and system where it belongs."""
+    system: str = ""
+    """A system prompt that the framework sends apart from the messages and the envelope."""
+    model: str | None = None
+
+
+class LiveConversation(Generic[Item]):
+    """The compacted view of one conversation. Threads may share it."""
+
+    def __init__(self, id: str, converter: Converter[Item], options: AdapterOptions) -> None:
+        self.id = id
+        self._converter, self._options = converter, options
+        self._policy = policy_named(options.policy)
+        self._wire = WIRES[converter.format]
+        self._lock, self._turn = Lock(), asyncio.Lock()
+        self._accepted: int | None = None
+        """Tokens that the provider accepts, once it has rejected more."""
+        self._sent = 0
+        self._frame: RequestFrame | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._items: list[Item] = []
+        self._wires: list[Sequence[JsonObject]] = []
+        self._owners: dict[int, int] = {}
+        """Position of the message that an item of the format was made from, by the item's ``id``."""
+        self._answers: dict[str, int] = {}
+        """Position of the message with the result of a call."""
+        self._callers: dict[str, int] = {}
+        """Position of the message with a call."""
+        self._context: Context | None = None
+        self._memory: Memory | None = None
+        self._projected: Sequence[Message] = ()
+        self._rendered = 0
+        self._view: list[Item] = []
+
+    # --- view -----------------------------------------------------------------------------------------------------
+
+    def view(self, items: Sequence[Item], frame: RequestFrame, *, refused: Overflow | None = None) -> list[Item]:
+        """Return what the model should see of these messages.
+
+        ``refused`` is the provider's answer to the previous view: it was too long, and this one has to be shorter.
+
+        Raises:
+            DoesNotFit: what must be kept is larger than the budget.
+            UsageError: the policy has to await something and an event loop is running; use ``aview``.
+        """
+        with self._lock:
+            return run_sync(self._compacted(items, frame, refused), may_wait=self._policy.awaits)
+
+    async def aview(self, items: Sequence[Item], frame: RequestFrame, *, refused: Overflow | None = None) -> list[Item]:
+        """Like ``view``, also for policies and stores that have to be awaited."""
+        if not self._policy.awaits and self._options.store is None:
+            return self.view(items, frame, refused=refused)
+        async with self._turn:
+            return await self._compacted(items, frame, refused)
+
+    async def _compacted(self, items: Sequence[Item], frame: RequestFrame, refused: Overflow | None) -> list[Item]:
+        request = self._wire.parse([], frame.envelope) if frame.envelope else History((), format=self._wire.format)
+        model = frame.model or request.model
+        context = self._read(items, request, frame, model)
+        order = self._order(request, frame, model, context.counter, refused)
+        due = order.budget.due(context.tokens) or refused is not None
+        if due or (self._policy.has_triggers and self._policy.due(context) is not None):
+            context = await self._rewrite(context, request, order, forced=refused is not None)
+        self._sent = context.projected_tokens
+        return self._shown(context)
+
+    def _order(
+        self, request: History, frame: RequestFrame, model: str | None, counter: Counter, refused: Overflow | None
+    ) -> CompactionOrder:
+        given = self._options.budget
+        budget = Budget.of(given) if isinstance(given, int) else api.budget_for(given, model, self._policy, request=request)
+        policy: Policy = self._policy
+        if refused is not None:
+            self._accepted, _ = size_after_refusal(
+                self._sent, limit=None if refused.by_bytes else refused.limit, actual=refused.actual, output=refused.output
+            )
+            policy = msgspec.structs.replace(policy, steps=(OverflowByRounds(), *policy.steps))
+            budget = Budget(window=self._accepted + 1, trigger=self._accepted + 1, target=self._accepted)
+        elif self._accepted is not None and not 0 < budget.trigger <= self._accepted:
+            budget = Budget.of(self._accepted)
+        return CompactionOrder(
+            budget=budget,
+            policy=policy,
+            counter=counter,
+            pins=self._options.pins,
+            manual_thinking=self._wire.manual_thinking(request.body),
+            fixed=self._system_tokens(frame, counter),
+        )
+
+    def _system_tokens(self, frame: RequestFrame, counter: Counter) -> int:
+        return counter.scaled(counter.text(frame.system)) if frame.system else 0
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    def _read(self, items: Sequence[Item], request: History, frame: RequestFrame, model: str | None) -> Context:
+        """Append what is new; start over if the list does not extend the known one."""
+        known = len(self._items)
+        if not (len(items) >= known and all(map(operator.is_, self._items, items))):
+            wires = [self._converter.to_wire(item) for item in items]
+            if len(items) >= known and list(map(list, wires[:known])) == list(map(list, self._wires)):
+                self._items[:] = items[:known]  # the framework made new objects with the same content
+                self._projected = ()
+            else:
+                self._restart()
+                known = 0
+        if self._context is None or self._frame is None or self._frame.model != frame.model:
+            messages = self._context.messages if self._context is not None else ()
+            self._context = Context(request.with_messages(messages), counter=counter_for(model).own())
+            self._context.fixed_tokens += self._system_tokens(frame, self._context.counter)
+        elif frame != self._frame:
+            self._context.set_envelope(request)
+            self._context.fixed_tokens += self._system_tokens(frame, self._context.counter)
+        self._frame = frame
+        self._append(items[known:])
+        return self._context
+
+    def _append(self, items: Sequence[Item]) -> None:
+        assert self._context is not None
+        for item in items:
+            at, wire = len(self._items), self._converter.to_wire(item)
+            self._items.append(item)
+            self._wires.append(wire)
+            self._owners.update((id(one), at) for one in wire)
+            for message in self._wire.parse(list(wire), None):
+                self._answers.update((result.call_id, at) for result in message.results)
+                self._callers.update((call.id, at) for call in message.calls)
+                self._context.append(message)
+
+    # --- compact --------------------------------------------------------------------------------------------------
+
+    async def _rewrite(self, context: Context, request: History, order: CompactionOrder, *, forced: bool) -> Context:
+        began, before, shown = time.perf_counter(), context.projected_tokens, len(context.project())
+        history = request.with_messages(context.messages)
+        await self._save(history)
+        if context.is_rewritten or forced:
+            outcome = await proceed(context, history, order, forced=forced)
+        else:
+            problems = api.check(history)
+            valid = api.parse(api.repair(history).payload, history.format) if problems else history
+            outcome = await compact(valid, order)
+        self._context = made = outcome.context
+        if made.differs and (outcome.reason is not None or outcome.steps):
+            report = build_report(
+                made,
+                policy=order.policy.name,
+                reason=outcome.reason or f"over {order.budget.trigger} tokens",
+                tokens_before=before,
+                messages_before=shown,
+                messages_after=len(made.project()),
+                budget=order.budget.trigger,
+                steps=outcome.steps,
+                at_message=len(made.messages),
+                failures=tuple(made.failures),
+                seconds=time.perf_counter() - began,
+                session=self.id,
+            )
+            announce(report)
+            if self._options.on_compaction is not None:
+                self._options.on_compaction(report)
+        return made
+
+    async def _save(self, history: History) -> None:
+        store = self._options.store
+        if store is None:
+            return
+        try:
+            if isinstance(store, str):
+                await asyncio.wrap_future(_background.submit(_save_at(store, self.id, history))) if _in_loop() else (
+                    _background.submit(_save_at(store, self.id, history)).result()
+                )
+            else:
+                await (await store.session(self.id)).save(history)
+        except UsageError as error:
+            _log.warning("not saved: conversation %r differs from the stored session: %s", self.id, error)
+
+    def _shown(self, context: Context) -> list[Item]:
+        """Return the projection as messages of the framework. Only what is new since the last call is rendered."""
+        if not context.differs and len(context.messages) == sum(map(len, self._wires)):
+            return list(self._items)
+        shown = context.project()
+        if shown is not self._projected:
+            self._projected, self._rendered, self._view = shown, 0, []
+        run: list[tuple[JsonObject, int, Message]] = []
+        for message in shown[self._rendered :]:
+            for one in self._wire.render(message):
+                owner = self._owners.get(id(one))
+                if run and owner != run[0][1]:
+                    self._flush(run)
+                if owner is None:
+                    self._view.append(self._converter.from_wire(one, self._original(message)))
+                else:
+                    run.append((one, owner, message))
+                    if len(run) == len(self._wires[owner]):
+                        self._flush(run)
+        self._flush(run)
+        self._rendered = len(shown)
+        return list(self._view)
+
+    def _flush(self, run: list[tuple[JsonObject, int, Message]]) -> None:
+        """Add the message that a run of items was made from; without some of its items, a message for each."""
+        if run:
+            owner = run[0][1]
+            if len(run) == len(self._wires[owner]):
+                self._view.append(self._items[owner])
+            else:
+                self._view += [self._converter.from_wire(one, self._items[owner]) for one, _, _ in run]
+            run.clear()
+
+    def _original(self, message: Message) -> Item | None:
+        """Return the message that a rewritten one shortens, found by the ids of its calls."""
+        for result in message.results:
+            if result.call_id in self._answers:
+                return self._items[self._answers[result.call_id]]
+        for call in message.calls:
+            if call.id in self._callers:
+                return self._items[self._callers[call.id]]
+        return None
+
+    # --- recall ---------------------------------------------------------------------------------------------------
+
+    @property
+    def hides(self) -> bool:
+        """Whether something left the view, so that recall has something to return."""
+        return self._context is not None and self._context.differs
+
+    def recall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
+        """Find or restore what the model no longer sees; see ``kompakt.recall``."""
+        with self._lock:
+            messages = self._context.messages if self._context is not None else ()
+            counter = self._context.counter if self._context is not None else counter_for(None)
+            if self._memory is None or len(self._memory) != len(messages):
+                self._memory = Memory(messages, counter=counter)
+            return self._memory.recall(query_or_reference, tokens=tokens)
+
+
+class Conversations(Generic[Item]):
+    """The conversations of one adapter, by the framework's own id. They never mix."""
+
+    def __init__(self, converter: Converter[Item], options: AdapterOptions) -> None:
+        self.converter, self.options = converter, options
+        self._known: Lru[str, LiveConversation[Item]] = Lru(MAX_CONVERSATIONS)
+        self._lock = Lock()
+
+    def get(self, id: str) -> LiveConversation[Item]:
+        """Return a conversation; a new one if the id is not known."""
+        with self._lock:
+            found = self._known.get(id)
+            if found is None:
+                found = LiveConversation(id, self.converter, self.options)
+                self._known.put(id, found)
+            return found
+
+
+def overflow_of(error: BaseException) -> Overflow | None:
+    """Return what a provider said of a request that was too long; ``None`` for any other error.
+
+    Frameworks wrap the errors of providers, so causes and contexts are read too.
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, Exception) and (found := failure_from(current).overflow) is not None:
+            return found
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def overflowed(error: BaseException, why: str) -> Overflowed:
+    """Return the error for a request that stays too long, with the framework's error as its cause."""
+    made = Overflowed(f"the request is too long ({why}): {error}", overflow=overflow_of(error))
+    made.__cause__ = error
+    return made
+
+
+class _BackgroundLoop:
+    """One event loop in a thread of its own, for stores that synchronous frameworks use."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Any:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                Thread(target=self._loop.run_forever, name="kompakt-store", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+_background = _BackgroundLoop()
+_stores: dict[str, Store] = {}
+
+
+async def _save_at(url: str, id: str, history: History) -> None:
+    if url not in _stores:
+        _stores[url] = await open_store(url)
+    await (await _stores[url].session(id)).save(history)
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def missing(extra: str, error: ImportError) -> ImportError:
+    """Return the error for a framework that is not installed."""
+    return ImportError(f"kompakt.integrations.{extra} needs the framework: pip install 'kompakt[{extra}]' ({error})")
+
+
+__all__ = [
+    "AdapterOptions",
+    "Conversations",
+    "Converter",
+    "DoesNotFit",
+    "LiveConversation",
+    "RequestFrame",
+    "missing",
+    "overflow_of",
+    "overflowed",
+]
