@@ -7,13 +7,18 @@ OUT ?= eval-out
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+<<<<<<< HEAD
 .PHONY: demo hosts test check bench bench-peers soak eval admission-exam fuzz format clean
+=======
+.PHONY: demo hosts test-integrations test check bench bench-peers soak eval fuzz format clean
+>>>>>>> 773b67c (Add the LangChain adapter, the contract of framework adapters, and environments to test them)
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install kompakt; repair and compact bundled sessions, and run one through the gateway"
 	@echo "make test    install all test dependencies and run all tests"
 	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode"
+	@echo "make test-integrations  test the framework adapters, each in its own environment: FRAMEWORKS=\"langchain litellm\""
 	@echo "make check   lint, format check, type check, fast tests"
 	@echo "make bench   measure speed and write benchmarks/results"
 	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
@@ -64,6 +69,9 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+test-integrations: $(VENV)/.dev
+	$(BIN)/python scripts/test_integrations.py $(FRAMEWORKS)
+
 check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -105,4 +113,4 @@ admission-exam: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.admission_exam $(DATA)
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist build
+	rm -rf $(VENV) $(PEERS) .venv-integrations dist build

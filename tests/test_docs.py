@@ -31,6 +31,9 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 RUNNABLE = ("python", "console")
+FRAMEWORKS = ROOT / "docs" / "integrations"
+"""Pages whose examples need a framework; tests/integrations/suite_NAME.py runs them in its environment."""
+OWN_PAGES = [page for page in PAGES if page.parent != FRAMEWORKS]
 
 BLOCK = re.compile(r"^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
 COMMAND = re.compile(r"^\$ kompakt ?(?P<arguments>[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.M)
@@ -130,7 +133,9 @@ def log_templates() -> list[re.Pattern[str]]:
 
 
 class TestPages:
-    @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+    @pytest.mark.parametrize(
+        "page", OWN_PAGES, ids=lambda page: str(page.relative_to(ROOT))
+    )
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reader can copy every block, in the order of the page."""
         monkeypatch.chdir(tmp_path)

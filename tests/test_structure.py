@@ -209,6 +209,7 @@ BLANKET = {
     "engine/pivot/pivot.py": 1,
     "gateway/http/access_log.py": 1,
     "hosts/hook.py": 1,
+    "integrations/conversation.py": 2,
 }
 """Handlers of every exception. All but the last two are around user code: clients, context providers, compaction hooks,
 tools, strategies, triggers, compaction listeners and summarizers. The last two are outer edges: of the gateway, and of

@@ -49,9 +49,6 @@ _log = logging.getLogger("kompakt.agent")
 ROUTES = {"/chat/completions": "openai-chat", "/responses": "openai-responses", "/messages": "anthropic"}
 """The format of a request, by the end of its path."""
 
-_BRANCHES = 20
-"""Most stored conversations that start with the same messages."""
-
 TRIES = 3
 """How often a request that is rejected as too long is shortened and sent again."""
 
@@ -434,14 +431,10 @@ async def _save(body: JsonObject, format: str, store: Store) -> None:
     history = api.parse(body, format)
     first = next((at for at, message in enumerate(history) if is_request(message)), 0)
     first_messages = "".join(digest(message).hex()[:8] for message in history.messages[first : first + 2])
-    for number in range(_BRANCHES):
-        session = await store.session(f"wrapped-{format}-{first_messages}" + (f"-{number + 1}" if number else ""))
-        try:
-            await session.save(history)
-        except UsageError:  # the stored messages differ, so this is another conversation
-            continue
-        return
-    _log.warning("not saved: %d other conversations start with the same messages", _BRANCHES)
+    try:
+        await store.save(f"wrapped-{format}-{first_messages}", history)
+    except UsageError as error:
+        _log.warning("not saved: %s", error)
 
 
 def _body(body: Mapping[str, Any]) -> JsonObject:

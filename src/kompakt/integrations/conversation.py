@@ -12,10 +12,11 @@ that does not extend the known one starts over, from the originals in it.
 from __future__ import annotations
 
 import asyncio
-import logging
+import atexit
 import operator
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from threading import Lock, Thread
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -29,7 +30,7 @@ from kompakt.engine.compaction.report import Report, announce, build_report
 from kompakt.engine.context.context import Context
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import DoesNotFit, Overflowed, UsageError
+from kompakt.errors import Overflowed, UsageError
 from kompakt.model.budget import Budget, size_after_refusal
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
@@ -38,10 +39,11 @@ from kompakt.session.store import Store, open_store
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
-_log = logging.getLogger("kompakt.integrations")
-
 MAX_CONVERSATIONS = 1_000
 """Conversations that one adapter keeps in memory; the least recently used one is read anew when it returns."""
+
+CLOSE_SECONDS = 10
+"""How long closing the stores may take."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -135,22 +137,52 @@ class LiveConversation(Generic[Item]):
             UsageError: the policy has to await something and an event loop is running; use ``aview``.
         """
         with self._lock:
-            return run_sync(self._compacted(items, frame, refused), may_wait=self._policy.awaits)
+            work = self._compacted(items, frame, refused, waits=False)
+            return run_sync(work, may_wait=self._policy.awaits)
 
     async def aview(self, items: Sequence[Item], frame: RequestFrame, *, refused: Overflow | None = None) -> list[Item]:
         """Like ``view``, also for policies and stores that have to be awaited."""
         if not self._policy.awaits and self._options.store is None:
             return self.view(items, frame, refused=refused)
         async with self._turn:
-            return await self._compacted(items, frame, refused)
+            return await self._compacted(items, frame, refused, waits=True)
 
-    async def _compacted(self, items: Sequence[Item], frame: RequestFrame, refused: Overflow | None) -> list[Item]:
+    def send(self, items: Sequence[Item], frame: RequestFrame, call: Callable[[list[Item]], Result]) -> Result:
+        """Call the model with the view; shorten a request that the provider rejects as too long, and call once more.
+
+        Raises:
+            Overflowed: the provider rejects the shorter request too.
+        """
+        refused: Overflow | None = None
+        while True:
+            view = self.view(items, frame, refused=refused)
+            try:
+                return call(view)
+            except Exception as error:  # noqa: BLE001 — each framework has errors of its own; others are raised again
+                refused = _next_attempt(error, refused)
+
+    async def asend(
+        self, items: Sequence[Item], frame: RequestFrame, call: Callable[[list[Item]], Awaitable[Result]]
+    ) -> Result:
+        """Like ``send``."""
+        refused: Overflow | None = None
+        while True:
+            view = await self.aview(items, frame, refused=refused)
+            try:
+                return await call(view)
+            except Exception as error:  # noqa: BLE001 — each framework has errors of its own; others are raised again
+                refused = _next_attempt(error, refused)
+
+    async def _compacted(
+        self, items: Sequence[Item], frame: RequestFrame, refused: Overflow | None, *, waits: bool
+    ) -> list[Item]:
         request = self._wire.parse([], frame.envelope) if frame.envelope else History((), format=self._wire.format)
         model = frame.model or request.model
         context = self._read(items, request, frame, model)
         order = self._order(request, frame, model, context.counter, refused)
         due = order.budget.due(context.tokens) or refused is not None
         if due or (self._policy.has_triggers and self._policy.due(context) is not None):
+            await self._save(request.with_messages(context.messages), waits=waits)
             context = await self._rewrite(context, request, order, forced=refused is not None)
         self._sent = context.projected_tokens
         return self._shown(context)
@@ -159,11 +191,16 @@ class LiveConversation(Generic[Item]):
         self, request: History, frame: RequestFrame, model: str | None, counter: Counter, refused: Overflow | None
     ) -> CompactionOrder:
         given = self._options.budget
-        budget = Budget.of(given) if isinstance(given, int) else api.budget_for(given, model, self._policy, request=request)
+        budget = (
+            Budget.of(given) if isinstance(given, int) else api.budget_for(given, model, self._policy, request=request)
+        )
         policy: Policy = self._policy
         if refused is not None:
             self._accepted, _ = size_after_refusal(
-                self._sent, limit=None if refused.by_bytes else refused.limit, actual=refused.actual, output=refused.output
+                self._sent,
+                limit=None if refused.by_bytes else refused.limit,
+                actual=refused.actual,
+                output=refused.output,
             )
             policy = msgspec.structs.replace(policy, steps=(OverflowByRounds(), *policy.steps))
             budget = Budget(window=self._accepted + 1, trigger=self._accepted + 1, target=self._accepted)
@@ -222,7 +259,6 @@ class LiveConversation(Generic[Item]):
     async def _rewrite(self, context: Context, request: History, order: CompactionOrder, *, forced: bool) -> Context:
         began, before, shown = time.perf_counter(), context.projected_tokens, len(context.project())
         history = request.with_messages(context.messages)
-        await self._save(history)
         if context.is_rewritten or forced:
             outcome = await proceed(context, history, order, forced=forced)
         else:
@@ -250,19 +286,18 @@ class LiveConversation(Generic[Item]):
                 self._options.on_compaction(report)
         return made
 
-    async def _save(self, history: History) -> None:
+    async def _save(self, history: History, *, waits: bool) -> None:
+        """Save the whole conversation before the view of it shrinks."""
         store = self._options.store
         if store is None:
             return
-        try:
-            if isinstance(store, str):
-                await asyncio.wrap_future(_background.submit(_save_at(store, self.id, history))) if _in_loop() else (
-                    _background.submit(_save_at(store, self.id, history)).result()
-                )
-            else:
-                await (await store.session(self.id)).save(history)
-        except UsageError as error:
-            _log.warning("not saved: conversation %r differs from the stored session: %s", self.id, error)
+        if isinstance(store, str):
+            saved = _background.submit(_save_at(store, self.id, history))
+            await asyncio.wrap_future(saved) if waits else saved.result()
+        elif waits:
+            await store.save(self.id, history)
+        else:
+            raise UsageError("this framework calls kompakt synchronously; pass the URL of the store as store=…")
 
     def _shown(self, context: Context) -> list[Item]:
         """Return the projection as messages of the framework. Only what is new since the last call is rendered."""
@@ -353,15 +388,31 @@ def overflow_of(error: BaseException) -> Overflow | None:
         seen.add(id(current))
         if isinstance(current, Exception) and (found := failure_from(current).overflow) is not None:
             return found
+        if type(current).__name__ in OVERFLOW_ERRORS:
+            return Overflow(source=type(current).__name__, message=str(current))
         current = current.__cause__ or current.__context__
     return None
 
 
-def overflowed(error: BaseException, why: str) -> Overflowed:
-    """Return the error for a request that stays too long, with the framework's error as its cause."""
-    made = Overflowed(f"the request is too long ({why}): {error}", overflow=overflow_of(error))
-    made.__cause__ = error
-    return made
+OVERFLOW_ERRORS = frozenset(
+    {
+        "ContextOverflowError",
+        "ContextWindowExceededError",
+        "ContextWindowOverflowException",
+        "ModelContextWindowExceededError",
+    }
+)
+"""Errors by which frameworks report an overflow: LangChain, LiteLLM, Strands, Pydantic AI."""
+
+
+def _next_attempt(error: Exception, earlier: Overflow | None) -> Overflow:
+    """Return what the provider rejected; raise any other error, and the second rejection, again."""
+    refused = overflow_of(error)
+    if refused is None:
+        raise error
+    if earlier is not None:
+        raise Overflowed(f"the request is too long, also after it was shortened: {error}", overflow=refused) from error
+    return refused
 
 
 class _BackgroundLoop:
@@ -371,7 +422,8 @@ class _BackgroundLoop:
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, work: Coroutine[Any, Any, Result]) -> Any:
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Run a coroutine in the loop."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -386,30 +438,21 @@ _stores: dict[str, Store] = {}
 async def _save_at(url: str, id: str, history: History) -> None:
     if url not in _stores:
         _stores[url] = await open_store(url)
-    await (await _stores[url].session(id)).save(history)
+    await _stores[url].save(id, history)
 
 
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+@atexit.register
+def close_stores() -> None:
+    """Close the stores that were opened by their URLs. Runs at exit."""
+
+    async def close() -> None:
+        while _stores:
+            await _stores.popitem()[1].close()
+
+    if _stores:
+        _background.submit(close()).result(CLOSE_SECONDS)
 
 
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error for a framework that is not installed."""
     return ImportError(f"kompakt.integrations.{extra} needs the framework: pip install 'kompakt[{extra}]' ({error})")
-
-
-__all__ = [
-    "AdapterOptions",
-    "Conversations",
-    "Converter",
-    "DoesNotFit",
-    "LiveConversation",
-    "RequestFrame",
-    "missing",
-    "overflow_of",
-    "overflowed",
-]

@@ -15,6 +15,7 @@ import msgspec
 
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import StoreDamaged, UsageError
+from kompakt.model.messages import History
 from kompakt.session.rows import Redact
 from kompakt.session.session import Session
 from kompakt.store import open_records
@@ -24,6 +25,9 @@ from kompakt.store.records import Head, Records
 _log = logging.getLogger("kompakt.store")
 
 _PAGE = 200
+
+MAX_BRANCHES = 20
+"""Most stored conversations of one name."""
 
 
 class Store:
@@ -75,6 +79,23 @@ class Store:
         """Iterate over all sessions of the tenant."""
         async for head in self.heads():
             yield await self.session(head.id.decode("utf-8", "surrogatepass"))
+
+    async def save(self, id: str, history: History) -> Session:
+        """Save a whole history in the session of this name; a history that diverges from it gets another session.
+
+        Its name is that of the first with a number. Stored messages are not written again.
+
+        Raises:
+            UsageError: as many histories as are kept under one name diverge from this one.
+        """
+        for number in range(1, MAX_BRANCHES + 1):
+            session = await self.session(id if number == 1 else f"{id}-{number}")
+            try:
+                await session.save(history)
+            except UsageError:  # the stored messages differ, so this is another conversation
+                continue
+            return session
+        raise UsageError(f"{MAX_BRANCHES} stored conversations have the name {id!r}; use another name")
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Search or restore in all sessions; return the first answer.

@@ -64,6 +64,8 @@ class CompactionOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The application's own words for the question of a pivot; ``None`` keeps those of the latest pivot."""
     spare: int = 0
     """Tokens of the budget reserved for what the caller appends."""
+    fixed: int = 0
+    """Tokens of the request that neither its messages nor its envelope contain, such as a separate system prompt."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -224,6 +226,7 @@ def _context(history: History, order: CompactionOrder) -> Context:
     context = Context(
         history.with_messages(()), counter=order.counter, references=order.references, seal_key=order.seal_key
     )
+    context.fixed_tokens += order.fixed
     context.instructions = order.instructions
     context.question = order.question or ""
     context.is_replay = True

@@ -135,6 +135,11 @@ class Context:
         if annotations:
             _reinstate(self, annotations)
 
+    def set_envelope(self, history: History) -> None:
+        """Use another system prompt and other tools from now on."""
+        self.fixed_tokens = PRIMING + self._envelope_tokens(history)
+        self._system = [message.text for message in history.system]
+
     def _envelope_tokens(self, history: History) -> int:
         tools = tool_tokens(history.tools, self.counter) if history.tools else 0
         return tools + sum(map(self.counter.message, history.system))

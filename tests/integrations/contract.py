@@ -1,0 +1,247 @@
+"""The contract of all framework adapters: a scripted agent reads pages until its window is full many times over.
+
+Each framework has a test module that runs the loop with the framework's own agent and a scripted model. What the model
+receives is recorded as messages of OpenAI Chat and judged here, by rules that are written independently of kompakt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kompakt
+from kompakt.integrations.conversation import close_stores
+
+STEPS = 30
+BUDGET = 4_000
+TASK = "Read all pages of the report, one after another. Never skip one. Then say done."
+PIN = "PIN-4711: totals are in thousands"
+
+
+def page(number: int) -> str:
+    """Return the text of one page: about 400 tokens, with one fact."""
+    rows = "\n".join(f"row {number}-{row}: {row * number % 97} units at {row + number} each" for row in range(24))
+    return f"page {number}\nfact-{number}: the depot number is D{number * 7919}\n{rows}"
+
+
+class TooLong(Exception):
+    """A rejection as OpenAI words it."""
+
+    status_code = 400
+
+    def __init__(self, limit: int) -> None:
+        message = f"This model's maximum context length is {limit} tokens. Please reduce the length of the messages."
+        self.body = {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}
+        super().__init__(message)
+
+
+@dataclass
+class Script:
+    """What the model does: a call for each page, then an answer. Records every request."""
+
+    steps: int = STEPS
+    reject: frozenset[int] = frozenset()
+    """Numbers of the requests, from 0, that are rejected as too long."""
+    recall_at: int | None = None
+    """Number of the step at which the model calls recall instead of reading on."""
+    requests: list[list[dict[str, Any]]] = field(default_factory=list)
+    tools: list[set[str]] = field(default_factory=list)
+    _step: int = 0
+
+    def answer(self, messages: Sequence[dict[str, Any]], tools: set[str]) -> dict[str, Any]:
+        """Record a request and return the answer: ``{"call": (id, name, arguments)}`` or ``{"text": …}``."""
+        number = len(self.requests)
+        self.requests.append(list(messages))
+        self.tools.append(tools)
+        if number in self.reject:
+            raise TooLong(BUDGET)
+        self._step += 1
+        if self._step == self.recall_at:
+            assert "recall" in tools, "the model was not offered recall"
+            return {"call": (f"call-r{self._step}", "recall", {"query": "depot number of fact-2"})}
+        if self._step > self.steps:
+            return {"text": "done"}
+        return {"call": (f"call-{self._step}", "read_page", {"number": self._step})}
+
+
+@dataclass
+class Run:
+    """What a loop left."""
+
+    script: Script
+    text: str = ""
+    """The final answer."""
+    stored: list[str] | None = None
+    """Texts of all messages that the framework itself keeps; ``None`` if the adapter rewrites them."""
+    same_objects: bool | None = None
+    """Whether every unchanged message of the last view was the framework's own object."""
+    reports: list[Any] = field(default_factory=list)
+
+
+def judge(messages: Sequence[dict[str, Any]]) -> list[str]:
+    """Return why OpenAI would reject these messages."""
+    problems: list[str] = []
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    spoken = [one for one in messages if one["role"] not in ("system", "developer")]
+    if not spoken or spoken[0]["role"] != "user":
+        problems.append("the first message is not a user message")
+    for at, one in enumerate(messages):
+        role = one["role"]
+        if role == "tool":
+            if one.get("tool_call_id") not in open_calls:
+                problems.append(f"{at}: result of {one.get('tool_call_id')} without its call")
+            else:
+                open_calls.remove(one["tool_call_id"])
+            continue
+        if open_calls:
+            problems.append(f"{at}: {role} message before the results of {open_calls}")
+            open_calls = []
+        for call in one.get("tool_calls") or ():
+            if call["id"] in seen:
+                problems.append(f"{at}: call {call['id']} twice")
+            seen.add(call["id"])
+            open_calls.append(call["id"])
+        if not one.get("content") and not one.get("tool_calls"):
+            problems.append(f"{at}: empty {role} message")
+    if open_calls:
+        problems.append(f"calls without results at the end: {open_calls}")
+    return problems
+
+
+def texts(messages: Sequence[dict[str, Any]]) -> str:
+    """Return everything the model reads, in one text."""
+    return "\n".join(one["content"] if isinstance(one["content"], str) else str(one["content"]) for one in messages)
+
+
+def run_page(name: str, **names: Any) -> dict[str, Any]:
+    """Run the Python blocks of a framework's page in docs/integrations with these names defined; return all names."""
+    page_text = (Path(__file__).parents[2] / "docs" / "integrations" / f"{name}.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```", page_text, re.M | re.S)
+    assert found
+    space = dict(names)
+    for block in found:
+        exec(compile(block, f"{name}.md", "exec"), space)
+    return space
+
+
+class AdapterContract:
+    """Subclass it for a framework and implement ``run_loop``."""
+
+    modes: tuple[str, ...] = ("sync", "async")
+    rewrites = False
+    """Whether the adapter rewrites what the framework keeps."""
+    has_recall = True
+    retries = True
+    """Whether the adapter sees the errors of the model."""
+
+    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
+        """Run the framework's agent on ``TASK`` with the adapter. ``options`` are the adapter's."""
+        raise NotImplementedError
+
+    def test_every_request_is_valid_and_within_budget(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=BUDGET)
+        assert [judge(request) for request in run.script.requests] == [[] for _ in run.script.requests]
+        sizes = [kompakt.count(request, format="openai-chat").total for request in run.script.requests]
+        assert max(sizes) <= BUDGET
+        assert len(run.script.requests) == STEPS + 1
+        assert run.text == "done"
+
+    def test_the_history_would_not_have_fitted(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=1_000_000)
+        assert kompakt.count(run.script.requests[-1], format="openai-chat").total > 2 * BUDGET
+
+    def test_first_request_newest_result_and_pins_are_verbatim(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, pins=[PIN])
+        for number, request in enumerate(run.script.requests):
+            assert TASK in texts(request)
+            assert not number or page(number) in texts(request)
+        assert PIN in texts(run.script.requests[-1])
+
+    def test_all_modes_send_the_same(self) -> None:
+        sent = [self.run_loop(Script(), mode=mode, budget=BUDGET).script.requests for mode in self.modes]
+        assert all([texts(one) for one in run] == [texts(one) for one in sent[0]] for run in sent)
+
+    def test_requests_extend_the_ones_before_between_compactions(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=BUDGET)
+        requests = run.script.requests
+        extends = [after[: len(before)] == before for before, after in itertools.pairwise(requests)]
+        assert sum(extends) >= len(extends) - 8
+
+    def test_two_conversations_in_two_threads_do_not_mix(self) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            both = list(
+                threads.map(
+                    lambda name: self.run_loop(Script(), mode=self.modes[0], thread=name, budget=BUDGET), ("a", "b")
+                )
+            )
+        alone = self.run_loop(Script(), mode=self.modes[0], thread="c", budget=BUDGET)
+        for run in both:
+            assert [texts(one) for one in run.script.requests] == [texts(one) for one in alone.script.requests]
+
+    def test_a_rejected_request_is_shortened_and_sent_once_more(self) -> None:
+        if not self.retries:
+            return
+        run = self.run_loop(Script(reject=frozenset({12})), mode=self.modes[0], budget=BUDGET)
+        sizes = [kompakt.count(request, format="openai-chat").total for request in run.script.requests]
+        assert sizes[13] < sizes[12]
+        assert judge(run.script.requests[13]) == []
+        assert run.text == "done"
+
+    def test_a_request_that_stays_too_long_is_a_typed_error(self) -> None:
+        if not self.retries:
+            return
+        with pytest.raises(kompakt.Overflowed) as caught:
+            self.run_loop(Script(reject=frozenset({12, 13, 14})), mode=self.modes[0], budget=BUDGET)
+        assert isinstance(caught.value.__cause__, BaseException)
+
+    def test_the_framework_keeps_every_message(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=BUDGET)
+        if self.rewrites:
+            assert run.stored is None
+            return
+        assert run.stored is not None
+        assert [number for number in range(1, STEPS + 1) if page(number) not in run.stored] == []
+
+    def test_unchanged_messages_are_the_same_objects(self) -> None:
+        assert self.run_loop(Script(), mode=self.modes[0], budget=BUDGET).same_objects is not False
+
+    def test_recall_finds_what_left_the_context(self) -> None:
+        if not self.has_recall:
+            return
+        run = self.run_loop(Script(recall_at=25), mode=self.modes[0], budget=BUDGET)
+        assert "D15838" in texts(run.script.requests[25])
+        assert "recall" not in run.script.tools[0]
+
+    def test_without_recall_nothing_mentions_it(self) -> None:
+        run = self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, recall=False)
+        assert all("recall" not in names for names in run.script.tools)
+        assert all("recall" not in texts(request).lower() for request in run.script.requests)
+
+    def test_each_compaction_is_reported(self) -> None:
+        reports: list[Any] = []
+        self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, on_compaction=reports.append)
+        assert reports
+        assert all(report.tokens_after < report.tokens_before for report in reports)
+
+    def test_the_store_has_the_whole_conversation(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, store=url)
+        close_stores()
+
+        async def stored() -> str:
+            store = await kompakt.open_store(url)
+            found = [str(await session.export()) async for session in store.sessions()]
+            await store.close()
+            return "\n".join(found)
+
+        kept = asyncio.run(stored())
+        assert [number for number in range(1, STEPS - 8) if f"D{number * 7919}" not in kept] == []

@@ -1,0 +1,117 @@
+"""The LangChain adapter with LangChain's own agent and a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages.utils import convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+
+from kompakt.integrations.langchain import KompaktMiddleware, pre_model_hook
+
+
+class ScriptedModel(BaseChatModel):
+    """Answers as the script says; keeps the messages of the last request."""
+
+    script: Any
+    names: Any = frozenset()
+    seen: Any = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        names = frozenset(getattr(one, "name", None) or one["function"]["name"] for one in tools)
+        return self.model_copy(update={"names": names})
+
+    def _answer(self, messages: list[Any]) -> AIMessage:
+        self.seen[:] = messages
+        sent = convert_to_openai_messages(messages, text_format="string")
+        answer = self.script.answer(sent, set(self.names))
+        if "text" in answer:
+            return AIMessage(answer["text"])
+        id, name, arguments = answer["call"]
+        return AIMessage("", tool_calls=[{"id": id, "name": name, "args": arguments}])
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
+
+    def _stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **_: Any) -> Any:
+        made = self._answer(messages)
+        chunk = AIMessageChunk(made.content, tool_calls=made.tool_calls)
+        yield ChatGenerationChunk(message=chunk)
+
+
+class Recorder(AgentMiddleware[Any, Any]):
+    """Keeps the messages that the agent gave to its middleware."""
+
+    def __init__(self, given: list[Any]) -> None:
+        super().__init__()
+        self.given = given
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        self.given[:] = request.messages
+        return handler(request)
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        self.given[:] = request.messages
+        return await handler(request)
+
+
+@tool
+def read_page(number: int) -> str:
+    """Read one page."""
+    return page(number)
+
+
+class TestLangChain(AdapterContract):
+    modes = ("sync", "async", "stream")
+
+    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
+        seen: list[Any] = []
+        given: list[Any] = []
+        model = ScriptedModel(script=script, seen=seen, disable_streaming=mode != "stream")
+        agent = create_agent(
+            model,
+            [read_page],
+            system_prompt="You are a reader.",
+            middleware=[Recorder(given), KompaktMiddleware(**options)],
+            checkpointer=InMemorySaver(),
+        )
+        config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": 200}
+        task: Any = {"messages": [{"role": "user", "content": TASK}]}
+        if mode == "async":
+            asyncio.run(agent.ainvoke(task, config))
+        elif mode == "stream":
+            for _ in agent.stream(task, config, stream_mode="messages"):
+                pass
+        else:
+            agent.invoke(task, config)
+        kept = agent.get_state(config).values["messages"]
+        own, contents = {id(one) for one in given}, {str(one.content) for one in given}
+        same = all(id(one) in own for one in seen if str(one.content) in contents)
+        return Run(script, str(kept[-1].content), [str(one.content) for one in kept], same)
+
+    def test_a_hook_before_the_model_returns_a_view(self) -> None:
+        hook = pre_model_hook(budget=2_000)
+        messages: list[Any] = []
+        for number in range(1, 20):
+            call = {"id": f"c{number}", "name": "read_page", "args": {"number": number}}
+            messages += [AIMessage("", tool_calls=[call]), read_page.invoke({**call, "type": "tool_call"})]
+        view = hook({"messages": [HumanMessage(TASK), *messages]})["llm_input_messages"]
+        assert len(view) < len(messages)
+        assert view[-1] is messages[-1]
+
+    def test_the_page_runs(self) -> None:
+        script = Script(steps=2)
+        names = run_page("langchain", model=ScriptedModel(script=script, seen=[]), tools=[read_page])
+        assert names["answer"]["messages"][-1].content == "done"
