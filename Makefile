@@ -7,11 +7,7 @@ OUT ?= eval-out
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-<<<<<<< HEAD
-.PHONY: demo hosts test check bench bench-peers soak eval admission-exam fuzz format clean
-=======
-.PHONY: demo hosts test-integrations test check bench bench-peers soak eval fuzz format clean
->>>>>>> 773b67c (Add the LangChain adapter, the contract of framework adapters, and environments to test them)
+.PHONY: demo hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
 
 help:

@@ -34,6 +34,8 @@ try:
 except ImportError as error:
     raise missing("langchain", error) from error
 
+__all__ = ["KompaktMiddleware", "pre_model_hook"]
+
 
 class _ChatConverter:
     """Messages of LangChain as messages of OpenAI Chat. LangChain has the converters."""
