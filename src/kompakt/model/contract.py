@@ -45,16 +45,8 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     results: ResultLayout
     alternates: bool
     """Whether user and assistant alternate; adjacent messages of one role are merged."""
-    starts_with_user: bool
-    ends_with_assistant: bool
-    """Whether the last message may be the assistant's (a prefill)."""
     prefix_rule: PrefixRule
     ids: IdRule
-    max_cache_breakpoints: int | None = None
-    needs_tools: bool = False
-    """Whether tool definitions must be sent while the history contains calls or results."""
-    empty_text: bool = True
-    """Whether a text may be empty."""
     system_in_messages: bool = True
     """Whether the system prompt is a message; otherwise it is in the body."""
     merges_results: bool = True
@@ -62,4 +54,3 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     separate_output: bool = False
     """Whether prompt and answer have separate limits, so that nothing of the window is reserved for the answer."""
     max_messages: int | None = None
-    max_request_bytes: int | None = None

@@ -32,7 +32,7 @@ import kompakt
 from kompakt import api
 from kompakt.agent.client import Stop
 from kompakt.agent.summarizer.llm import MAX_CALLS, LLMSummarizer, SummaryFault
-from kompakt.agent.summarizer.prompts import CONSTRAINTS, PROMPTS_VERSION, SECTIONS, Prompts
+from kompakt.agent.summarizer.prompts import CONSTRAINTS, SECTIONS, Prompts
 from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.extract.user_words import binding
 from kompakt.engine.ledger.items import HEADING
@@ -70,7 +70,6 @@ class TestRequest:
             assert expected in text
         assert text.index("- begun [m00aa]") < text.index(given.references[0]) < text.index(SECTIONS[0])
         assert Prompts().merge in text
-        assert PROMPTS_VERSION == "2"
 
     def test_what_is_asked_comes_last(self) -> None:
         """No output has the last word; one that imitates the end of its quotation does not know the mark."""

@@ -108,13 +108,6 @@ class TestPrices:
         assert Prices().request(1_000, cached=800, output=100) == pytest.approx(80 + 250 + 500)
         assert Prices().request(1_000, cached=5_000) == pytest.approx(100)
 
-    def test_break_even(self) -> None:
-        """Half of it gone pays after ten steps and a half; a tenth left pays at once, or nearly."""
-        assert Prices().break_even(100_000, 50_000, cached=100_000) == pytest.approx(10.5)
-        assert Prices().break_even(100_000, 8_000, cached=100_000) == 0.0
-        assert Prices().break_even(100_000, 100_000, cached=100_000) == inf
-        assert Prices().break_even(100_000, 90_000, cached=0) == 0.0
-
     def test_what_stays_in_front_is_read(self) -> None:
         """System and tools are not written again."""
         whole = Prices().rewriting(50_000, 20_000, cached=50_000)

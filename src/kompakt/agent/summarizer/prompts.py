@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import msgspec
 
-PROMPTS_VERSION = "2"
-"""Changes with every word below, so that a summary can be traced to its prompt."""
-
 CONSTRAINTS = "## Rules of the user"
 """The section for rules of the user that the notes by code have no room for; code adds it."""
 

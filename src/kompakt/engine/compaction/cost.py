@@ -102,14 +102,6 @@ class Prices(Struct, frozen=True, kw_only=True):
         kept = min(shared, cached, after)
         return self.request(after, cached=kept) - self.request(before, cached=cached)
 
-    def break_even(self, before: int, after: int, *, cached: int, shared: int = 0) -> float:
-        """Return the number of later steps, within the life of the cache, after which a rewriting pays off."""
-        extra = self.rewriting(before, after, cached=cached, shared=shared)
-        saved = (before - after) * self.cache_read
-        if extra <= 0:
-            return 0.0
-        return extra / saved if saved > 0 else inf
-
 
 class Economy:
     """Tracks the cost of one session, and decides before each request whether a rewriting pays off.

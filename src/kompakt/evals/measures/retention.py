@@ -31,7 +31,7 @@ from kompakt.evals.case import (
     cuts,
     summary_cases,
 )
-from kompakt.evals.history_events import events_of, text_of
+from kompakt.evals.history_events import events_of
 from kompakt.evals.measures.needs import names
 from kompakt.evals.measures.precision import assertions
 from kompakt.evals.measures.score import Miss, ResultRow, Score, ShownText, read, score, with_score
@@ -223,11 +223,6 @@ BASELINES: dict[str, Callable[[EvalCase, int], str]] = {
 def projections(case: EvalCase, tokens: int) -> Iterable[tuple[str, ShownText]]:
     for name, baseline in BASELINES.items():
         yield name, ShownText(baseline(case, tokens))
-
-
-def everything(case: EvalCase) -> ShownText:
-    """Show the whole prefix: the upper bound."""
-    return ShownText(text_of(case.events), frozenset(event.id for event in case.events if event.kind == "result"))
 
 
 def _characters(case: EvalCase, tokens: int) -> int:

@@ -39,16 +39,11 @@ CONTRACT = Contract(
     format=FORMAT,
     results="next-user-message",
     alternates=True,
-    starts_with_user=True,
-    ends_with_assistant=False,
     prefix_rule="strip-all",
     # AN-7 documents the characters but no length; Bedrock accepts 64 for the same ids.
     ids=IdRule(pattern=r"[a-zA-Z0-9_-]+", max_length=64, scope="request"),
-    max_cache_breakpoints=MAX_BREAKPOINTS,
-    empty_text=False,
     system_in_messages=False,
     max_messages=100_000,
-    max_request_bytes=32 * 1024 * 1024,
 )
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}

@@ -46,13 +46,8 @@ CONTRACT = Contract(
     format=FORMAT,
     results="next-user-message",
     alternates=True,
-    starts_with_user=True,
-    ends_with_assistant=True,
     prefix_rule="strip-all",
     ids=IdRule(pattern=r"[a-zA-Z0-9_.:-]+", max_length=MAX_ID, scope="request"),
-    max_cache_breakpoints=MAX_CACHE_POINTS,
-    needs_tools=True,
-    empty_text=False,
     system_in_messages=False,
 )
 

@@ -37,11 +37,8 @@ CONTRACT = Contract(
     format=FORMAT,
     results="next-user-message",
     alternates=True,
-    starts_with_user=True,
-    ends_with_assistant=False,
     prefix_rule="keep-current-turn",
     ids=IdRule(pattern=r"(?s).*", max_length=2**31, scope="none"),
-    empty_text=False,
     system_in_messages=False,
     merges_results=False,  # GE-6: merging would move the start of the current turn
     separate_output=True,  # models list inputTokenLimit and outputTokenLimit

@@ -39,8 +39,6 @@ CONTRACT = Contract(
     format=FORMAT,
     results="own-message",
     alternates=False,
-    starts_with_user=False,
-    ends_with_assistant=True,
     prefix_rule="keep-with-calls",
     ids=IdRule(pattern=r"(?s).+", max_length=MAX_ID, scope="message"),
 )

@@ -40,8 +40,6 @@ CONTRACT = Contract(
     format=FORMAT,
     results="after-run",
     alternates=False,
-    starts_with_user=False,
-    ends_with_assistant=True,
     prefix_rule="with-its-item",
     ids=IdRule(pattern=r"(?s).+", max_length=MAX_CALL_ID, scope="request"),
 )
