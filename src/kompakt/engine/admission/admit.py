@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from kompakt.engine.admission.failures import Shrunk, failures
-from kompakt.engine.admission.kinds import blob, diff, html, json_value, log, paths, source, table, test_run
+from kompakt.engine.admission.kinds import blob, diff, html, json_value, log, paths, source, table, terminal, test_run
 from kompakt.engine.admission.lines import NumberedText, Seen, numbered_text
 from kompakt.engine.admission.settings import DEFAULT, AdmissionSettings
 from kompakt.engine.context.context import Context
@@ -92,13 +92,14 @@ def _compressed(
     earlier = seen.whole(text) if "repeat" in settings.kinds else None
     if earlier is not None:
         return _repeated(text, earlier), "repeat"
-    short, count = blob.replace(text) if "blob" in settings.kinds else (text, 0)
+    plain, redrawn = terminal.replace(text) if "log" in settings.kinds else (text, 0)
+    short, blobs = blob.replace(plain) if "blob" in settings.kinds else (plain, 0)
     shrunk, kind = _by_kind(short, settings, seen, call_input)
-    if shrunk is None and count:
-        shrunk, kind = Shrunk(short, count, short.count("\n") + 1), "blob"
+    if shrunk is None and short != text:
+        shrunk, kind = Shrunk(short, 0, short.count("\n") + 1), "blob" if blobs else "log"
     if shrunk is None:
         return None
-    note = folded_note(reference, shrunk.folded + count, shrunk.lines)
+    note = folded_note(reference, shrunk.folded + blobs + redrawn, shrunk.lines + redrawn)
     return msgspec.structs.replace(shrunk, text=f"{shrunk.text}\n{note}"), kind
 
 
@@ -115,6 +116,9 @@ def _by_kind(text: str, settings: AdmissionSettings, seen: Seen, call_input: Jso
     value = json_value.decoded(text) if "json" in kinds else None
     if value is not None:
         return json_value.shrink(text, settings, value), "json"
+    records = json_value.decoded_lines(text) if "json" in kinds else None
+    if records is not None:
+        return json_value.shrink_lines(text, settings, records), "json"
     page = numbered_text(text)
     if "diff" in kinds and not page.is_numbered and diff.is_diff(text):
         return diff.shrink(text, settings, seen=seen), "diff"
@@ -131,6 +135,8 @@ def _by_kind(text: str, settings: AdmissionSettings, seen: Seen, call_input: Jso
             shrunk = shrink(text, settings)
             if shrunk is not None:
                 return _without_seen(shrunk, seen), kind
+            if kind == "table":
+                return None, kind  # all rows are shown; no other kind may fold them as alike
     if "source" in kinds and not is_prose and source.is_code(text):
         is_range = _asks_for_part(call_input)
         return source.shrink(page, settings, seen=seen, is_range=is_range, outline=source.signatures), "source"

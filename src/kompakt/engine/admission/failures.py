@@ -34,41 +34,56 @@ _PLAIN = (
 """Words that report a failure at any position."""
 
 _OTHER_LANGUAGES = (
+    # Japanese, Chinese, Korean
     *(
         "エラー",
         "失敗",
         "例外が",
+        "できません",
+        "拒否",
+        "タイムアウト",
+        "異常終了",
+        "重大",
         "错误",
         "失败",
         "异常",
+        "無法",
+    ),
+    *(
+        "错误",
+        "无法",
+        "拒绝",
+        "超时",
+        "中断",
+        "错误",
         "錯誤",
         "失敗",
+        "逾時",
         "오류",
         "실패",
-        "ошибк",
-        "Ошибк",
-        "сбой",
-        "Сбой",
+        "거부",
+        "할 수 없",
+        "시간 초과",
     ),
-    *("помилк", "Помилк", "erreur", "Erreur", "échec", "Échec", "échoué", "Fehler", "fehlgeschlagen", "błąd", "Błąd"),
-    *(
-        "errore",
-        "Errore",
-        "erro:",
-        "Erro:",
-        "falha",
-        "Falha",
-        "fallo:",
-        "Fallo",
-        "falló",
-        "hata:",
-        "Hata",
-        "خطأ",
-        "lỗi",
-    ),
-    *("Lỗi", "gagal", "Gagal", "त्रुटि", "σφάλμα", "Σφάλμα"),
+    # Russian, Ukrainian
+    *("ошибк", "Ошибк", "сбой", "Сбой", "не удалось", "Не удалось", "отказано", "Отказано", "превышено время"),
+    *("помилк", "Помилк", "не вдалося", "Не вдалося"),
+    # French, German, Polish
+    *("erreur", "Erreur", "échec", "Échec", "échoué", "impossible de", "Impossible de", "refusé", "délai dépassé"),
+    *("Fehler", "fehlgeschlagen", "konnte nicht", "konnten nicht", "kann nicht", "Zeitüberschreitung", "abgebrochen"),
+    *("verweigert", "abgelehnt", "abgestürzt", "ungültig", "Störung", "błąd", "Błąd", "nie można", "Nie można"),
+    *("nie udało się", "Nie udało się", "odmowa", "Odmowa"),
+    # Italian, Portuguese, Spanish, Turkish
+    *("errore", "Errore", "impossibile", "Impossibile", "non riuscit", "rifiutat", "erro:", "Erro:", "falha", "Falha"),
+    *("não foi possível", "Não foi possível", "recusad", "fallo:", "Fallo", "falló", "no se pudo", "No se pudo"),
+    *("no se puede", "No se puede", "rechazad", "hata:", "Hata", "başarısız", "Başarısız"),
+    # Arabic, Vietnamese, Indonesian, Hindi, Greek, Dutch, Swedish
+    *("خطأ", "فشل", "lỗi", "Lỗi", "thất bại", "gagal", "Gagal", "त्रुटि", "विफल", "σφάλμα", "Σφάλμα", "αποτυχία"),
+    *("mislukt", "kon niet", "geweigerd", "misslyckades", "kunde inte", "nekad"),
 )
-"""Words for errors and failures in other languages; ASCII words that are part of English ones have their colon."""
+"""Words for failures, refusals and timeouts in other languages; a word that is part of English ones has its colon."""
+
+_OTHER_ASCII = tuple(filter(str.isascii, _OTHER_LANGUAGES))
 
 PRINTOUT = 4_000
 """Longest output, in characters, that is searched for keyed numbers."""
@@ -91,6 +106,12 @@ _HINTS: tuple[tuple[str, re.Pattern[str], int], ...] = (
 """Where to look closer: a word, what must be found there, and from how many characters before it; -1 for the line."""
 
 _WARNING = re.compile(r"\b(?:WARN(?:ING)?|[Ww]arning)\b[\]:(! ]|\bdeprecat", re.IGNORECASE)
+
+_OTHER_WARNINGS = (
+    *("警告", "注意", "경고", "редупрежд", "попередж", "arnung", "WARNUNG", "HINWEIS", "vertissement", "AVERTISSEMENT"),
+    *("dvertencia", "ADVERTENCIA", "vviso", "AVVISO", "Aviso", "AVISO", "strzeżeni", "aarschuwing", "uyarı", "Uyarı"),
+)
+"""Words for warnings in other languages."""
 
 _SUMMARY = re.compile(
     r"\b\d+ (?:\w+ )?(?:passed|passing|skipped|pending|warnings?|tests?|issues?|problems?|files? changed|vulnerabilit)"
@@ -118,16 +139,11 @@ class Shrunk(msgspec.Struct, frozen=True):
     """The lines of the original that can be pointed to from now on; all of them for ``None``."""
 
 
-def is_failure(text: str) -> bool:
-    """Return whether a text has a line that reports a failure."""
-    return bool(failures(text, text.split("\n")))
-
-
 def failures(text: str, lines: Sequence[str]) -> set[int]:
     """Find the lines that report a failure."""
     index = _Index(f"{text}\n", lines)
     found: set[int] = set()
-    for word in (*_PLAIN, *_OTHER_LANGUAGES):
+    for word in (*_PLAIN, *(_OTHER_ASCII if text.isascii() else _OTHER_LANGUAGES)):
         found.update(place for place, _ in index.hits(word))
     for word in _AT_START:
         found.update(place for place, column in index.hits(word) if not lines[place][:column].strip())
@@ -171,7 +187,8 @@ def warnings(text: str, lines: Sequence[str]) -> set[int]:
     """Find the lines that warn of something."""
     index = _Index(text, lines)
     hits = {place for word in ("warn", "Warn", "WARN", "deprecat") for place, _ in index.hits(word)}
-    return {place for place in hits if _WARNING.search(lines[place])}
+    found = {place for place in hits if _WARNING.search(lines[place])}
+    return found.union(place for word in _OTHER_WARNINGS for place, _ in index.hits(word))
 
 
 def summaries(text: str, lines: Sequence[str]) -> set[int]:
@@ -213,7 +230,7 @@ MAX_LINE = 1_200
 _LINE_HEAD, _LINE_TAIL = 0.4, 0.15
 """Shares of the limit that stay at the beginning and at the end."""
 
-_WORDS = ("rror:", "atal:", "anic:", "xception:", "ailed:", "FAIL")
+_WORDS = ("rror:", "rror(", "atal:", "anic:", "xception:", "xception(", "ailed:", "FAIL")
 
 _MAX_WINDOWS = 8
 """Failures shown of one such line."""

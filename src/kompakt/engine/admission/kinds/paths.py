@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from kompakt.engine.admission.failures import Shrunk, cut, essential, failures, keyed
 from kompakt.engine.admission.settings import AdmissionSettings
@@ -18,8 +18,8 @@ from kompakt.model.phrases import FOLD
 _NAME = re.compile(r"[^\s:;,(){}\"'`=<>|]+$")
 
 _LONG_FORM = re.compile(
-    r"([-dlbcps])[rwxstST-]{9}[@+.]? +\d+ +\S+ +\S+ +(\d[\d.,]*[KMGT]?) +"
-    r"(?:\w{3} +\d+ +[\d:]+|\S+ [\d:.]+(?: [+-]\d+)?) +(.+)"
+    r"(?P<mode>[-dlbcps][rwxstST-]{9})[@+.]? +\d+ +(?P<owner>\S+ +\S+) +(?P<size>\d[\d.,]*[KMGT]?) +"
+    r"(?P<date>\w{3} +\d+(?: +\d{4}(?!:))?|\d\S+)(?: +[\d:.]+)?(?: [+-]\d+)? +(?P<name>.+)"
 )
 
 _MIN_LISTED = 0.85
@@ -42,23 +42,55 @@ def shrink_listing(text: str, settings: AdmissionSettings) -> Shrunk | None:
     lines = text.split("\n")
     must = essential(text, lines)
     limit = settings.max_items * _MAX_NAMES // 8
+    entries = {place: found for place, line in enumerate(lines) if (found := _LONG_FORM.match(line)) is not None}
+    usual = _Usual(entries.values())
     groups: dict[str, list[str]] = {}
-    out: list[str] = []
+    out: list[str] = [usual.note] if usual.note else []
     gone = 0
     for place, line in enumerate(lines):
-        long = _LONG_FORM.match(line)
-        if place in must or (long is None and (not _NAME.match(line) or not line)):
+        entry = entries.get(place)
+        if place in must or (entry is None and (not _NAME.match(line) or not line)):
             if line and not line.startswith("total "):
                 gone += _flush(groups, out, limit)
                 out.append(line)
-        elif long is not None:
+        elif entry is not None:
             gone += 1
-            groups.setdefault("", []).append(f"{long[3]}/" if long[1] == "d" else f"{long[3]} {long[2]}")
+            groups.setdefault("", []).append(usual.short(entry))
         else:
             folder, slash, name = line.rpartition("/")
             groups.setdefault(folder + slash, []).append(name)
     gone += _flush(groups, out, limit)
     return Shrunk("\n".join(out), gone, len(lines), ())
+
+
+class _Usual:
+    """The mode, owner and day that most files and most directories of a long listing have, said once."""
+
+    def __init__(self, entries: Iterable[re.Match[str]]) -> None:
+        self._usual: dict[tuple[bool, str], str] = {}
+        counts: dict[tuple[bool, str], Counter[str]] = {}
+        for entry in entries:
+            for key in ("mode", "owner", "date"):
+                counts.setdefault((entry["mode"][0] == "d", key), Counter())[entry[key]] += 1
+        for which, values in counts.items():
+            value, count = values.most_common(1)[0]
+            if count * 2 > values.total():
+                self._usual[which] = value
+        said = [
+            " ".join(["directories" if folders else "files", *(self._usual.get((folders, key), "") for key in _SAID)])
+            for folders in (False, True)
+            if (folders, "mode") in self._usual
+        ]
+        self.note = f"{FOLD}unless noted: {'; '.join(map(str.strip, said))}" if said else ""
+
+    def short(self, entry: re.Match[str]) -> str:
+        """Write the name and size of an entry, and what is not usual about it."""
+        is_folder = entry["mode"][0] == "d"
+        name = f"{entry['name']}/" if is_folder else f"{entry['name']} {entry['size']}"
+        return " ".join([name, *(entry[key] for key in _SAID if entry[key] != self._usual.get((is_folder, key)))])
+
+
+_SAID = ("mode", "owner", "date")
 
 
 def _flush(groups: dict[str, list[str]], out: list[str], limit: int) -> int:
@@ -175,10 +207,9 @@ def _full_names(paths: Collection[str]) -> dict[str, str]:
 
 def _write(out: list[str], path: str, entries: list[tuple[int, str, str]], limit: int, width: int) -> int:
     """Write the matches of one file; return how many lines are shown."""
-    matches = [entry for entry in entries if entry[1] == ":"]
-    chosen = {entry[0] for entry in matches[:limit]}
-    if len(entries) <= limit:
-        chosen = {entry[0] for entry in entries}
+    matches = [entry[0] for entry in entries if entry[1] == ":"][:limit]
+    nearest = [(min((abs(entry[0] - place) for place in matches), default=0), entry[0]) for entry in entries]
+    chosen = {place for _, place in sorted(nearest)[:limit]}  # matches first, then the lines around them
     chosen |= {entry[0] for entry in entries if entry[1] == "!"}
     left = len(entries) - len(chosen)
     if path:

@@ -1,9 +1,9 @@
-"""Tables: CSV, TSV and columns between bars.
+"""Tables: CSV, TSV, columns between bars or lines, and columns aligned with spaces.
 
 Rows of a table look alike but each one is data, so rows are never folded as alike. The header, the first and the last
-rows stay, as do rows that report a failure, that have another number of cells, or that hold a value which hardly any
-other row has. One line says how many rows are not shown and the range or the values of each column. Cost: one pass over
-the cells.
+rows stay, as do rows that report a failure, that have another number of cells, or that are odd in one of their columns.
+One line says how many rows are not shown and describes each column. Text before and after the table stays. Cost: one
+pass over the cells.
 """
 
 from __future__ import annotations
@@ -11,62 +11,89 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from kompakt.engine.admission import columns
 from kompakt.engine.admission.failures import Shrunk, failures
 from kompakt.engine.admission.settings import AdmissionSettings
 from kompakt.model.phrases import FOLD
 
-_DELIMITERS = ("\t", ",", ";", "|")
+Split: TypeAlias = Callable[[str], list[str]]
+"""Divides a line into cells."""
 
 _MIN_ROWS = 12
 """Fewer lines are no table worth shortening."""
 
-_MIN_SHARE = 0.9
-"""Share of the sampled lines that must have the same number of cells."""
+_MIN_SHARE, _MIN_SHARE_INSIDE = 0.7, 0.9
+"""Share of all sampled lines, and of those in the middle, that must have the same number of cells."""
 
-_SAMPLE = 40
-"""Lines read at either end to tell what a text is."""
+_AT_START, _INSIDE, _AT_END = 20, 40, 20
+"""Lines that are sampled."""
 
-_RULE = re.compile(r"[\s|+:=-]+$")
+_RULE = re.compile(r"[\s|+:=\-─━═│┃║┌┐└┘├┤┬┴┼╔╗╚╝╠╣╦╩╬╞╡╪╭╮╰╯]+$")
 """A line that only draws the table."""
 
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?$")
+_SPACES = re.compile(r"\s{2,}")
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_CAPITALS = re.compile(r"[A-Z%#][A-Z0-9%#()_/:.-]*(?:\s+[A-Z%#][A-Z0-9%#()_/:.-]*){2,}\s*$")
+"""The header of columns that are aligned with spaces."""
 
-_MAX_RARE = 2
-"""Occurrences of a value up to which it is rare, in a column of few different values."""
+_WIDTHS = re.compile(r"-{2,}(?: +-{2,})+\s*$")
+"""The line under such a header that shows the width of each column."""
 
-_FEW_VALUES = 12
-"""Most different values of a column that are listed."""
-
-_MAX_ODD = 40
-"""Most rows with a rare value that stay; more are not rare."""
-
-_WORDY = 6
-"""Words of a cell from which it is prose: commas in sentences make no table."""
+_WORDY, _WORDY_PAIR = 6, 3
+"""Words of a cell from which it is prose, also for rows of two cells: commas in sentences and times make no table."""
 
 
 def is_table(text: str) -> bool:
-    """Return whether a text is a table, judged by its first and last lines."""
-    lines = [line for line in text[:16_000].split("\n", _SAMPLE)[:_SAMPLE] if line.strip()]
-    lines += [line for line in text[16_000:][-8_000:].rsplit("\n", _SAMPLE // 2)[1:] if line.strip()]
-    return len(lines) >= _MIN_ROWS and _delimiter(lines) is not None
+    """Return whether a text is a table, judged by its first, middle and last lines."""
+    lines = text.split("\n")
+    return len(lines) >= _MIN_ROWS and _shape(lines) is not None
 
 
-def _delimiter(lines: Sequence[str]) -> str | None:
-    """Find the delimiter that divides nearly all lines into the same number of cells."""
-    rows = [line for line in lines if not _RULE.match(line)]
-    for delimiter in _DELIMITERS:
-        cells = [_cells(line, delimiter) for line in rows]
-        widths = Counter(map(len, cells)).most_common(1)
-        if not widths or widths[0][0] < 2 + (delimiter in "|;") or widths[0][1] < len(rows) * _MIN_SHARE:
+def _shape(lines: Sequence[str]) -> tuple[Split, int] | None:
+    """Find how lines are divided into cells, and how many cells a row has."""
+    filled = [line for line in lines if line.strip() and not _RULE.match(line)]
+    if len(filled) < _MIN_ROWS:
+        return None
+    inside = filled[len(filled) // 4 :][: max(_MIN_ROWS // 2, min(_INSIDE, len(filled) // 2))]
+    sample = [*filled[:_AT_START], *inside, *filled[max(_AT_START, len(filled) - _AT_END) :]]
+    for split, least in _splits(lines, filled):
+        width, count = Counter(len(split(line)) for line in inside).most_common(1)[0]
+        if width < least or count < len(inside) * _MIN_SHARE_INSIDE:
             continue
-        inner = [cell for row in cells[1:] for cell in row]
-        if sum(len(cell.split()) >= _WORDY for cell in inner) * 4 < len(inner) and not _is_code(rows):
-            return delimiter
+        rows = [cells for line in sample if len(cells := split(line)) == width]
+        words = [len(cell.split()) for row in rows for cell in row]
+        is_wordy = sum(count >= (_WORDY if width > 2 else _WORDY_PAIR) for count in words) * 4 >= len(words)
+        if len(rows) >= len(sample) * _MIN_SHARE and not is_wordy and not _is_code(inside):
+            return split, width
     return None
+
+
+def _splits(lines: Sequence[str], filled: Sequence[str]) -> Iterator[tuple[Split, int]]:
+    """Yield the ways to divide a line that may apply, each with the fewest cells that make a table."""
+    start = "\n".join(filled[:_AT_START])
+    for delimiter, least in (("\t", 2), (",", 2), (";", 3), ("|", 3), ("│", 3)):
+        if delimiter in start:
+            yield (_between_bars(delimiter) if delimiter in "|│" else _delimited(delimiter)), least
+    header = next((line for line in lines if line.strip()), "").strip()
+    if _CAPITALS.match(header) or any(map(_WIDTHS.match, lines[:_AT_START])):
+        yield (lambda line: _SPACES.split(line.strip())), 3
+    if _CAPITALS.match(header):
+        count = len(header.split())
+        yield (lambda line: line.split(None, count - 1)), 4
+
+
+def _delimited(delimiter: str) -> Split:
+    def split(line: str) -> list[str]:
+        return next(csv.reader([line], delimiter=delimiter), []) if '"' in line else line.split(delimiter)
+
+    return split
+
+
+def _between_bars(bar: str) -> Split:
+    return lambda line: [cell.strip() for cell in line.strip().strip(bar).split(bar)]
 
 
 def _is_code(rows: Sequence[str]) -> bool:
@@ -74,69 +101,40 @@ def _is_code(rows: Sequence[str]) -> bool:
     return sum(row.rstrip()[-1:] in ("{", "}", "(", ")", ";", ":", ",") for row in rows) * 3 > len(rows)
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    if delimiter == "|":
-        return [cell.strip() for cell in line.strip().strip("|").split("|")]
-    if '"' in line:
-        return next(csv.reader([line], delimiter=delimiter), [])
-    return line.split(delimiter)
-
-
 def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
     """Write a table shorter; ``None`` when all rows are shown anyway."""
     lines = text.split("\n")
-    delimiter = _delimiter([line for line in lines[:_SAMPLE] if line.strip()])
-    limit = settings.max_table_rows
-    places = [place for place, line in enumerate(lines) if line.strip() and not _RULE.match(line)]
-    if delimiter is None or len(places) <= limit + 2:
+    shape = _shape(lines)
+    if shape is None:
         return None
-    header, *body = places
-    rows = {place: _cells(lines[place], delimiter) for place in body}
-    names = _cells(lines[header], delimiter)
+    split, width = shape
+    cells = {place: split(line) for place, line in enumerate(lines) if line.strip() and not _RULE.match(line)}
+    regular = [place for place, row in cells.items() if len(row) == width]
+    header, last = regular[0], regular[-1]
+    body = [place for place in cells if header < place <= last]
+    limit = settings.max_table_rows
+    if len(body) <= limit + 1:
+        return None
+    names = [_label(name.strip(), place) for place, name in enumerate(cells[header])]
+    values = {str(column): {place: cells[place][column] for place in regular[1:]} for column in range(width)}
+    odd, description = columns.read(values, len(body), settings.max_items, names)
     tail = limit // 3
-    keep = {*range(body[limit - tail - 1] + 1), *body[len(body) - tail :]}
-    keep |= failures(text, lines) | _odd(rows, len(names)) | {at for at, line in enumerate(lines) if not line.strip()}
-    gone = [place for place in body if place not in keep]
+    keep = {*body[: limit - tail], *body[len(body) - tail :]} | failures(text, lines)
+    keep |= {place for place in body if len(cells[place]) != width}
+    keep |= odd
+    gone = {place for place in body if place not in keep}
     if not gone:
         return None
-    first, out = gone[0], list[str]()
+    first, end = min(gone), max(gone)
+    out: list[str] = []
     for place, line in enumerate(lines):
         if place == first:
-            out.append(f"{FOLD}{len(gone)} of {len(body)} rows not shown; {_columns(names, list(rows.values()))}")
-        if place in keep or (place not in rows and not (first < place < gone[-1])):
+            out.append(f"{FOLD}{len(gone)} of {len(body)} rows not shown; {description}")
+        if place not in gone and (place in cells or not first < place < end):
             out.append(line)
     return Shrunk("\n".join(out), len(gone), len(lines), ())
 
 
-def _odd(rows: dict[int, list[str]], width: int) -> set[int]:
-    """Find rows with another number of cells, or with a rare value in a column of few values."""
-    found = {place for place, row in rows.items() if len(row) != width}
-    for column in range(width):
-        counts = Counter(row[column] for row in rows.values() if len(row) == width)
-        if len(counts) > min(_MAX_ODD, len(rows) // 4):
-            continue
-        rare = {value for value, count in counts.items() if count <= _MAX_RARE}
-        odd = (
-            {place for place, row in rows.items() if len(row) == width and row[column] in rare} if rare else set[int]()
-        )
-        found |= odd if len(odd) <= _MAX_ODD else set()
-    return found
-
-
-def _columns(names: Sequence[str], rows: Sequence[list[str]]) -> str:
-    """Describe each column by its range or its values."""
-    described: list[str] = []
-    for column, name in enumerate(names):
-        values = [row[column].strip() for row in rows if len(row) == len(names) and row[column].strip()]
-        numbers = [value for value in values if _NUMBER.match(value)]
-        counts = Counter(values)
-        label = name.strip() if not _NUMBER.match(name.strip()) else f"column {column + 1}"
-        if values and len(numbers) == len(values) and len(counts) > 2:
-            described.append(f"{label} {min(numbers, key=float)} to {max(numbers, key=float)}")
-        elif values and len(counts) > _FEW_VALUES and all(map(_DATE.match, values)):
-            described.append(f"{label} {min(values)} to {max(values)}")
-        elif 0 < len(counts) <= _FEW_VALUES:
-            described.append(f"{label}: " + ", ".join(f"{value} ({count})" for value, count in counts.most_common()))
-        elif values:
-            described.append(f"{label}: {len(counts)} values")
-    return "; ".join(described)
+def _label(name: str, place: int) -> str:
+    """Name a column by its header; a number is no name."""
+    return f"column {place + 1}" if not name or name.replace(".", "", 1).lstrip("-").isdigit() else name

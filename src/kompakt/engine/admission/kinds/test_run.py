@@ -15,7 +15,7 @@ from kompakt.engine.admission.settings import AdmissionSettings
 _PASSED = re.compile(
     r"\s*(?P<go>--- (?:PASS|SKIP):) (?P<go_name>\S+)"
     r"|(?P<ok>ok|\?)\s+\t?(?P<package>[\w@-]*+[./][\w./@-]*+)\s+(?:\S+s\b|\(cached\)|\[no test files\]).*"
-    r"|(?P<node>(?=\S+?::\S)(?:[^\s\[]++\[.*\]|\S++))\s+(?P<verdict>PASSED|SKIPPED|XFAIL)\b"
+    r"|(?P<node>(?=\S+?::\S)(?:[^\s\[]++\[.*\]|\S++))\s+(?P<verdict>PASSED|SKIPPED|XFAIL)\b(?P<reason> \([^)]+\))?"
     r"|test (?P<cargo>\S+) \.\.\. (?P<fine>ok|ignored)$"
     r"|\s*(?P<tick>[✓✔√]) (?P<title>.+?)(?: \(?\d+ ?m?s\)?)?$"
     r"|(?P<unit>test\w* \([\w.]+\)(?: \[.*\])?) \.\.\. (?P<unit_fine>ok|skipped.*)$"
@@ -77,7 +77,7 @@ def _result(line: str) -> tuple[str, str] | None:
     if found["ok"]:
         return ("ok", found["package"]) if found["ok"] == "ok" else ("no test files", found["package"])
     if found["node"]:
-        return found["verdict"], found["node"]
+        return found["verdict"], f"{found['node']}{found['reason'] or ''}"
     if found["cargo"]:
         return f"{found['fine']}: test", found["cargo"]
     if found["tick"]:
