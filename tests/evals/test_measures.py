@@ -14,7 +14,7 @@ from kompakt.evals.case import cases, cuts, record, summary_cases
 from kompakt.evals.history_events import events_of, text_of
 from kompakt.evals.measures.needs import CALLS, Need, names, needs
 from kompakt.evals.measures.precision import assertions
-from kompakt.evals.measures.retention import BASELINES, everything, measure_retention, projections
+from kompakt.evals.measures.retention import BASELINES, measure_retention, projections
 from kompakt.evals.measures.score import ShownText, read, score, spelled_out
 
 Step = tuple[str, dict[str, Any], str]
@@ -96,7 +96,7 @@ class TestProjections:
                 found = score(case, projection)
                 assert [one for one in found.missed if not one.kind.startswith("need")] == []
                 assert projection.fresh == ""
-                assert everything(case).text == projection.text
+                assert text_of(case.events) == projection.text
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12), st.booleans())
