@@ -13,7 +13,7 @@ import pytest
 from tests.cli.commands import run
 
 from kompakt.errors import UnreadableFile
-from kompakt.hosts import claude_code_settings, install
+from kompakt.hosts import claude_code_settings, codex_settings, install
 from kompakt.hosts.install import HostPlan
 
 SETTINGS = """{
@@ -212,6 +212,15 @@ class TestInstall:
         assert "settings.json: line 3" in refused.err
         assert not (home / ".claude.json").exists()
 
+    def test_without_the_extra_there_is_no_mention_of_recall(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither a server that cannot start nor a hook that names its tool is installed."""
+        monkeypatch.setattr(install, "find_spec", lambda name: None)
+        for plan in (claude_code_settings.plan("user"), codex_settings.plan("user")):
+            install.install(plan, install.plan_install(plan))
+            assert install.NO_SERVER in plan.notes
+        assert "--no-recall" in (home / ".claude" / "settings.json").read_text()
+        assert not (home / ".claude.json").exists() and not (home / ".codex" / "config.toml").exists()
+
     def test_an_unknown_agent_is_refused(self) -> None:
         assert run("install", "claude-cod").code == 2
 
@@ -244,6 +253,32 @@ class TestCodex:
         refused = run("install", "codex", "--yes")
         assert refused.code == 2 and "config.toml" in refused.err
         assert not (home / ".codex" / "hooks.json").exists()
+
+
+class TestDoctor:
+    @pytest.mark.parametrize("agent", ["claude-code", "codex"])
+    def test_a_working_installation(self, agent: str) -> None:
+        """Entries, hook program, MCP server and store are tried."""
+        run("install", agent, "--yes")
+        done = run("doctor", "--client", agent, "--json")
+        report = json.loads(done.out)
+        assert {check["what"]: check["detail"] for check in report["checks"] if not check["works"]} == {}
+        assert done.code == 0 and len(report["checks"]) == 6
+
+    def test_a_store_that_cannot_be_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The check that fails says why."""
+        run("install", "claude-code", "--yes")
+        monkeypatch.setenv("KOMPAKT_STORE", "sqlite:////proc/nowhere/x.db")
+        done = run("doctor", "--client", "claude")
+        assert done.code == 1
+        assert "problem  user     store" in done.out
+
+    def test_outdated_entries(self, home: Path) -> None:
+        run("install", "claude-code", "--yes")
+        settings = home / ".claude" / "settings.json"
+        settings.write_text(settings.read_text().replace(" claude-code Stop", " claude-code Halt"))
+        done = run("doctor", "--client", "claude-code")
+        assert done.code == 1 and "outdated" in done.out
 
 
 class TestFaults:

@@ -71,8 +71,9 @@ ClientName = Annotated[
     typer.Option(
         "--client",
         metavar="NAME",
-        help="Send one request like this agent through a running gateway and check whether its history is protected: "
-        "claude, codex, opencode, pi, aider, gemini, qwen or openai.",
+        help="Check the plugin in this agent (see `kompakt install`). If it has none, or with --gateway, send one "
+        "request like this agent through a running gateway and check whether its history is protected: claude, codex, "
+        "opencode, pi, aider, gemini, qwen or openai.",
     ),
 ]
 GatewayUrl = Annotated[
@@ -111,6 +112,8 @@ def doctor(
     Exit 1 if a check fails or the agent is not protected.
     """
     if client is not None:
+        if gateway is None:
+            _report_installation(client, as_json=as_json)
         _report_probe(client, gateway, model, gateway_key, as_json=as_json)
     packages = {name: _version(name) for name in (*CORE, *EXTRAS)}
     found = [*_packages(packages), _tokenizer(), *_configuration(context)]
@@ -142,6 +145,30 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
             yield Diagnosis(name, "note", f"not installed; pip install 'kompakt[{EXTRAS[name]}]'")
         else:
             yield Diagnosis(name, "problem", "not installed; pip install --force-reinstall kompakt")
+
+
+def _report_installation(name: str, *, as_json: bool) -> None:
+    """Report whether the plugin in an agent works; return if there is none for this agent."""
+    from kompakt.cli.install import PLANS  # late: only this option needs them
+    from kompakt.hosts.checkup import check_host
+    from kompakt.hosts.install import plan_undo
+
+    agent = {"claude": "claude-code"}.get(name, name)
+    if agent not in PLANS:
+        return
+    plans = [plan for scope in ("project", "user") if plan_undo(plan := PLANS[agent](scope, None))]
+    if not plans:
+        return
+    found = [(plan.scope, check) for plan in plans for check in check_host(plan)]
+    works = all(check.works for _, check in found)
+    if as_json:
+        checks = [{"scope": scope, **msgspec.to_builtins(check)} for scope, check in found]
+        typer.echo(indented_json({"client": agent, "works": works, "checks": checks}), nl=False)
+    else:
+        typer.echo(f"plugin in {agent}: {'works' if works else 'does not work'}")
+        for scope, check in found:
+            typer.echo(f"  {'ok' if check.works else 'problem':<8} {scope:<8} {check.what:<22} {check.detail}")
+    raise typer.Exit(0 if works else 1)
 
 
 def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, TEXT_FIELDS
 from kompakt.hosts.install import (
+    NO_SERVER,
     HostFile,
     HostPlan,
     Scope,
+    has_recall,
     hook_command,
     is_own_hook,
     mcp_command,
@@ -73,6 +75,8 @@ def _paths(scope: Scope, root: Path) -> tuple[Path, Path]:
 
 def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
     notes = ["Running sessions of Claude Code use the new settings after a restart."]
+    if not has_recall(scope):
+        notes.append(NO_SERVER)
     if scope == "project":
         notes.append("Claude Code asks once before it starts the MCP server of a project.")
     text = settings.read_text(encoding="utf-8") if settings.exists() else ""
@@ -103,6 +107,8 @@ def _take_settings(text: str, *, name: str) -> str:
 
 
 def _put_server(text: str, *, scope: Scope, name: str) -> str:
+    if not has_recall(scope):
+        return text
     command, *arguments = mcp_command(scope)
     # Without alwaysLoad the tools of a server are hidden behind a search, and the model does not know of them.
     entry = {"type": "stdio", "command": command, "args": arguments, "alwaysLoad": True}

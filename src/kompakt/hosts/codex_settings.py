@@ -15,7 +15,16 @@ from typing import Any
 
 from kompakt.errors import UsageError
 from kompakt.hosts.codex import AGENT
-from kompakt.hosts.install import HostFile, HostPlan, Scope, mcp_command, put_hooks, take_hooks
+from kompakt.hosts.install import (
+    NO_SERVER,
+    HostFile,
+    HostPlan,
+    Scope,
+    has_recall,
+    mcp_command,
+    put_hooks,
+    take_hooks,
+)
 
 EVENTS = {"SessionStart": 30, "PreCompact": 10, "PostCompact": 30, "Stop": 10}
 """Events that are hooked, and the seconds after which Codex goes on without an answer."""
@@ -49,11 +58,14 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
         notes=(
             "Codex runs new hooks only after you have trusted them: start codex, it asks, or use /hooks.",
             "Codex gives hooks no way to shorten tool outputs; they stay as they are.",
+            *(() if has_recall(scope) else (NO_SERVER,)),
         ),
     )
 
 
 def _put_server(text: str, *, scope: Scope, name: str) -> str:
+    if not has_recall(scope):
+        return text
     tables = _decoded(text, name).get("mcp_servers", {})
     block = _block(scope)
     if _BLOCK.search(text):

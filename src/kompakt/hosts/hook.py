@@ -22,6 +22,10 @@ MIN_OUTPUT_BYTES = 12_000
 """Events about tool outputs with less data than this need no work: about 3,000 tokens."""
 
 
+CHECKED = "kompakt hooks work"
+"""Answer to the event ``check``, which `kompakt doctor` sends."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Answer one event of an agent."""
     agent, event, *options = [*(sys.argv[1:] if arguments is None else arguments), "", ""]
@@ -38,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookResponse:
+    if event == "check":
+        return HookResponse(CHECKED)
     if event == "PostToolUse" and len(data) < MIN_OUTPUT_BYTES:
         return HookResponse()
     import json  # late: small outputs end above

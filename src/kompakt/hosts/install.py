@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -25,6 +26,8 @@ from kompakt.hosts import jsonc, places
 from kompakt.version import __version__
 
 Scope: TypeAlias = Literal["user", "project"]
+
+NO_SERVER = "Without the extra mcp there is no tool to recall: pip install 'kompakt[mcp]', then install again."
 
 HOOK = "kompakt-hook"
 HOOK_MODULE = "kompakt.hosts.hook"
@@ -100,9 +103,14 @@ class InstallManifest(msgspec.Struct, frozen=True, kw_only=True):
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def hook_command(agent: str, event: str, scope: Scope, *, recall: bool = True) -> str:
+def has_recall(scope: Scope) -> bool:
+    """Return whether the MCP server can run here; the settings of a project are for machines where it can."""
+    return scope == "project" or find_spec("mcp") is not None
+
+
+def hook_command(agent: str, event: str, scope: Scope) -> str:
     """Return the shell command of a hook. In a project, which others share, it is looked up in the path."""
-    words = [*_launcher(scope), agent, event, *([] if recall else ["--no-recall"])]
+    words = [*_launcher(scope), agent, event, *([] if has_recall(scope) else ["--no-recall"])]
     command = shlex.join(words)
     # Without kompakt on this machine the command does nothing, instead of failing at every event.
     return f"command -v {HOOK} >/dev/null || exit 0; {command}" if scope == "project" else command

@@ -30,6 +30,17 @@ def store_url() -> str:
     return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"
 
 
+def make_store_folder(url: str) -> None:
+    """Create the folder of a SQLite store.
+
+    Raises:
+        OSError: the folder cannot be created.
+    """
+    path = url.removeprefix("sqlite:///")
+    if path != url:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+
+
 def session_name(agent: str, session: str) -> str:
     """Return the id under which the session of an agent is stored."""
     return f"{agent}/{session}"

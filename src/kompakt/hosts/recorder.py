@@ -7,7 +7,6 @@ output that a hook shortened is in the transcript only in its short form; the re
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -137,9 +136,7 @@ def _with_store(work: Callable[[Store], Awaitable[T]], seconds: float) -> T:
     async def run() -> T:
         async with asyncio.timeout(seconds):
             url = places.store_url()
-            path = url.removeprefix("sqlite:///")
-            if path != url:
-                os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+            places.make_store_folder(url)
             async with await open_store(url) as store:
                 return await work(store)
 
