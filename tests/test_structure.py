@@ -160,7 +160,7 @@ ADAPTERS = {"hosts", "integrations", "inspector", "view", "fleet"}
 
 class TestNames:
     def test_public_class_names_are_unique(self) -> None:
-        """A class name means one thing in the whole package."""
+        """A class name has one meaning in the whole package."""
         found: dict[str, list[str]] = {}
         for path in modules:
             for node in ast.parse(path.read_text()).body:

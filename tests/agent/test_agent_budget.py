@@ -92,13 +92,13 @@ class TestLimits:
 class TestGiven:
     def test_a_budget_above_the_assumed_window_holds_after_a_step(self) -> None:
         """The caller's budget is better than the assumption of 32,000 tokens."""
-        client = Reader(12, model="nobody-knows-this-one", context_window=32_000)
+        client = Reader(12, model="unknown-model-one", context_window=32_000)
         assert compactions(client, lines=250, economic=False, budget=500_000) == 0
         assert max(client.prompts) > 39_000
 
     def test_the_output_cap_holds_after_a_step(self) -> None:
         """A smaller output reserve leaves more of the window for the prompt."""
-        settings = {"model": "nobody-knows-this-one", "context_window": 60_000, "output_limit": 30_000}
+        settings = {"model": "unknown-model-one", "context_window": 60_000, "output_limit": 30_000}
         assert compactions(Reader(13, **settings), lines=250, economic=False, output_cap=2_000) == 0
         assert compactions(Reader(13, **settings), lines=250, economic=False) > 0
 
@@ -107,7 +107,7 @@ class TestFixedPart:
     @pytest.mark.parametrize(("share", "most"), [(12, 5), (25, 6), (37, 7), (50, 9)])
     def test_compactions_stay_rare_when_the_system_prompt_grows(self, share: int, most: int) -> None:
         """The target is a share of what can change: 60 steps of about 1,300 tokens in a window of 40,000."""
-        client = Reader(60, model="nobody-knows-this-one", context_window=40_000)
+        client = Reader(60, model="unknown-model-one", context_window=40_000)
         system = "Follow the rules of the house. " * (400 * share // 7)
         assert 0 < compactions(client, lines=73, system=system, economic=False) <= most
         assert max(client.prompts) <= 40_000 - 4_096

@@ -164,7 +164,7 @@ def test_completed_tools_of_a_cancelled_step_keep_their_results() -> None:
                 run = asyncio.create_task(agent.run(script.task(TASK), session="s"))
                 await was_saved.wait()
                 other = await agent.session("s")
-                await other.request_compaction(auto=False)  # whatever else is written meanwhile
+                await other.request_compaction(auto=False)  # another write at the same time
                 run.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await run

@@ -178,7 +178,7 @@ def test_a_manual_request_gets_its_own_compaction() -> None:
         async def writer(material: Material) -> str:
             wanted.append(material.instructions)
             await asyncio.sleep(0.004)
-            return f"Told [{material.references[0]}]."
+            return f"Summary [{material.references[0]}]."
 
         async def work() -> str:
             """Work."""
@@ -337,7 +337,7 @@ def test_cancelled_at_any_await_no_task_and_no_message_is_lost(monkeypatch: pyte
             await asyncio.sleep(0)
             if due():
                 await asyncio.sleep(0)
-            return f"Told [{material.references[0]}]."
+            return f"Summary [{material.references[0]}]."
 
         config = CompactionConfig(economic=False, budget=4_000, summarizer=writer)
         trapped = Agent(client, tools=[work], system=SYSTEM, store=Store(Trap(store.records, due)), compaction=config)

@@ -148,17 +148,17 @@ class TestQuestion:
 
     @pytest.mark.parametrize("format", ["openai-chat", "anthropic", "gemini"])
     def test_a_later_pass_recognizes_a_summary_by_its_seal(self, format: str) -> None:
-        """Whatever the question: its summary is folded into the next one, and there is one question then."""
+        """For any question: its summary is merged into the next one, and one question remains."""
         client = run_agent(format=format, question=self.QUESTION)
         shown = list(client.shown(len(client.bodies) - 1))
-        [told] = [body for message in shown if (body := unseal(message.text)) and message.role == "assistant"]
+        [summary] = [body for message in shown if (body := unseal(message.text)) and message.role == "assistant"]
         more = [Message(role, (Text(f"{n}: " + "word " * 300),)) for n in range(12) for role in ("user", "assistant")]
         payload = kompakt.render([*shown, *more], format)
         result = kompakt.compact(payload, 4_000, format=format)
         parts = [part for one in kompakt.parse(result.payload, format) for part in one.parts if type(part) is Text]
         assert [part.text for part in parts if is_pivot_question(part.text)] == [PIVOT_QUESTION]
         [folded] = [body for part in parts if (body := unseal(part.text))]
-        bullets = [line for line in told.split("\n") if line.startswith("- ")]
+        bullets = [line for line in summary.split("\n") if line.startswith("- ")]
         assert bullets and bullets[0] in folded
 
     def test_a_summary_keeps_its_question_until_the_next_compaction(self) -> None:

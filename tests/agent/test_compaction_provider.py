@@ -207,7 +207,7 @@ def test_a_manual_compaction_with_instructions_pins_and_undo(format: str) -> Non
             assert TASK in shown and "The tide turns at noon." in shown and '"compaction"' in shown
             await session.undo()
             assert await session.count() == before and await session.verify() == []
-            other = await agent.compact("s", summarizer=lambda material: "Told by hand.", policy="default")
+            other = await agent.compact("s", summarizer=lambda material: "Written by hand.", policy="default")
             assert other.report is not None and other.report.policy == "default"
             await agent.close()
 
@@ -260,9 +260,9 @@ def test_a_history_stored_by_the_provider_is_sent_unchanged(field: str) -> None:
 
 
 def test_beta_headers_match_the_request() -> None:
-    block = {"type": "compaction", "content": "Told.", "signature": "s"}
+    block = {"type": "compaction", "content": "Summary.", "signature": "s"}
     body = {"model": "m", "messages": [{"role": "user", "content": [block, {"type": "text", "text": "Go."}]}]}
-    answer = {"role": "assistant", "content": [{"type": "compaction", "content": "Told."}]}
+    answer = {"role": "assistant", "content": [{"type": "compaction", "content": "Summary."}]}
     unsigned = {**body, "messages": [*body["messages"], answer]}
     plain = {**body, "messages": [{"role": "user", "content": "Go."}]}
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]}

@@ -80,10 +80,10 @@ class TestDefault:
         client = Model()
         compacted, result = asyncio.run(ran(client))
         assert client.asked and compacted
-        told = [event.report for event in compacted if event.report is not None]
-        assert all(NARRATIVE in report.told for report in told)
-        assert all(SECTIONS[FINDINGS] not in report.told for report in told), "code repeats the model's part"
-        assert all(report.narrative and report.narrative.usage == Usage(input=1_000, output=10) for report in told)
+        reports = [event.report for event in compacted if event.report is not None]
+        assert all(NARRATIVE in report.told for report in reports)
+        assert all(SECTIONS[FINDINGS] not in report.told for report in reports), "code repeats the model's part"
+        assert all(report.narrative and report.narrative.usage == Usage(input=1_000, output=10) for report in reports)
         assert result.usage == Usage(input=1_000 * len(client.asked), output=10 * len(client.asked))
         assert result.stop == "end" and client.worked == 25
 
@@ -103,7 +103,7 @@ class TestDefault:
         "said", ["", "word " * 9_000, ProviderUnavailable("down"), "All is in src/a.py. And b/c.py."]
     )
     def test_code_takes_over_when_the_model_fails(self, said: str | Exception) -> None:
-        """Nothing of a bad narrative is used, the run goes on, and the model is not asked for ever."""
+        """No part of a bad narrative is used, the run continues, and the number of attempts is limited."""
         client = Model(said)
         compacted, result = asyncio.run(ran(client))
         assert result.stop == "end" and client.worked == 25 and len(compacted) > 2

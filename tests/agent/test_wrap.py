@@ -244,7 +244,7 @@ def test_requests_that_cannot_fit_or_be_read_are_sent_unchanged(server: Seen) ->
         huge = [{"role": "user", "content": "word " * 9_000}]
         client.chat.completions.create(model="gpt-5", messages=huge)
         assert history(server.body) == huge
-        odd: Any = [{"role": "nobody", "content": 3}]
+        odd: Any = [{"role": "unknown", "content": 3}]
         client.chat.completions.create(model="gpt-5", messages=odd)
         assert history(server.body) == odd
 

@@ -34,7 +34,7 @@ class TestSteps:
     def test_a_repair_is_a_step(self) -> None:
         """A repair before the compaction is counted too."""
         body = plain.build("openai-chat", messages=160)
-        body["messages"].append({"role": "tool", "tool_call_id": "nobody", "content": "orphan " * 500})
+        body["messages"].append({"role": "tool", "tool_call_id": "unknown", "content": "orphan " * 500})
         report = kompakt.compact(body, 6_000).report
         assert report.steps[0].strategy == "repair"
         assert sum(step.tokens_before - step.tokens_after for step in report.steps) == report.saved

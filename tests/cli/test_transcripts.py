@@ -118,7 +118,7 @@ class TestSkippedRecords:
 
     @pytest.mark.parametrize("command", ["check", "count", "repair", "compact", "recall"])
     def test_they_are_counted_by_type(self, kom: Run, session: Path, command: str) -> None:
-        """Nothing is left out silently, whatever a new version writes."""
+        """Skipped records are reported, also those of new versions."""
         done = kom(command, session, *{"recall": ["go"], "compact": ["--budget", "50000"]}.get(command, []))
         assert "session.jsonl: skipped 12 records without a message: 7 file-history-snapshot, 5 brand-new" in done.err
 

@@ -59,7 +59,7 @@ class TestNames:
 
     @stored
     async def test_any_name(self, records: Records) -> None:
-        """Whatever characters a name has, it is one name."""
+        """A name of any characters is one name."""
         notes = {name: b"%d" % number for number, name in enumerate(STRANGE) if len(name) <= 200}
         await records.note("tenant", KEY, notes)
         assert await records.notes("tenant", STRANGE) == notes
@@ -211,7 +211,7 @@ class TestDeletion:
         await records.note("tenan", OTHER, {"b": b"3"})
         before = await everything(records, head.key)
         await records.forget("tenant")
-        await records.forget("nobody")
+        await records.forget("unknown")
         assert await records.notes("tenant", "ab") == {}
         assert await records.notes("tenan", "ab") == {"b": b"3"}
         assert await everything(records, head.key) == before

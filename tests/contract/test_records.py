@@ -12,7 +12,7 @@ from tests.contract.builders import batch, digest, event, everything, extend, ne
 from kompakt.errors import Conflict
 from kompakt.store.records import Records, key_of
 
-NOBODY = key_of("tenant", "nobody")
+UNKNOWN = key_of("tenant", "unknown")
 
 
 class TestCommit:
@@ -34,11 +34,11 @@ class TestCommit:
     @stored
     async def test_an_unknown_session_is_empty(self, records: Records) -> None:
         """A session that does not exist is empty for every read."""
-        assert await everything(records, NOBODY) == (None, [], [], [[]] * 5, {}, [], {})
-        assert await records.rows_at(NOBODY, [1, 2]) == []
-        assert await records.named(NOBODY, ["m1"]) == {}
+        assert await everything(records, UNKNOWN) == (None, [], [], [[]] * 5, {}, [], {})
+        assert await records.rows_at(UNKNOWN, [1, 2]) == []
+        assert await records.named(UNKNOWN, ["m1"]) == {}
         assert await records.heads("tenant") == []
-        assert await records.delete([NOBODY]) == 0
+        assert await records.delete([UNKNOWN]) == 0
 
     @stored
     async def test_a_session_can_be_created_empty(self, records: Records) -> None:

@@ -71,11 +71,11 @@ class TestTenants:
         assert found == expected
         assert await records.heads("tenant", after=expected[3].key, limit=1) == [expected[4]]
         assert await records.heads("tenant", after=expected[3].key[:-1] + "\0", limit=0) == []
-        assert await records.heads("nobody") == []
+        assert await records.heads("unknown") == []
 
     @stored
     async def test_any_id(self, records: Records) -> None:
-        """Whatever characters an id has, it names one session, and comes back as it was."""
+        """An id of any characters names one session and is returned unchanged."""
         heads = [await start(records, id, rows=1 + number) for number, id in enumerate(STRANGE)]
         assert len({head.key for head in heads}) == len(STRANGE)
         for number, head in enumerate(heads):
@@ -87,7 +87,7 @@ class TestTenants:
 
     @stored
     async def test_any_tenant(self, records: Records) -> None:
-        """Whatever characters a tenant has, it has its own sessions and its own blobs."""
+        """A tenant with any characters in its name has its own sessions and its own blobs."""
         hash = digest("blob")
         for tenant in STRANGE:
             head = new_head("same", tenant)
@@ -199,7 +199,7 @@ class TestDeletion:
     async def test_many_are_counted(self, records: Records) -> None:
         """Those that were there, each once; any iterable will do."""
         keys = [(await start(records, f"session {number}")).key for number in range(30)]
-        assert await records.delete(key for key in [*keys[:20], keys[0], new_head("nobody").key]) == 20
+        assert await records.delete(key for key in [*keys[:20], keys[0], new_head("unknown").key]) == 20
         assert await records.delete([]) == 0
         assert len(await records.heads("tenant")) == 10
         assert await records.delete(keys) == 10

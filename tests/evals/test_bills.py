@@ -240,9 +240,9 @@ class TestReport:
 
 
 def _row(mode: str, *, saved: int, worst: int, reads: int) -> ResultRow:
-    told = {SAVED: saved, WORST: worst, READS: reads, UNTOUCHED_READS: 96}
+    passed = {SAVED: saved, WORST: worst, READS: reads, UNTOUCHED_READS: 96}
     return ResultRow(
-        measure="bill", mode=mode, session="a", source="x", passed=told, total=dict.fromkeys(told, 100),
+        measure="bill", mode=mode, session="a", source="x", passed=passed, total=dict.fromkeys(passed, 100),
         tokens=150_000, budget=168_000,
     )  # fmt: skip
 

@@ -342,7 +342,7 @@ class TestCommand:
         given = ("eval", "--exam", exam, "--reader", "gpt-5", "--grader", "gpt-4.1", "--out", "out", "--jobs", "1")
         done = kom(*given, "--conditions", "tenth")
         assert done.code == 130
-        assert "interrupted; finished results are in out; run the command again to continue" in done.err
+        assert "results are in out; run the command again to continue" in done.err
         assert len(json.loads((tmp_path / "out" / "answers" / "tenth.json").read_text())) == 3
 
     @pytest.mark.parametrize(

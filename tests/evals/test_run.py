@@ -33,9 +33,11 @@ def data(tmp_path: Path) -> Path:
 
 
 def row(
-    mode: str, told: int, asked: int, *, measure: str = "retention", kind: str = "read", session: str = "a"
+    mode: str, passed: int, asked: int, *, measure: str = "retention", kind: str = "read", session: str = "a"
 ) -> ResultRow:
-    return ResultRow(measure=measure, mode=mode, session=session, source="x", passed={kind: told}, total={kind: asked})
+    return ResultRow(
+        measure=measure, mode=mode, session=session, source="x", passed={kind: passed}, total={kind: asked}
+    )
 
 
 class TestRun:
@@ -118,7 +120,7 @@ class TestReport:
         assert "| modified, 10 % | ≥ 100% |" in page
 
     def test_distribution_of_a_metric(self) -> None:
-        rows = [row("kompakt, 10 %", told, 10, session=f"s{told}") for told in (10, 10, 9, 2)]
+        rows = [row("kompakt, 10 %", passed, 10, session=f"s{passed}") for passed in (10, 10, 9, 2)]
         (number,) = metrics(rows)
         assert (number.passed, number.total, number.median, number.least) == (31, 40, 0.95, 0.2)
         assert number.worst[0] == "s2@0 20%"

@@ -85,7 +85,7 @@ async def _write(url: str, id: str, chance: random.Random, log: Log) -> None:
 
 
 async def _step(session: Session, turns: int, chance: random.Random, log: Log) -> int:
-    """Do one thing; return how many turns there are then."""
+    """Perform one operation; return the number of turns after it."""
     what = chance.choices(["append", "compact", "revert"], [12, 2, 1])[0]
     if what == "append" or turns < 4:
         name = chance.randbytes(4).hex()

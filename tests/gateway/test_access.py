@@ -283,7 +283,7 @@ class TestBrowser:
     def test_a_page_of_another_origin_reaches_nothing(
         self, browser: Any, site: int, upstream: Upstream, tmp_path: Path, name: str
     ) -> None:
-        """Whatever a page does, no request reaches the provider, nothing can be read, and no session is deleted."""
+        """No request of a page reaches the provider, reads data or deletes a session."""
         with gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
             before = len(upstream.raw)

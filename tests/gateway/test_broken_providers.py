@@ -290,7 +290,7 @@ def test_a_compressed_refusal_is_read_and_passed_on_as_it_came(tmp_path: Path) -
     with Planned(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=sent, timeout=20)
         assert answer.status_code == 200 and len(upstream.raw) == 2
-        assert asked == ["gzip;q=0.5"] * 2  # whatever comes back can be read
+        assert asked == ["gzip;q=0.5"] * 2  # the gateway can read any answer to it
         upstream.plan = Reply([b"no gzip"], 400, headers)
         with (
             httpx.Client(timeout=20) as client,

@@ -46,15 +46,15 @@ class TestUnknownModels:
         ):
             warnings.simplefilter("always")
             for rounds in (2, 3):
-                assert post(gate, "openai-chat", rounds, model="model-of-nobody").status_code == 200
+                assert post(gate, "openai-chat", rounds, model="unknown-model").status_code == 200
             assert post(gate, "openai-chat", 2, model="gpt-5").status_code == 200
         said = [one.getMessage() for one in caplog.records if "is unknown" in one.getMessage()]
         assert len(said) == 1
-        assert "'model-of-nobody'" in said[0] and "32000 tokens" in said[0]
+        assert "'unknown-model'" in said[0] and "32000 tokens" in said[0]
         assert "--context-window N" in said[0] and "--window MODEL=N" in said[0]
         assert [one for one in caught if "context window" in str(one.message)] == []
 
-    @pytest.mark.parametrize("stated", [{"context_window": 16_000}, {"windows": {"model-of-nobody": 16_000}}])
+    @pytest.mark.parametrize("stated", [{"context_window": 16_000}, {"windows": {"unknown-model": 16_000}}])
     def test_a_window_that_is_stated_needs_no_line(
         self, stated: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -64,5 +64,5 @@ class TestUnknownModels:
             Upstream(answering) as upstream,
             gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", **settings) as gate,
         ):
-            assert post(gate, "openai-chat", 2, model="model-of-nobody").status_code == 200
+            assert post(gate, "openai-chat", 2, model="unknown-model").status_code == 200
         assert [one for one in caplog.records if "is unknown" in one.getMessage()] == []

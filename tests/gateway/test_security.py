@@ -109,7 +109,7 @@ def test_credentials_are_tenants_of_their_own(upstream: Upstream, store: str) ->
 def test_without_a_key_nothing_is_served_where_keys_are_needed(upstream: Upstream, store: str) -> None:
     with gateway(upstream.url, store=store, keys=HASHED) as gate:
         for format in FORMATS:
-            for headers in ({}, {"x-kompakt-key": "nobody"}, {"x-kompakt-key": KEY_A + "x"}):
+            for headers in ({}, {"x-kompakt-key": "unknown"}, {"x-kompakt-key": KEY_A + "x"}):
                 answer = ask(gate, format, 2, "none", **headers)
                 assert answer.status_code == 401 and "error" in answer.json()
         assert upstream.raw == []
@@ -226,12 +226,12 @@ def answer_text(answer: httpx.Response) -> str:
 def test_long_histories_that_break_every_rule_do_not_break_the_gateway(upstream: Upstream, store: str) -> None:
     good = history("openai-chat", 60, tag="broken")
     changes: list[Any] = [
-        [*good[:5], {"role": "tool", "tool_call_id": "nobody", "content": "x"}, *good[5:]],
+        [*good[:5], {"role": "tool", "tool_call_id": "unknown", "content": "x"}, *good[5:]],
         [item for item in good if item["role"] != "tool"],
         [{**item, "content": None} for item in good],
         [*good, None],
-        [{**item, "role": "nobody"} for item in good],
-        [*good, {"role": "user", "content": [{"type": "new_thing", "data": "x" * 200_000}]}],
+        [{**item, "role": "unknown"} for item in good],
+        [*good, {"role": "user", "content": [{"type": "new_part", "data": "x" * 200_000}]}],
         [{"role": "user", "content": "x " * 200_000}],
     ]
     with gateway(upstream.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=30) as client:

@@ -37,7 +37,7 @@ def who(made: GatewayConfig, *, query: dict[str, str] | None = None, **headers: 
 
 
 class TestWays:
-    def test_a_key_names_its_tenant_whatever_the_credential(self) -> None:
+    def test_a_key_determines_the_tenant_for_any_credential(self) -> None:
         """Rotating the provider's credential does not change it."""
         made = settings(keys=HASHED)
         assert who(made, x_kompakt_key=KEY, authorization="Bearer one") == ("tenant-a", "key")

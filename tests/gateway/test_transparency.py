@@ -164,11 +164,11 @@ def test_an_upstream_that_is_not_there_is_an_error_in_the_providers_shape(tmp_pa
         ("DELETE", "/v1/files/file-1", HEADERS["openai-chat"]),
         ("GET", "/v1/responses/resp_1", HEADERS["openai-chat"]),
         ("POST", "/v1beta/models/gemini-3-pro:countTokens", HEADERS["gemini"]),
-        ("PUT", "/v1/some/thing/new", HEADERS["openai-chat"]),
+        ("PUT", "/v1/some/new/path", HEADERS["openai-chat"]),
     ],
 )
 def test_what_is_not_known_passes(method: str, target: str, headers: dict[str, str], stage: Stage) -> None:
-    content = b'{"any": "thing"}' if method in ("POST", "PUT") else b""
+    content = b'{"any": "value"}' if method in ("POST", "PUT") else b""
     stage.upstream.plan = said({"echo": True}, 201, x_upstream="seen")
     answer = stage.client.request(method, target, content=content, headers=headers)
     assert (answer.status_code, answer.json(), answer.headers["x-upstream"]) == (201, {"echo": True}, "seen")

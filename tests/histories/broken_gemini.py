@@ -30,15 +30,15 @@ def _ge(*contents: Body, **fields: Any) -> Body:
 
 
 ASK: Body = {"role": "user", "parts": [{"text": "go"}]}
-TOLD: Body = {"role": "model", "parts": [{"text": "hi"}]}
+ANSWER: Body = {"role": "model", "parts": [{"text": "hi"}]}
 
 GEMINI: Cases = {
     "GE-1": [
         ("starts with a call", _ge(_fc("a"), _fr("a"))),
-        ("call after a model turn", _ge(ASK, TOLD, _fc("a"), _fr("a"))),
+        ("call after a model turn", _ge(ASK, ANSWER, _fc("a"), _fr("a"))),
     ],
     "GE-2": [
-        ("response without call", _ge(ASK, TOLD, _fr("a"))),
+        ("response without call", _ge(ASK, ANSWER, _fr("a"))),
         ("response first of all", _ge(_fr("a"))),
     ],
     "GE-3": [
@@ -57,8 +57,8 @@ GEMINI: Cases = {
         ("no parts", _ge({"role": "user", "parts": []})),
         ("empty text", _ge({"role": "user", "parts": [{"text": ""}]})),
         ("two user turns in a row", _ge(ASK, ASK)),
-        ("ends with the model", _ge(ASK, TOLD)),
-        ("starts with the model", _ge(TOLD, ASK)),
+        ("ends with the model", _ge(ASK, ANSWER)),
+        ("starts with the model", _ge(ANSWER, ASK)),
     ],
     "GE-8": [
         ("responses in another order", _ge(ASK, _fc("a", "b"), _fr("b", "a"))),

@@ -1,6 +1,6 @@
 """Structural faults: small edits that turn a valid body into a broken one.
 
-Real histories break when a list is cut, an item lost or an id rewritten, so each fault does one such thing; the one
+Real histories break when a list is cut, an item lost or an id rewritten, so each fault does one of these; the one
 invariant is that a fault touches only the body it is given.
 """
 

@@ -155,7 +155,7 @@ class TestCompaction:
         assert len(context) <= 9_500
 
     def test_a_long_session_stays_below_the_limit(self, host: Host) -> None:
-        """Rules come first, whatever else there is to tell."""
+        """Rules come first, before all other notes."""
         records = session_records(400)
         for number, one in enumerate(records[3::2]):
             words = " ".join(hashlib.sha256(f"{number}/{at}".encode()).hexdigest()[:6] for at in range(12))

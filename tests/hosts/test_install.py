@@ -100,7 +100,7 @@ class TestUndo:
         assert files_of(home) == before
 
     def test_a_file_that_was_edited_since_is_not_overwritten(self, home: Path) -> None:
-        """The edit stays, the entries of kompakt go, and the user is told."""
+        """The edit stays, the entries of kompakt are removed, and the user is informed."""
         own_settings(home)
         run("install", "claude-code", "--yes")
         settings = home / ".claude" / "settings.json"

@@ -72,7 +72,7 @@ class TestDrop:
         assert json.loads(jsonc.drop(changed, ("kompakt",), "f")) == value
 
     def test_comments_around_a_dropped_item_stay(self) -> None:
-        """Also behind the comma of the item before it."""
+        """Also after the comma of the item before it."""
         added = jsonc.append(COMMENTED, ("hooks", "PostToolUse"), {"matcher": "Bash"}, "f")
         left = jsonc.drop_items(added, ("hooks", "PostToolUse"), lambda item: item["matcher"] == "Bash", "f")
         assert plain(left) == plain(COMMENTED)

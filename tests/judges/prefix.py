@@ -24,7 +24,7 @@ Body: TypeAlias = dict[str, Any]
 Payload: TypeAlias = Body | list[Any]
 
 BLOB_KEYS = frozenset(["signature", "encrypted_content", "thoughtSignature", "redactedContent"])
-# What a tool was given or gave back is the user's data, whatever its keys are called.
+# Arguments and results of tools are the user's data, for any names of their keys.
 DATA_KEYS = frozenset(["input", "args", "response", "json", "arguments", "tools"])
 SENTINELS = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
 LISTS = {"openai-responses": "input", "gemini": "contents"}

@@ -65,7 +65,7 @@ class TestUsable:
     def test_an_assumed_window_leaves_room(self) -> None:
         """The limits of an unknown model make a budget that can be worked with."""
         with pytest.warns(UserWarning, match="assumed"):
-            assert usable(limits("nobody-knows-budget")) > 20_000
+            assert usable(limits("unknown-model-budget")) > 20_000
 
 
 class TestOverflows:

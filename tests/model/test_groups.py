@@ -213,7 +213,7 @@ class TestGroups:
 
     @given(malformed)
     def test_calls_and_results_are_in_tool_groups(self, history: list[Message]) -> None:
-        """A group with a call has the kind tool, whatever the role of the call."""
+        """A group with a call has the kind tool, for any role of the call."""
         for group in groups(history):
             if any(message.calls for message in group.messages):
                 assert group.kind == "tool"

@@ -137,7 +137,7 @@ class TestWindowHardWired:
 
         def ask() -> None:
             start.wait()
-            results.append(limits("nobody-knows-threads"))
+            results.append(limits("unknown-model-threads"))
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

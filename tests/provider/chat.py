@@ -12,7 +12,7 @@ from tests.provider.token_count import leaves
 
 FORMAT = "openai-chat"
 STOPS = {"end": "stop", "length": "length", "refusal": "stop", "window": "length"}
-# `thinking` is DeepSeek's; whatever else a server of one's own may know is refused.
+# `thinking` is DeepSeek's. Other fields of compatible servers are rejected.
 KEYS = {*CompletionCreateParamsBase.__annotations__, "stream", "thinking"}
 CREATED = 1_790_000_000
 

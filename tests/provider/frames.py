@@ -1,4 +1,4 @@
-"""Small things that every dialect needs: frames of server-sent events, pieces of texts, checks of declared tools."""
+"""Helpers of all dialects: frames of server-sent events, pieces of text, checks of declared tools."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A conversation is known by the token that ``Script.task`` puts into its first user message, so a compacted history still
 gets its next step. Ids of calls hold the step, so a request sent again gets the same step again: the results that it
-ends with say where it stands. Nothing is random: the same seed, token and step give the same answer.
+ends with show the current step. Nothing is random: the same seed, token and step give the same answer.
 """
 
 from __future__ import annotations

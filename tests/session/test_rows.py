@@ -182,7 +182,7 @@ class TestIdempotence:
         run(work())
 
     def test_the_same_message_after_many_reverts_gets_a_new_reference(self) -> None:
-        """However often a turn is said again, each is called something else."""
+        """Repeated turns have different references, for any number of repetitions."""
 
         async def work() -> None:
             session, names = await fresh(), list[str]()
@@ -255,7 +255,7 @@ class TestRedaction:
             await session.pin(f"Never tell {SECRET}.")
             await session.request_compaction(instructions=SECRET)
             await session.compact(900, summarizer=lambda _: f"They said {SECRET}.")
-            await session.edit_summary(f"Nobody said {SECRET}.")
+            await session.edit_summary(f"The summary has {SECRET}.")
             await session.request_compaction()
 
             def failing(_: Any) -> str:

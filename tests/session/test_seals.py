@@ -161,7 +161,8 @@ class TestOwnPivots:
         assert all(unseal(one, codec.seal_key("")) is not None for one in sealed)
 
     @pytest.mark.parametrize(
-        "state", [SavedContext("Told."), SavedContext("Told.", keyed=True), SavedContext("Told.", question="And?")]
+        "state",
+        [SavedContext("Summary."), SavedContext("Summary.", keyed=True), SavedContext("Summary.", question="And?")],
     )
     def test_a_pivot_becomes_a_note_where_all_is_in_one_message(self, state: SavedContext) -> None:
         """With a seal of an earlier version, with a code, and with a question in other words."""
@@ -171,7 +172,7 @@ class TestOwnPivots:
         context.extend([user("Task."), assistant(ToolCall("a", "read", {})), tool(ToolResult("a", "out"))])
         [whole] = context.project()
         notes = [part.text for part in whole.parts if type(part) is Text]
-        assert summary_note("Told.", KEY) in notes and not any(map(is_pivot_question, notes))
+        assert summary_note("Summary.", KEY) in notes and not any(map(is_pivot_question, notes))
 
     def test_the_code_changes_nothing_else_of_a_pivot(self) -> None:
         """Question and roles are those of any pivot."""

@@ -121,7 +121,7 @@ class TestMidStep:
 
 class TestVerify:
     def test_tampering_is_found(self) -> None:
-        """A changed item, a lost row, a lost blob, a head that counts wrong: each is said."""
+        """A changed item, a lost row, a lost blob and a wrong count in the head are each reported."""
 
         async def work() -> None:
             for tamper, said in (

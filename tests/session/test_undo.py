@@ -35,7 +35,7 @@ class ModelSession:
 
 
 class UndoRedo(RuleBasedStateMachine):
-    """One store, a few sessions, any order of things."""
+    """One store, a few sessions, operations in any order."""
 
     def __init__(self) -> None:
         super().__init__()

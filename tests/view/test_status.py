@@ -53,7 +53,7 @@ class TestStoredSession:
     def test_an_unknown_model_has_no_fullness(self) -> None:
         async def work() -> SessionStatus:
             session = await fresh()
-            await session.append({"model": "nobody-knows-this", "messages": HISTORY[:2]}, format="openai-chat")
+            await session.append({"model": "unknown-model-x", "messages": HISTORY[:2]}, format="openai-chat")
             return await session_status(session)
 
         status = run(work())

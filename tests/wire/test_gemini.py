@@ -25,7 +25,7 @@ from kompakt.wire.wire import Change
 Body = dict[str, Any]
 
 ASK: Body = {"role": "user", "parts": [{"text": "go"}]}
-TOLD: Body = {"role": "model", "parts": [{"text": "hi"}]}
+ANSWER: Body = {"role": "model", "parts": [{"text": "hi"}]}
 
 
 def calling(*names: str, **fields: Any) -> Body:
@@ -86,8 +86,8 @@ class TestParse:
     def test_a_surplus_response_does_not_replace_an_older_one(self) -> None:
         """When the call of the second response was lost, the first response keeps its call."""
         lost = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "late"}}}]}
-        body, _ = run_repair(request(ASK, calling("f"), answering("f"), TOLD, lost))
-        assert body["contents"][:4] == [ASK, calling("f"), answering("f"), TOLD]
+        body, _ = run_repair(request(ASK, calling("f"), answering("f"), ANSWER, lost))
+        assert body["contents"][:4] == [ASK, calling("f"), answering("f"), ANSWER]
 
     def test_kinds_of_parts(self) -> None:
         """Thoughts, media, hosted code and unknown parts get their own types and keep their wire form."""
@@ -258,7 +258,7 @@ class TestRules:
 
     def test_the_sentinel_is_for_the_current_turn_only(self) -> None:
         """Earlier turns are not validated and stay as they are."""
-        old = [ASK, calling("f"), answering("f"), TOLD]
+        old = [ASK, calling("f"), answering("f"), ANSWER]
         body = request(*old, ASK, calling("f", "g"), answering("f", "g"), model="models/gemini-3-flash")
         repaired, changes = run_repair(body)
         assert [change.code for change in changes] == ["GE-4"]
@@ -282,7 +282,7 @@ class TestRules:
     def test_a_single_content_needs_no_role(self) -> None:
         """As in the provider's own first example."""
         assert codes(request({"parts": [{"text": "hi"}]})) == set()
-        assert codes(request({"parts": [{"text": "hi"}]}, TOLD, ASK)) == {"GE-7"}
+        assert codes(request({"parts": [{"text": "hi"}]}, ANSWER, ASK)) == {"GE-7"}
 
     def test_an_unknown_role_is_passed_on(self) -> None:
         """It is unknown who wrote them."""
@@ -296,7 +296,7 @@ class TestRules:
         thinking = {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": "hi"}]}
         body = request(ASK, thinking, ASK)
         assert (codes(body), codes(body, strict=True)) == (set(), {"GE-9"})
-        assert run_repair(body, strict=True)[0]["contents"][1] == TOLD
+        assert run_repair(body, strict=True)[0]["contents"][1] == ANSWER
 
     def test_names_and_ids_follow_the_call(self) -> None:
         """A response gets the name and the id of the call it answers."""
@@ -326,7 +326,7 @@ class TestRules:
 
     def test_frame(self) -> None:
         """The texts of added user contents are fixed."""
-        texts = [content["parts"][0]["text"] for content in run_repair(request(TOLD))[0]["contents"]]
+        texts = [content["parts"][0]["text"] for content in run_repair(request(ANSWER))[0]["contents"]]
         assert texts == [RESUME_LINE, "hi", CONTINUE_LINE]
 
     def test_paths_name_the_given_payload(self) -> None:

@@ -112,7 +112,7 @@ class TestCompaction:
         ],
         ids=["instructions", "words of the same answer", "an unknown item"],
     )
-    def test_call_and_output_stay_together_whatever_is_between_them(self, between: Body) -> None:
+    def test_call_and_output_stay_together_for_any_item_between_them(self, between: Body) -> None:
         """A summary of other messages is never placed between the two."""
         rounds = [item for n in range(8) for item in (call(f"c{n}"), between, output(f"c{n}", output="word " * 60))]
         changed = 0

@@ -162,13 +162,14 @@ class _Progress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._results = results
+        self._results, self._done, self._total = results, 0, 0
         self._console = Console(stderr=True)
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self._bar = Progress(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("reading", total=None)
 
     def __call__(self, done: int, total: int, what: str) -> None:
+        self._done, self._total = done, total
         self._bar.start()  # here, so that an error in the options is one line
         self._bar.update(self._task, completed=done, total=total, description=what)
 
@@ -179,12 +180,11 @@ class _Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        started = self._bar.live.is_started
-        if started:
+        if self._bar.live.is_started:
             self._bar.stop()
         if kind is KeyboardInterrupt:
-            saved = f"finished results are in {self._results}; run the command again to continue"
-            typer.echo(f"kompakt: interrupted; {saved if started else 'nothing was written'}", err=True)
+            saved = f"{self._done} of {self._total} results are in {self._results}; run the command again to continue"
+            typer.echo(f"kompakt: interrupted; {saved if self._total else 'nothing was written'}", err=True)
             raise typer.Exit(130) from None
 
 

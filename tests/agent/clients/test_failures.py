@@ -101,7 +101,7 @@ class TestRetries:
 
     @pytest.mark.parametrize("share", [0.05, 0.7])
     def test_a_broken_stream_is_retried_from_the_beginning(self, format: str, share: float) -> None:
-        """The reply is complete, whatever deltas were delivered before."""
+        """The reply is complete, even if deltas were delivered before."""
         deltas: list[Delta] = []
         plan = STREAMED[format]
         events = plan.body.split(b"\n\n")
@@ -298,7 +298,7 @@ class TestErrorsInStreams:
 
     def test_an_error_in_on_delta_is_raised_unchanged(self) -> None:
         def burst(delta: Delta) -> None:
-            raise BrokenPipeError("nobody reads this")
+            raise BrokenPipeError("the pipe has no reader")
 
         for format in FORMATS:
             error, server = ask(format, STREAMED[format], on_delta=burst)

@@ -312,7 +312,7 @@ class TestConstraints:
 
     @given(malformed, st.lists(st.sampled_from(("Never do a.", "Always b.", "x", "Only c\nand\nmust d"))), st.text())
     def test_all_survive(self, messages: list[Message], said: list[str], answer: str) -> None:
-        """Whatever the model writes, every rule of the user's is in the summary, which keeps its size."""
+        """For any text of the model, every rule of the user is in the summary, and the summary keeps its size."""
         given = material(*messages, *map(user, said), most=400)
         try:
             text = summarize(Client(answer), given)
@@ -362,7 +362,7 @@ class TestPortions:
 
     @pytest.mark.parametrize("before", range(0, 400, 100))
     def test_a_call_stays_with_its_result(self, before: int) -> None:
-        """Parts end between groups where possible, whatever the first message is."""
+        """Parts end between groups where possible, for any first message."""
         steps = [
             one
             for n in range(12)

@@ -48,7 +48,7 @@ class TestSupported:
             "Flight HAT204 costs $1,286.50 and was paid with credit_card_7815826.",
             'The answer was "Seat "12A" confirmed".',
             "The refill rounds down because integers are divided, so the fix is to carry the remainder.",
-            "Three things are open/unclear and/or blocked.",
+            "Three tasks are open/unclear and/or blocked.",
             "About 9,000 requests are expected, e.g. From the health checks.",
             "Die Ursache ist Rundung; 桶的容量是 4500。",
         ],

@@ -63,7 +63,7 @@ class TestHeading:
         assert f"Original: {context.reference(2, 0)}" in shown[-1]
 
     def test_an_output_is_left_alone_where_it_eats_the_gain(self) -> None:
-        """What is written shorter is shorter with everything that is said about it."""
+        """A shortened output is shorter than the original, including its notes."""
         lines = [f"step {word * 3} of the whole is done now" for word in "abcdefghi"]
         text = "\n".join([*lines, *["and so it went on"] * 12])
         read, ran = ToolCall("a", "tool", {"place": 1}), run(f"make {' '.join('abcdefghijklmnopqrstuvwxyz')} all")
@@ -75,7 +75,7 @@ class TestHeading:
         lines=st.lists(st.sampled_from(["fine", "error: it broke", "Exit code 1", "12 of 13", ""]), max_size=12),
         copies=st.integers(1, 30),
     )
-    def test_whatever_ran(self, command: str, lines: list[str], copies: int) -> None:
+    def test_output_of_any_command(self, command: str, lines: list[str], copies: int) -> None:
         """One line, smaller than what came, the same each time; the message itself stays as it was."""
         messages = [user("go"), assistant(run(command)), tool(result("a", "\n".join(lines * copies)))]
         context = admit_all(messages)

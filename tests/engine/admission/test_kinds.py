@@ -65,7 +65,7 @@ class TestOutputs:
         assert admit(text, reference=REFERENCE, settings=AdmissionSettings(min_tokens=10_000)) is None
 
     def test_an_output_that_gains_little_is_left_alone(self) -> None:
-        """What is said once, in words, stays as it is."""
+        """Prose without repetition stays unchanged."""
         text = "\n".join(f"The {word} of the house is what nobody thought of before." for word in "abcdefghijkl")
         assert admit(text, reference=REFERENCE, settings=LOW) is None
 
@@ -183,7 +183,7 @@ class TestLogs:
         assert lines[-1] in shown
 
     def test_a_very_long_line_keeps_its_ends_and_what_failed(self) -> None:
-        """Nobody reads the middle of ten thousand characters; a failure there is shown."""
+        """The middle of a line of ten thousand characters is left out; a failure in it is shown."""
         line = "begin " + "filler " * 1500 + "error: no space left " + "filler " * 1500 + "the end"
         found = admitted(f"{line}\nshort\n")
         assert found.text.startswith("begin filler")
@@ -277,7 +277,7 @@ class TestSuites:
         assert "1 failed, 50 passed in 3.1s" in found.text
 
     def test_a_second_run_points_to_the_first(self) -> None:
-        """Only what differs is said again."""
+        """Only the differences are repeated."""
         seen = Seen()
         first = admit(GO_RUN, reference="m0001.0", settings=LOW, seen=seen)
         assert first is not None

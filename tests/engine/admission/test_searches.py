@@ -51,7 +51,7 @@ class TestSearches:
         assert [line.split(" ")[0] for line in shown if line.startswith(tuple(paths))] == paths
 
     def test_every_path_stays(self) -> None:
-        """Whatever the limits are."""
+        """For any limits."""
         few = msgspec.structs.replace(LOW, max_matches=2, max_matching_files=2)
         shown = body(admitted(SEARCH, few).text)
         assert [line for line in shown if line.startswith("src/")] == [

@@ -82,7 +82,7 @@ class TestSources:
         assert body(found.text) == ["⋯ 1-40 as in m0001.0", "    41\t    changed = True", "⋯ 42-88 as in m0001.0"]
 
     def test_failures_in_a_source_stay_with_their_numbers(self) -> None:
-        """Whatever they contain, for example a log that was read as a file."""
+        """For any content, for example a log that was read as a file."""
         lines = module(30)
         lines[100] = "    panic: all is lost"
         assert "   101\t    panic: all is lost" in admitted(numbered(lines), HARD).text
@@ -133,7 +133,7 @@ class TestSources:
 
 class TestRepeats:
     def test_the_same_output_again_is_one_line(self) -> None:
-        """With the name of the first; what failed is said again."""
+        """With the name of the first; failures are repeated."""
         seen = Seen()
         text = "\n".join([*(f"Line {'abcdefgh'[n % 8] * (n + 1)} of it." for n in range(30)), "error: it broke"])
         assert admit(text, reference="m0001.0", settings=LOW, seen=seen) is None

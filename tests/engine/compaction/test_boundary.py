@@ -55,7 +55,7 @@ class TestOneCompaction:
         assert list(outcome.context.project()) == [*before.context.project(), *history[at:]]
 
     def test_only_results_that_may_stay_are_shortened(self) -> None:
-        """Results before those that fill the goal are left out as they are: nothing is cut that nobody sees."""
+        """Results before those that fill the target are hidden unchanged: only visible results are shortened."""
         history = kompakt.parse(plain.build("openai-chat", messages=600, seed=5, mean_chars=6_000))
         context = compacted(history).context
         assert context.visibility.replacements

@@ -124,7 +124,7 @@ class TestPrices:
 
     @pytest.mark.parametrize("given", [{"input": -1.0}, {"life": inf}, {"cache_read": 2.0}, {"output": float("nan")}])
     def test_nonsense_is_refused(self, given: dict[str, float]) -> None:
-        """Once, where it is said."""
+        """Once, at the position of the request."""
         with pytest.raises(UsageError):
             Prices(**given)
 
@@ -133,7 +133,7 @@ class TestBounds:
     @settings(max_examples=150, deadline=None)
     @given(traces, markets, leasts, st.sampled_from([0.0, 0.05, 0.1, 0.3, 0.5]))
     def test_within_twice_the_clairvoyant(self, trace: Trace, prices: Prices, least: int, share: float) -> None:
-        """Whatever comes, the rule pays at most twice what the best schedule pays; both count the trouble."""
+        """For any input, the rule pays at most twice as much as the best schedule; both include the overhead."""
         economy = Economy(prices, least=least, share=share, regret=inf)
         rewritten, _ = run(trace, economy)
         best = foreseen(trace, economy, inf, economy.trouble)
@@ -205,7 +205,7 @@ class TestEconomy:
         assert run([*short, (500, 1.0)], Economy())[0] == []
         assert run([*short, (500, LONG_PAUSE)], Economy())[0] == [4]
 
-    def test_next_to_nothing_is_not_worth_the_trouble(self) -> None:
+    def test_a_tiny_saving_is_not_worth_the_overhead(self) -> None:
         """Not even when the cache is cold."""
         gain = int(TROUBLE / Prices().cache_write)
         assert run([(LEAST + gain - 10, 1.0), (0, LONG_PAUSE)], Economy())[0] == []

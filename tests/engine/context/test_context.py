@@ -108,7 +108,7 @@ class TestProtection:
         assert context.shown_messages == len(history)
 
     @given(malformed)
-    def test_a_request_remains_whatever_is_dropped(self, messages: list[Message]) -> None:
+    def test_a_request_remains_after_any_exclusions(self, messages: list[Message]) -> None:
         """Excluding all that may go leaves the newest message and every protected group."""
         context = Context(messages)
         kept = [group for group in context.groups if context.is_protected(group)]

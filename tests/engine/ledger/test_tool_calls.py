@@ -61,7 +61,7 @@ SHAPES: list[tuple[str, Any, dict[str, str]]] = [
 )
 class TestShapes:
     def test_a_call_is_known_by_its_input(self, name: str, given: Any, expected: dict[str, str]) -> None:
-        """Whatever a tool is called, what it does to which file follows from what it is given."""
+        """The arguments of a call show what it does to which file, for any name of the tool."""
         assert {path: how for how, path in effect_of(ToolCall("c", name, given)).files} == expected
 
     def test_arguments_as_text_say_the_same(self, name: str, given: Any, expected: dict[str, str]) -> None:

@@ -42,8 +42,8 @@ def material_of(context: Context, target: int) -> tuple[Material, str]:
     strategy = Summarization(lambda material: seen.append(material) or NARRATIVE, target=target)
     assert asyncio.run(strategy(context))
     (found,) = seen
-    told = next(message.text for message in context.project() if HEADING in message.text)
-    return found, told
+    text = next(message.text for message in context.project() if HEADING in message.text)
+    return found, text
 
 
 class TestDivision:
@@ -51,24 +51,24 @@ class TestDivision:
         alone = Context(work())
         asyncio.run(Summarization(target=3_000)(alone))
         assert any(FINDINGS in message.text for message in alone.project())
-        _, told = material_of(Context(work()), 3_000)
-        assert NARRATIVE in told and FINDINGS not in told and REPORT not in told
-        assert "src/module_" in told or "module_" in told
+        _, text = material_of(Context(work()), 3_000)
+        assert NARRATIVE in text and FINDINGS not in text and REPORT not in text
+        assert "src/module_" in text or "module_" in text
 
     def test_the_summarizer_sees_what_code_supplies(self) -> None:
-        """What it gets stands next to its narrative, too, perhaps in more detail: the same sections, without prose."""
-        material, told = material_of(Context(work()), 3_000)
+        """It gets the facts that are also next to its narrative: the same sections, without prose."""
+        material, text = material_of(Context(work()), 3_000)
         assert material.facts.startswith(HEADING) and FINDINGS not in material.facts
         lines = [line.partition(" [m")[0] for line in material.facts.split("\n") if "module_" in line]
-        assert lines and all(line in told for line in lines)
+        assert lines and all(line in text for line in lines)
 
     def test_the_narrative_may_take_a_little_more_than_half_and_leaves_the_rest_to_the_ledger(self) -> None:
         context = Context(work())
-        material, told = material_of(context, 3_000)
+        material, text = material_of(context, 3_000)
         room = context.summary_text.room if context.summary_text else 0
         assert material.max_tokens == int(room * NARRATIVE_SHARE)
         assert material.count(material.facts) <= room - material.max_tokens
-        ledger = told[told.index(HEADING) :]
+        ledger = text[text.index(HEADING) :]
         assert material.count(ledger) > material.count(material.facts) * 1.2, "unused room was not given back"
         assert material.count(NARRATIVE) + material.count(ledger) <= room + 10
 
@@ -80,7 +80,7 @@ class TestDivision:
         assert material.max_tokens == int(room * TALK_SHARE) > room * NARRATIVE_SHARE
 
     def test_the_summarizer_knows_what_stays(self) -> None:
-        """The first request states the task, and the newest messages show where the work stands."""
+        """The first request states the task, and the newest messages show the state of the work."""
         material, _ = material_of(Context(work()), 3_000)
         assert material.kept[0].text.startswith("Fix the cache") and material.kept[-1].text == "And now the tests."
         assert len(material.kept) == len(material.kept_references)
@@ -88,12 +88,12 @@ class TestDivision:
 
     def test_without_a_usable_narrative_code_writes_the_prose(self) -> None:
         """A model that fails costs the pivot nothing."""
-        told: list[list[Message]] = []
+        projections: list[list[Message]] = []
         for summarizer in (None, lambda _: ""):
             context = Context(work())
             asyncio.run(Summarization(summarizer, target=3_000)(context))
-            told.append(list(context.project()))
-        assert told[0] == told[1]
+            projections.append(list(context.project()))
+        assert projections[0] == projections[1]
 
     def test_prose_that_code_wrote_in_an_earlier_pass_is_given_to_the_model(self) -> None:
         """The originals are gone in a chain of stateless calls, and the next ledger will not repeat it."""
@@ -102,7 +102,7 @@ class TestDivision:
         first = kompakt.compact(payload, 4_000, format="openai-chat")
         assert FINDINGS in first.report.told
         longer = {**first.payload, "messages": [*first.payload["messages"], *_chat(work(60))[1:]]}
-        policy = Policy("told", (Summarization(lambda material: seen.append(material) or NARRATIVE),))
+        policy = Policy("narrated", (Summarization(lambda material: seen.append(material) or NARRATIVE),))
         kompakt.compact(longer, 4_000, format="openai-chat", policy=policy)
         assert seen[-1].earlier is not None and "root cause is the cache" in seen[-1].earlier
         assert HEADING not in seen[-1].earlier
@@ -111,8 +111,8 @@ class TestDivision:
 @pytest.mark.parametrize("budget", [1_500, 2_500, 4_000, 8_000])
 @pytest.mark.parametrize("words", [1, 200, 900])
 def test_narrative_and_ledger_fit_the_budget(budget: int, words: int) -> None:
-    """Whatever the length of the narrative, the result fits; one that is too long counts as a failure."""
-    policy = Policy("told", (Summarization(lambda _: "word " * words),))
+    """The result fits for any length of the narrative; a narrative that is too long counts as a failure."""
+    policy = Policy("narrated", (Summarization(lambda _: "word " * words),))
     payload = {"model": "gpt-5", "messages": _chat(work())}
     done = kompakt.compact(payload, budget, format="openai-chat", policy=policy)
     assert done.tokens_after <= budget and kompakt.check(done.payload, "openai-chat") == []

@@ -48,7 +48,7 @@ class TestSummarization:
 
     @pytest.mark.parametrize("text", ["", "  \n ", "word " * 5000], ids=["empty", "blank", "inflated"])
     def test_a_bad_summary_leaves_the_ledger_to_speak(self, text: str) -> None:
-        """An empty or inflated summary counts as none: what is said is what is said without a summariser."""
+        """An empty or inflated summary counts as none: the text is the same as without a summarizer."""
         asked: list[list[Message]] = []
         for summarizer in (None, lambda _: text):
             context = Context(session(1, 12))
@@ -178,7 +178,7 @@ class TestOwnStrategies:
         result = kompakt.compact(payload, 3000, policy=kompakt.Policy("mine", (broken,)))
         assert result.tokens_after <= 3000 and judge("openai-chat", result.payload) == []
 
-    def test_shortening_before_summarising_keeps_small_things(self) -> None:
+    def test_shortening_before_summarizing_keeps_small_results(self) -> None:
         """What fits stays, and the report names what was cut."""
         history = [
             user("Task."),

@@ -97,7 +97,7 @@ class TestMetrics:
         """A thousand paths are one series."""
         with served(settings()) as gate:
             for at in range(20):
-                gate.get(f"/v1/thing-{at}")
+                gate.get(f"/v1/path-{at}")
             assert gate.get("/metrics").text.count('kompakt_requests_total{route="other"') == 1
 
 

@@ -149,7 +149,7 @@ class TestClaudeCode:
         assert fixed["b0"]["parentUuid"] == "u0"
 
     @given(st.data())
-    def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
+    def test_the_result_is_accepted_after_any_damage(self, data: st.DataObject) -> None:
         """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
         broken = damaged(data, encoded(*draw_claude_code(data)))
         fixed = repaired(broken)
@@ -162,7 +162,7 @@ class TestClaudeCode:
 
 class TestCodex:
     def test_a_good_file_comes_out_byte_for_byte(self) -> None:
-        """Whatever else the file contains."""
+        """For any other content of the file."""
         data = encoded(
             META, TURN, item(**said("user", "go")), item(**CALL), item(**OUTPUT), {"type": "new", "payload": {}}
         )
@@ -204,7 +204,7 @@ class TestCodex:
         assert (problem.code, problem.repairable) == ("TF-6", False)
 
     @given(st.data())
-    def test_whatever_is_damaged_the_result_is_accepted(self, data: st.DataObject) -> None:
+    def test_the_result_is_accepted_after_any_damage(self, data: st.DataObject) -> None:
         """Lines are lost, torn, repeated and swapped; the result has no problems and needs no further repair."""
         drawn = encoded(*draw_codex(data)).splitlines(keepends=True)
         broken = b"".join(drawn[:2]) + damaged(data, b"".join(drawn[2:]))
