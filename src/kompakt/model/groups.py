@@ -295,18 +295,15 @@ def _spans(starts: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
 # --- groups ------------------------------------------------------------------------------------------------------
 
 
-class _Run:
+class _Run(msgspec.Struct, gc=False):
     """Adjacent assistant messages, or those with the same id: one answer, whose calls are one group."""
 
-    __slots__ = ("adjacent", "bound", "group", "id", "tool_group")
-
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.adjacent = False
-        self.group = -1
-        self.bound = False
-        """A message of only reasoning binds the next message of the run."""
-        self.tool_group = -1
+    id: str | None = None
+    adjacent: bool = False
+    group: int = -1
+    bound: bool = False
+    """A message of only reasoning binds the next message of the run."""
+    tool_group: int = -1
 
 
 class Grouping:
@@ -339,7 +336,7 @@ class Grouping:
         return merges
 
     def add(self, message: Message) -> int:
-        """Assign the next message to a group and return its number."""
+        """Assign the next message to a group and return its number, with merges resolved."""
         if message.role == "assistant":
             group = self._add_assistant(message)
         else:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
 from kompakt.model.groups import Grouping, GroupKind, RunWatch, is_user_message
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
@@ -21,25 +23,22 @@ from kompakt.model.tokens import Counter
 _NUMBER = re.compile(r"\d+")
 
 
-class ContextGroup:
+class ContextGroup(msgspec.Struct, eq=False, gc=False):
     """A group of a context. Only the context changes it."""
 
-    __slots__ = ("excluded", "indices", "kind", "number", "pinned", "reason", "source_id", "summarized_by", "tokens")
-
-    def __init__(self, number: int, kind: GroupKind) -> None:
-        self.number = number
-        self.kind: GroupKind = kind
-        self.indices: list[int] = []
-        self.tokens = 0
-        """Tokens of its messages as they are shown."""
-        self.excluded: str | None = None
-        """Why it is hidden; ``None`` if it is visible."""
-        self.reason = ""
-        """Why it was last excluded; stays after it is included again."""
-        self.pinned = False
-        self.summarized_by: int | None = None
-        """The number of the summary that replaces this group."""
-        self.source_id: str | None = None
+    number: int
+    kind: GroupKind
+    source_id: str | None = None
+    indices: list[int] = []
+    tokens: int = 0
+    """Tokens of its messages as they are shown."""
+    excluded: str | None = None
+    """Why it is hidden; ``None`` if it is visible."""
+    reason: str = ""
+    """Why it was last excluded; stays after it is included again."""
+    pinned: bool = False
+    summarized_by: int | None = None
+    """The number of the summary that replaces this group."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -110,22 +109,22 @@ class Archive:
             self.rounds += 1
             self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
             self.newest_answer = index
-        elif speaks(message):
+        elif message.role == "user" and speaks(message):
             self._note_request(message, index)
         for part in message.parts:
             if type(part) is ToolCall and (part.asks or not part.hosted):
                 self._waiting[part.id] = (index, part.asks)
             elif type(part) is ToolResult:
                 self._waiting.pop(part.call_id, None)
-        number = self._grouping.root(self._grouping.add(message))
+        grouping = self._grouping
+        number = grouping.add(message)
         group = self.groups.get(number)
         if group is None:
-            group = self.groups[number] = ContextGroup(number, self._grouping.kinds[number])
-            group.source_id = message.source_id
-        group.kind = self._grouping.kinds[number]
+            group = self.groups[number] = ContextGroup(number, grouping.kinds[number], message.source_id)
+        else:
+            group.kind = grouping.kinds[number]
         group.indices.append(index)
-        absorbed = self._absorbed(group) if self._grouping.merges else []
-        return group, absorbed
+        return group, self._absorbed(group) if grouping.merges else []
 
     def _note_instruction(self, message: Message, index: int) -> None:
         """Note a system message amid the conversation; it supersedes an earlier one that differs in numbers at most."""

@@ -48,7 +48,7 @@ class Annotation(msgspec.Struct, frozen=True, omit_defaults=True):
     source_id: str | None = None
 
 
-class Action(msgspec.Struct, frozen=True):
+class Action(msgspec.Struct, frozen=True, gc=False):
     """One thing done to one message or part, for the report."""
 
     reference: str

@@ -5,6 +5,8 @@ Reading a message costs little: events only point at its parts. What they mean i
 
 from __future__ import annotations
 
+import msgspec
+
 from kompakt.engine.ledger.extract.tool_calls import Effect, effect_of, fields_of, only_looks
 from kompakt.model.messages import ToolCall, ToolResult
 
@@ -12,26 +14,23 @@ THOUGHT = "thought"
 """The role of what the assistant thought and did not say."""
 
 
-class Spoken:
+class Spoken(msgspec.Struct, eq=False, gc=False):
     """Words of the user or the assistant."""
 
-    __slots__ = ("at", "role", "text")
+    at: int
+    role: str
+    text: str
 
-    def __init__(self, at: int, role: str, text: str) -> None:
-        self.at, self.role, self.text = at, role, text
 
-
-class ToolUse:
+class ToolUse(msgspec.Struct, eq=False, gc=False):
     """A tool call and its answer. The input of the call is decoded at most once, and not kept if it only looks."""
 
-    __slots__ = ("_effect", "_only_looks", "answered_at", "at", "call", "result")
-
-    def __init__(self, at: int, call: ToolCall) -> None:
-        self.at, self.call = at, call
-        self.answered_at = -1
-        self.result: ToolResult | None = None
-        self._only_looks: bool | None = None
-        self._effect: Effect | None = None
+    at: int
+    call: ToolCall
+    answered_at: int = -1
+    result: ToolResult | None = None
+    _only_looks: bool | None = None
+    _effect: Effect | None = None
 
     @property
     def only_looks(self) -> bool:

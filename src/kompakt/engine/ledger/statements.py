@@ -157,9 +157,8 @@ class FileChanges(msgspec.Struct):
     """Number of edits."""
     at: float = -1
     reference: str = ""
-    notes: list[str] = []
-    added: dict[str, str] = {}
-    """Text that an edit put into the file, by its note."""
+    notes: dict[str, str] = {}
+    """The note of each edit, with the text that the edit inserted."""
 
     def text(self) -> str:
         """Say what became of it, without what changed in it."""
@@ -423,13 +422,10 @@ class Statements:
         file.at, file.reference = event.at, self._reference(event.at)
         if edit.removed:  # an edit that was taken back says nothing about the file
             removed, added = edit.removed, edit.added
-            for undone in [note for note, text in file.added.items() if text in removed and text not in added]:
-                file.notes.remove(undone)
-                del file.added[undone]
-        if edit.note and edit.note not in file.notes:
-            file.notes.append(edit.note)
-            if text := edit.added.strip():
-                file.added[edit.note] = text
+            for note in [note for note, text in file.notes.items() if text and text in removed and text not in added]:
+                del file.notes[note]
+        if edit.note:
+            file.notes.setdefault(edit.note, edit.added.strip())
 
     def _note_looked(self, event: ToolUse, effect: Effect) -> None:
         for _, path in effect.files:
@@ -609,7 +605,7 @@ def _earlier_file(text: str, reference: str, at: float) -> FileChanges | None:
     found = _EARLIER_FILE.fullmatch(text)
     if found is None:
         return None
-    notes = [found["note"]] if found["note"] else []
+    notes = {found["note"]: ""} if found["note"] else {}
     return FileChanges(
         found["path"], found["how"], int(found["count"] or found["how"].endswith("edited")), at, reference, notes
     )
