@@ -313,13 +313,15 @@ class Grouping:
     ``root`` resolves merges, which happen when one message answers calls of two groups.
     """
 
-    __slots__ = ("_merged", "_pairing", "_run", "kinds", "merges", "owners")
+    __slots__ = ("_merged", "_pairing", "_run", "kinds", "merges", "owners", "runs")
 
     def __init__(self) -> None:
         self.kinds: list[GroupKind] = []
         self.owners: list[int] = []
         self.merges: list[int] = []
         """Merged groups that ``take_merges`` has not returned yet."""
+        self.runs = 0
+        """Answers of the model so far, each of one or more messages."""
         self._merged: dict[int, int] = {}
         self._pairing: Pairing[int] = Pairing()
         self._run = _Run()
@@ -366,14 +368,15 @@ class Grouping:
         group = self._continued(message, bool(calls))
         if group < 0:
             group = self._begin("summary" if message.is_summary else "assistant")
+        run = self._run
         if calls:
-            group = self._join_calls(group)
+            self.kinds[group] = "tool"
+            group = self._merge(group, run.tool_group) if run.tool_group >= 0 else group
         for part in message.parts:
             if type(part) is ToolCall:
                 group = self._expect(part, group)
             elif type(part) is ToolResult:
                 group = self._answer(part, group)
-        run = self._run
         if calls:
             run.tool_group = group
         run.adjacent, run.group = True, group
@@ -390,15 +393,11 @@ class Grouping:
         if not same_id and not (run.adjacent and (message.id is None or run.id is None)):
             self._pairing.begin_run()
             self._run = _Run()
+            self.runs += 1
             return -1
         if same_id or run.bound:
             return self.root(run.group)
         return self.root(run.tool_group) if calls and run.tool_group >= 0 else -1
-
-    def _join_calls(self, group: int) -> int:
-        """Merge all calls of a run into one group."""
-        self.kinds[group] = "tool"
-        return self._merge(group, self._run.tool_group) if self._run.tool_group >= 0 else group
 
     def _expect(self, call: ToolCall, group: int) -> int:
         """Register a call, so that its result finds this group."""

@@ -77,30 +77,27 @@ def candidates(chain: bytes) -> Iterator[str]:
 
 def digest(message: Message) -> bytes:
     """Hash one message in its canonical form: its role, then each text of its parts after the length in bytes."""
-    pieces = [message.role.encode()]
+    data = message.role.encode()
     for part in message.parts:
         if type(part) is Text:
-            pieces += (_TEXT, *_measured(part.text))
+            data += _TEXT + _measured(part.text)
         elif type(part) is ToolResult and not part.media:
-            pieces += (_RESULT, *_measured(part.call_id), *_measured(part.output))
+            data += _RESULT + _measured(part.call_id) + _measured(part.output)
         elif type(part) is ToolCall and type(part.input) is str:
-            pieces += (_CALL, *_measured(part.id), *_measured(part.name), *_measured(part.input))
+            data += _CALL + _measured(part.id) + _measured(part.name) + _measured(part.input)
         else:
-            for text in _canonical(part):
-                pieces += _measured(text)
-    return blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
+            data += b"".join(map(_measured, _canonical(part)))
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _measured(text: str) -> tuple[bytes, bytes]:
-    """Return the length of a text in bytes, and the bytes."""
+def _measured(text: str) -> bytes:
+    """Return the bytes of a text after their number."""
     data = text.encode("utf-8", "surrogatepass")
-    return _LENGTH(len(data)), data
+    return _LENGTH(len(data)) + data
 
 
 _LENGTH = Struct(">Q").pack
-_TEXT = b"".join(_measured("text"))
-_RESULT = b"".join(_measured("result"))
-_CALL = b"".join(_measured("call"))
+_TEXT, _RESULT, _CALL = map(_measured, ("text", "result", "call"))
 
 
 def _canonical(part: Part) -> tuple[str, ...]:

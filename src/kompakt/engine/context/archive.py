@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kompakt.engine.ledger.extract.user_words import is_injected, is_notice
-from kompakt.model.groups import Grouping, GroupKind, RunWatch, is_user_message
+from kompakt.model.groups import Grouping, GroupKind, is_user_message
 from kompakt.model.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from kompakt.model.phrases import is_own
 from kompakt.model.references import References
@@ -56,7 +56,6 @@ class Archive:
         "_instructions",
         "_needed",
         "_references",
-        "_runs",
         "_waiting",
         "first_request",
         "groups",
@@ -65,7 +64,6 @@ class Archive:
         "newest_answer",
         "newest_request",
         "newest_words",
-        "rounds",
         "superseded",
         "tokens",
     )
@@ -81,9 +79,6 @@ class Archive:
         """Index of the newest user text, also in a message with tool results."""
         self.newest_answer = -1
         """Index of the newest assistant message."""
-        self.rounds = 0
-        """Answers of the model, each of one or more messages: the steps of the run."""
-        self._runs = RunWatch()
         self._needed: set[int] | None = None
         """Numbers of the groups of requests and open calls; ``None`` until somebody asks after a new message."""
         self._waiting: dict[str, tuple[int, bool]] = {}
@@ -105,8 +100,9 @@ class Archive:
             self.newest = index
         elif self.newest >= 0:
             self._note_instruction(message, index)
-        if self._runs.begins(message):
-            self.rounds += 1
+        grouping, rounds = self._grouping, self._grouping.runs
+        number = grouping.add(message)
+        if grouping.runs > rounds:
             self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
             self.newest_answer = index
         elif message.role == "user" and speaks(message):
@@ -116,8 +112,6 @@ class Archive:
                 self._waiting[part.id] = (index, part.asks)
             elif type(part) is ToolResult:
                 self._waiting.pop(part.call_id, None)
-        grouping = self._grouping
-        number = grouping.add(message)
         group = self.groups.get(number)
         if group is None:
             group = self.groups[number] = ContextGroup(number, grouping.kinds[number], message.source_id)
@@ -125,6 +119,11 @@ class Archive:
             group.kind = grouping.kinds[number]
         group.indices.append(index)
         return group, self._absorbed(group) if grouping.merges else []
+
+    @property
+    def rounds(self) -> int:
+        """Number of answers of the model, each of one or more messages: the steps of the run."""
+        return self._grouping.runs
 
     def _note_instruction(self, message: Message, index: int) -> None:
         """Note a system message amid the conversation; it supersedes an earlier one that differs in numbers at most."""
@@ -192,14 +191,13 @@ class Archive:
             indices = [index for index, _ in self._waiting.values()]
             indices += [index for index in requests if index is not None]
             self._needed = {self.group_at(index).number for index in indices}
-        numbers, newest = self._needed, (self.newest, len(self.messages) - 1)
+        numbers, recent = self._needed, min(self.newest, self.newest_answer)
         return [
             group
             for group in groups
             if group.pinned
             or group.number in numbers
-            or group.indices[-1] in newest
-            or (group.kind == "tool" and group.indices[-1] > self.newest_answer >= 0)
+            or (group.indices[-1] >= recent and self.is_unread(group))
             or (group.kind == "system" and not self.superseded.issuperset(group.indices))
         ]
 

@@ -479,7 +479,8 @@ class Context:
 
     def actions(self) -> list[Action]:
         """List the actions with references. References are computed here, because most callers never ask for them."""
-        return [Action(self.reference(i, j), what, why, tokens) for i, j, what, why, tokens in self._done]
+        reference = self.archive.reference
+        return [Action(reference(i, j), what, why, tokens) for i, j, what, why, tokens in self._done]
 
     # --- state ----------------------------------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ class Visibility:
         return saved
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, gc=False):
     """The size of what a pivot replaces."""
 
     hidden: int = 0

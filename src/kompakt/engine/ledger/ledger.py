@@ -74,7 +74,8 @@ class Ledger:
             elif type(part) is Reasoning and part.text.strip():
                 self.events.append(Spoken(at, THOUGHT, part.text))
             elif type(part) is ToolCall:
-                called = ToolUse(at, part)
+                # Only a message whose calls read files and nothing else has no weight.
+                called = ToolUse(at, part, _only_looks=True if self._weights.get(at) == 0 else None)
                 self._open[part.id] = called
                 self.events.append(called)
             elif type(part) is ToolResult:

@@ -105,6 +105,9 @@ FOREIGN_VALUE = 0.7
 FILE_VALUE = 12
 """Value of the line that says that a file was changed, without what changed in it."""
 
+MAX_NOTES = 8
+"""Longest notes on the changes of one file; others are worth less than a line."""
+
 SCRATCH_VALUE = 0.3
 """Value of a file in a folder for temporary files, relative to others."""
 
@@ -470,7 +473,7 @@ class Statements:
                 text = f"{file.text()}; {notes[0]}"
                 self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
             short = file.path.rsplit("/", 1)[-1]
-            for rank, note in enumerate(notes[1:], 1):
+            for rank, note in enumerate(notes[1:MAX_NOTES], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
         newest = {item.text: (key, item) for key, item in self._failures}

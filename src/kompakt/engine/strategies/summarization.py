@@ -116,11 +116,10 @@ class Summarization:
                 break
             taken.append(group)
             rest -= group.tokens
-            left["messages"] -= len(group)
-            left["groups"] -= 1
-            left["bytes"] -= (
-                sum(context.visibility.sizes[index] for index in group.indices) if aim.bytes is not None else 0
-            )
+            if limits:
+                left["messages"] -= len(group)
+                left["groups"] -= 1
+                left["bytes"] -= sum(context.visibility.sizes[index] for index in group.indices)
             if group.number in cut:
                 own = _load_of(context, group)
                 shown -= own
@@ -177,9 +176,9 @@ def _earlier_narrative(context: Context) -> str | None:
 
 def _load_of(context: Context, group: ContextGroup) -> Load:
     """Return the original size of a group and the estimated size of its ledger."""
-    visibility, hidden, weight = context.visibility, 0, 0
+    messages, visibility, hidden, weight = context.messages, context.visibility, 0, 0
     for index in group.indices:
-        message = context.messages[index]
+        message = messages[index]
         hidden += context.counter.message(message) if index in visibility.replacements else visibility.counts[index]
         weight += context.ledger.weight(index, message)
     return Load(hidden, weight)

@@ -104,10 +104,11 @@ def _check_calls(calls: list[Any], i: int, known: dict[str, bool], report: Any) 
             message = f"two calls of one message have the id {call_id!r}"
             report(Problem("OC-3", f"messages[{i}].tool_calls[{j}].id", message))
         known[call_id] = False
+        function = call.get("function")
+        if function and type(function.get("arguments")) is str and call.get("type", "function") == "function":
+            continue
         kind = _type_of(call)
         key = "input" if kind == "custom" else "arguments"
-        if call.get("type", "function") == kind and type((call.get(kind) or {}).get(key)) is str:
-            continue
         path = f"messages[{i}].tool_calls[{j}]"
         if call.get("type", "function") != kind:
             report(Problem("OC-8", f"{path}.type", f"the type of this call must be {kind!r}"))

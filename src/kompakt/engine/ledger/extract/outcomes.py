@@ -73,7 +73,8 @@ _TEST_WORDS = _with_rarest(
 def exit_code(output: str) -> int | None:
     """Find the exit code that an output states on one of its first lines, else on one of its last."""
     start, end = output[:_EXIT_ZONE], output[-_EXIT_ZONE:]
-    if start.isascii() and end.isascii() and not _has(_EXIT_WORDS, f"{start}\n{end}".lower()):
+    zone = output if len(output) <= 2 * _EXIT_ZONE else f"{start}\n{end}"
+    if zone.isascii() and not _has(_EXIT_WORDS, zone.lower()):
         return None
     for line in [*start.split("\n")[:6], *reversed(end.split("\n")[-4:])]:
         if found := _EXIT.search(line[:_EXIT_ZONE]):
@@ -126,10 +127,8 @@ def has_failed(result: ToolResult, effect: Effect) -> bool:
         return not effect.reads and (bool(exit_code(output)) or _REFUSES.match(output) is not None)
     if code := exit_code(output):
         return not (code == 1 and quotes(effect.command) and not failure_lines(output))  # a search that found nothing
-    if quotes(effect.command):
-        return False
     zone = output if len(output) <= 4 * LAST else f"{output[: 2 * LAST]}\n{output[-2 * LAST :]}"
-    return _has(_BROKEN_WORDS, zone) and _BROKEN.search(zone) is not None
+    return _has(_BROKEN_WORDS, zone) and _BROKEN.search(zone) is not None and not quotes(effect.command)
 
 
 REFUSAL_ZONE = 1_500

@@ -110,7 +110,7 @@ def is_task(fields: Mapping[str, Json]) -> bool:
     """Tell whether a call is about tasks."""
     lists = [item for value in fields.values() if isinstance(value, list) for item in value if isinstance(item, dict)]
     return any(_state(one) and _title(one) for one in lists) or (
-        bool(_id(fields) and (_state(fields) or _blockers(fields))) or not _CREATES.isdisjoint(fields)
+        bool((_state(fields) or _blockers(fields)) and _id(fields)) or not _CREATES.isdisjoint(fields)
     )
 
 
