@@ -325,6 +325,25 @@ def progress_bars() -> str:
     )
 
 
+def access_log() -> str:
+    """The log of a web server: scans by one address, one failing route."""
+    dice = random.Random(21)
+    lines: list[str] = []
+    for number, at in enumerate(_times(21, 340, 3)):
+        address = f"192.0.2.{dice.randint(2, 90)}"
+        path = dice.choice(["/", "/shop", "/shop/item/", "/static/app.css", "/api/cart", "/login"])
+        path += str(dice.randint(1, 999)) if path.endswith("item/") else ""
+        status, size = dice.choice([200, 200, 200, 304]), dice.randint(300, 40_000)
+        if 150 <= number < 158:
+            address, path, status = "198.51.100.9", f"/wp-admin/setup-{number}.php", 404
+        if number == 222:
+            path, status, size = "/api/checkout", 500, 87
+        lines.append(
+            f'{address} - - [{at:%d/%b/%Y:%H:%M:%S} +0000] "GET {path} HTTP/1.1" {status} {size} "-" "Mozilla/5.0"'
+        )
+    return "\n".join(lines)
+
+
 def mail_source() -> str:
     """A mail with an attachment in base64, as an IMAP tool prints it."""
     blob = base64.b64encode(b"%PDF-1.7" + hashlib.shake_256(b"attachment").digest(16_000)).decode()
@@ -375,6 +394,7 @@ GENERATED: dict[str, Callable[[], str]] = {
         http_response,
         progress_bars,
         mail_source,
+        access_log,
     )
 }
 """The outputs by name."""
