@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.client_sessions import Talk, breaks
+from tests.gateway.client_sessions import Talk, breaks, result_of
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.upstreams import KEYS, Raw, Recorded
 from tests.provider import Answer, Call
@@ -48,9 +48,9 @@ def read(path: str = "src/a.py") -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def recalling(model: Any, folder: Path, *, window: int = 16_000, **changes: Any) -> Iterator[tuple[Recorded, Gate]]:
-    """Run a model with a gateway that offers recall."""
-    settings = {"recall": True, "context_window": window, **changes}
+def recalling(model: Any, folder: Path, *, window: int = 64_000, **changes: Any) -> Iterator[tuple[Recorded, Gate]]:
+    """Run a model with a gateway, which offers recall by default."""
+    settings = {"context_window": window, **changes}
     with (
         Recorded(model, window=window) as provider,
         gateway(provider.url, store=f"sqlite:///{folder / 'k.db'}", **settings) as gate,
@@ -59,28 +59,70 @@ def recalling(model: Any, folder: Path, *, window: int = 16_000, **changes: Any)
 
 
 @contextmanager
-def talking(gate: Gate, format: str, **options: Any) -> Iterator[Talk]:
-    """Talk to a gateway."""
+def talking(gate: Gate, format: str, *, joined: bool = True, **options: Any) -> Iterator[Talk]:
+    """Talk to a gateway; ``joined`` starts with a history that is too long for the window."""
     talk = Talk(gate.url, format, **options)
+    talk.items = opening(format) if joined else []
     try:
         yield talk
     finally:
         talk.close()
 
 
+def opening(format: str, *, rounds: int = 60, lines: int = 70) -> list[Any]:
+    """Return a long history, as of a client that joins in the middle: the first request already needs a pivot."""
+    ids = [f"{PREFIX[format]}0penin9_{number:05d}_0" for number in range(rounds)]
+    made: list[Any] = [_said(format, "user", "List what is in the old repository.")]
+    for id in ids:
+        made += _read_round(format, id, result_of(id, lines))
+    return [*made, _said(format, "assistant", "The old repository is listed.")]
+
+
+def _said(format: str, role: str, text: str) -> dict[str, Any]:
+    if format == "gemini":
+        return {"role": "user" if role == "user" else "model", "parts": [{"text": text}]}
+    return {"role": role, "content": text}
+
+
+def _read_round(format: str, id: str, result: str) -> list[Any]:
+    given = {"path": f"old/{id[-7:]}.py"}
+    if format == "openai-chat":
+        function = {"name": "read_file", "arguments": json.dumps(given)}
+        call = {"id": id, "type": "function", "function": function}
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": id, "content": result},
+        ]
+    if format == "openai-responses":
+        return [
+            {"type": "function_call", "call_id": id, "name": "read_file", "arguments": json.dumps(given)},
+            {"type": "function_call_output", "call_id": id, "output": result},
+        ]
+    if format == "anthropic":
+        return [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "read_file", "input": given}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": result}]},
+        ]
+    response = {"id": id, "name": "read_file", "response": {"output": result}}
+    return [
+        {"role": "model", "parts": [{"functionCall": {"id": id, "name": "read_file", "args": given}}]},
+        {"role": "user", "parts": [{"functionResponse": response}]},
+    ]
+
+
 Shared = tuple[Recorded, Gate]
 
 
 @contextmanager
-def sharing(folder: Path) -> Iterator[Shared]:
+def sharing(folder: Path, **options: Any) -> Iterator[Shared]:
     """Run one provider and one gateway for the tests of a file; each test is a separate tenant."""
-    with recalling(Model(), folder, tenant_header="x-tenant") as made:
+    with recalling(Model(), folder, tenant_header="x-tenant", **options) as made:
         yield made
 
 
 @contextmanager
 def held(
-    shared: Shared, model: Any, format: str, *, stream: bool = False, lines: int = 8
+    shared: Shared, model: Any, format: str, *, stream: bool = False, lines: int = 8, joined: bool = True
 ) -> Iterator[tuple[Talk, Recorded, Gate]]:
     """Talk to a model through a gateway that offers recall; what was before is forgotten."""
     provider, gate = shared
@@ -88,7 +130,7 @@ def held(
     del provider.raw[:], provider.requests[:]
     provider._faults.clear()
     tenant = f"tenant-{os.urandom(4).hex()}"
-    with talking(gate, format, stream=stream, lines=lines, headers={"x-tenant": tenant}) as talk:
+    with talking(gate, format, joined=joined, stream=stream, lines=lines, headers={"x-tenant": tenant}) as talk:
         yield talk, provider, gate
 
 

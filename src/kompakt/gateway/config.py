@@ -114,8 +114,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the usable window at which a compaction is due."""
     summarize: str | None = None
     """The model that writes a part of each summary; ``auto`` for the model of the request. Default: code alone."""
-    recall: bool = False
-    """Whether the model is offered the ``recall`` tool."""
+    recall: bool = True
+    """Whether the model is offered the ``recall`` tool once a part of its conversation is hidden."""
     report_client_size: bool = False
     """Whether ``usage`` reports the size of the client's request instead of the size that went upstream."""
     keys: dict[str, str] = msgspec.field(default_factory=dict[str, str])

@@ -15,6 +15,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kompakt.agent.recall.rounds import MAX_ROOM
+from kompakt.agent.recall.tool import PROTOCOLS
 from kompakt.engine.compaction.policies import Policy
 from kompakt.errors import InputError, UsageError
 from kompakt.gateway import upstream as providers
@@ -29,8 +31,8 @@ from kompakt.gateway.pivots.budget import RequestSize, RequestSizes, cleared_tok
 from kompakt.gateway.pivots.builder import PivotMaker, PivotTerms, narrator_for
 from kompakt.gateway.pivots.lookup import TRIES, covered_items, move_cache_mark
 from kompakt.gateway.recall.hidden_rounds import HiddenRounds
-from kompakt.gateway.recall.offer import PROTOCOLS, RecallOffers
-from kompakt.gateway.recall.rounds import MAX_ROOM, Exchange, without_compression
+from kompakt.gateway.recall.offer import RecallOffers
+from kompakt.gateway.recall.rounds import Exchange, without_compression
 from kompakt.gateway.request.history import HashChain, HashChains, InvalidJson, TooManyMessages, media_bytes, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
@@ -63,7 +65,7 @@ class Job(NamedTuple):
     chain: HashChain
     policy: Policy
     hidden: HiddenRounds | None = None
-    """The recall tool and its rounds, if it is offered."""
+    """The recall tool and its rounds, if the request allows it. They are sent once there is a pivot."""
 
 
 class RequestPlan(msgspec.Struct):
@@ -73,6 +75,8 @@ class RequestPlan(msgspec.Struct):
     size: RequestSize
     budget: Budget
     match: Match
+    hidden: HiddenRounds | None = None
+    """The recall tool and its rounds, if they are sent."""
     compaction: str | None = None
     """The pivot that this request needed first."""
     oversized: bool = False
@@ -207,14 +211,11 @@ class Proxy:
         return await self._storage.without_undone(job.owner, job.chain, match)
 
     async def _with_recall(self, job: Job, match: Match) -> Job:
-        """Add the hidden recall rounds. An answer that the gateway reads is requested without compression."""
-        settings, counts = self._settings, job.route.name == "count_tokens"
+        """Prepare the recall tool and its hidden rounds."""
         is_json_stream = job.route.name == "stream" and job.request.query_params.get("alt") != "sse"
-        if settings.recall and not is_json_stream:
-            job = job._replace(hidden=await self._recall.hidden_rounds(job.owner, job.chain, match, counts=counts))
-        if job.hidden or settings.report_client_size:
-            job = job._replace(request=without_compression(job.request))
-        return job
+        if not self._settings.recall or is_json_stream:
+            return job
+        return job._replace(hidden=await self._recall.hidden_rounds(job.owner, job.chain, match))
 
     async def _plan(self, job: Job, match: Match) -> RequestPlan:
         """Decide what to send; compact if due."""
@@ -301,18 +302,24 @@ class Proxy:
         )
 
     def _plan_with(self, job: Job, match: Match) -> RequestPlan:
-        """Build the plan for a match: its pivot, then the items after it with the hidden rounds."""
-        chain, found, hidden = job.chain, match.found, job.hidden
+        """Build the plan for a match: its pivot, then the items after it with the hidden rounds.
+
+        A request without a pivot hides nothing, so it has no recall tool and keeps its bytes.
+        """
+        chain, found = job.chain, match.found
+        hidden = None if found is None else job.hidden
         size = self._sizes.of(chain, found)
         body = chain.request.body
-        if found is not None or hidden is not None:
+        if found is not None:
             start = covered_items(chain, found)
-            pivot = move_cache_mark(chain, found.at, found.rendered.sent) if found is not None else ()
+            pivot = move_cache_mark(chain, found.at, found.rendered.sent)
             lead = [chain.request.item(index) for index in range(chain.lead)]
             after = chain.request.items(start) if hidden is None else hidden.items(start)
             body = (chain.request if hidden is None else hidden.body).with_items([*lead, *pivot, *after])
             size = size if hidden is None else size._replace(sent=size.sent + hidden.extra_tokens(start))
-        plan = RequestPlan(body, size, budgets.budget_for(chain, self._settings, found, fixed=size.fixed), match)
+        plan = RequestPlan(
+            body, size, budgets.budget_for(chain, self._settings, found, fixed=size.fixed), match, hidden
+        )
         if found is not None and found.pivot.due == chain.length - chain.lead:
             plan.compaction = found.pivot.id
         return plan
@@ -352,7 +359,9 @@ class Proxy:
         tries = 0
         while True:
             tries += 1
-            upstream = await providers.send(self._client, job.request, job.route, self._settings, plan.body)
+            is_read = plan.hidden is not None or self._settings.report_client_size
+            request = without_compression(job.request) if is_read else job.request
+            upstream = await providers.send(self._client, request, job.route, self._settings, plan.body)
             upstream = await providers.peek(upstream, announced=job.route.name == "responses")
             found = self._overflow(job, upstream)
             smaller = await self._smaller(job, plan, found) if found is not None and tries < TRIES else None
@@ -397,7 +406,7 @@ class Proxy:
     async def _respond(self, job: Job, plan: RequestPlan, upstream: UpstreamResponse) -> Response:
         """Pass an answer on. Read it first if the model may call recall, or if its reported usage changes."""
         extra_input = max(0, plan.size.given - plan.size.sent) if self._settings.report_client_size else 0
-        if upstream.status >= 400 or (job.hidden is None and not extra_input):
+        if upstream.status >= 400 or (plan.hidden is None and not extra_input):
             return providers.client_response(upstream, self._headers(job, plan))
         assert job.route.format is not None
 
@@ -415,7 +424,7 @@ class Proxy:
             chain=job.chain,
             branch=plan.match.branch,
             protocol=PROTOCOLS[job.route.format],
-            hidden=job.hidden,
+            hidden=plan.hidden,
             send_again=send_again,
             room=room,
             extra_input=extra_input,

@@ -17,6 +17,7 @@ from tests.gateway.scripted_model import (
     each_case,
     held,
     id_of,
+    opening,
     output_of,
     prompt_of,
     read,
@@ -143,49 +144,83 @@ def test_the_tool_gets_another_name_if_the_client_has_one_of_that_name(
 
 @each_case
 def test_recall_rounds_are_limited(format: str, stream: bool, shared: Shared) -> None:
+    """A model that always recalls gets five answers, then a request without the tool; the client gets an answer."""
     with held(shared, Model(("Again.", [recall("anything")])), format, stream=stream) as (talk, provider, _):
         talk.say(TASK)
         assert not talk.step()
         assert len(provider.asked) == 7
         assert "Continue with what you have" in words(provider.asked[-1], format)
-        assert "recall" not in said(talk)
-        sound(provider, format)
+        assert all(b"Search or restore earlier" in raw.body for raw in provider.asked[:-1])
+        assert b"Search or restore earlier" not in provider.asked[-1].body
+        assert "recall" not in said(talk) and "Again." in said(talk)
+        assert [record.refusal for record in provider.refusals] == []
 
 
-FORBIDDEN: dict[str, Any] = {
-    "openai-chat": {"tool_choice": "none"},
-    "openai-responses": {"tool_choice": "none"},
-    "anthropic": {"tool_choice": {"type": "none"}},
-    "gemini": {"tool_config": {"function_calling_config": {"mode": "NONE"}}},
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
 }
+RESTRICTED: dict[str, list[dict[str, Any]]] = {
+    "openai-chat": [
+        {"tool_choice": "none"},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "read_file"}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}},
+    ],
+    "openai-responses": [
+        {"tool_choice": "none"},
+        {"tool_choice": {"type": "function", "name": "read_file"}},
+        {"text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": SCHEMA}}},
+        {"store": True},
+    ],
+    "anthropic": [
+        {"tool_choice": {"type": "none"}},
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "tool", "name": "read_file"}},
+    ],
+    "gemini": [
+        {"tool_config": {"function_calling_config": {"mode": "NONE"}}},
+        {"tool_config": {"function_calling_config": {"mode": "ANY", "allowed_function_names": ["read_file"]}}},
+        {"response_mime_type": "application/json", "response_schema": {"type": "OBJECT"}},
+    ],
+}
+"""Requests that forbid or force calls, ask for a structured answer, or let the provider store the conversation."""
 
 
-def test_the_tool_is_not_offered_to_a_conversation_that_started_without_it(tmp_path: Path) -> None:
-    """Also not if the client declares no tools, forbids calls, or lets the provider store the conversation."""
-    with recalling(Model(("Done.", [])), tmp_path) as (provider, gate):
-        for format, extra in FORBIDDEN.items():
-            for changes in ({"tools": False}, {"extra": extra}):
-                with talking(gate, format) as talk:
-                    vars(talk).update(changes)
-                    for text in (f"{TASK} {changes}", "And now?"):
-                        talk.say(text)
-                        talk.step()
-                        vars(talk).update({"tools": True, "extra": {}})
-        with talking(gate, "openai-responses") as talk:
-            talk.extra = {"store": True}
+@each_format
+def test_the_tool_is_not_offered_where_it_would_change_the_request(format: str, shared: Shared) -> None:
+    """Not without tools, not in restricted requests, and not before something is hidden; the next request has it."""
+    with held(shared, Model(("Done.", [])), format) as (talk, provider, _):
+        for extra in RESTRICTED[format]:
+            talk.extra = extra
             talk.say(TASK)
             talk.step()
-        assert len(provider.asked) == 17
+        talk.extra, talk.tools = {}, False
+        talk.say(TASK)
+        talk.step()
+        talk.tools = True
         assert all(b"recall" not in raw.body for raw in provider.asked)
-        with talking(gate, "openai-chat") as talk:
-            talk.say(TASK)
-            talk.step()
-            talk.say("And now?")
-            talk.extra = FORBIDDEN[
-                "openai-chat"
-            ]  # the tools stay as they are, or nothing of the prompt would be cached
-            talk.step()
-        assert all(b'"recall"' in raw.body for raw in provider.asked[17:])
+        assert talk.answers[0]["x-kompakt-outcome"] == "compacted"
+        talk.say("And now?")
+        talk.step()
+        assert b'"recall"' in provider.asked[-1].body
+        assert [record.refusal for record in provider.refusals] == []
+
+
+@each_format
+def test_a_request_that_hides_nothing_keeps_its_bytes(format: str, shared: Shared) -> None:
+    provider, gate = shared
+    provider.script = Model(("Look.", [read()]), ("Done.", []))
+    del provider.raw[:], provider.requests[:]
+    with talking(gate, format, joined=False, headers={"x-tenant": f"bytes-{format}"}) as talk:
+        sent: list[bytes] = []
+        client = getattr(talk, {"anthropic": "anthropic", "gemini": "genai"}.get(format, "openai"))
+        inner = client._api_client._httpx_client if format == "gemini" else client._client
+        inner.event_hooks = {**inner.event_hooks, "request": [lambda request: sent.append(request.content)]}
+        assert talk.run(TASK) == 2
+        assert [raw.body for raw in provider.asked] == sent
 
 
 @pytest.mark.parametrize("format", ["openai-chat", "anthropic"])
@@ -198,8 +233,8 @@ def test_replicas_agree_on_rounds(format: str, tmp_path: Path) -> None:
         with recalling(Model(*plan(format)), folder) as (provider, gate), ExitStack() as stack:
             other = gate
             if replicas == 2:
-                other = stack.enter_context(gateway(provider.url, store=gate.store, recall=True))
-            items: list[Any] = []
+                other = stack.enter_context(gateway(provider.url, store=gate.store, context_window=64_000))
+            items = opening(format)
             for step in range(5):
                 with talking(other if step % 2 else gate, format) as talk:
                     talk.items = items
@@ -241,14 +276,15 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
     model = Model((statement, []), ("Fine.", []), *asks)
     with recalling(model, tmp_path, keys=hashed(KEYS)) as (provider, gate):
         talk = Talk(gate.url, "openai-chat", headers={"x-kompakt-key": A})
+        talk.items, start = opening("openai-chat"), len(opening("openai-chat"))
         talk.say(TASK)
         talk.step()
         talk.say("Go on.")
         talk.step()
         other = {"role": "assistant", "content": "No idea."}
-        for key, items in ((A, talk.items[:1]), (A, [talk.items[0], other]), (B, talk.items[:1])):
+        for key, end in ((A, []), (A, [other]), (B, [])):
             branch = Talk(gate.url, "openai-chat", headers={"x-kompakt-key": key})
-            branch.items = [*items, {"role": "user", "content": "What was it?"}]
+            branch.items = [*talk.items[: start + 1], *end, {"role": "user", "content": "What was it?"}]
             branch.step()
             branch.close()
             assert "nothing" in words(provider.asked[-1], "openai-chat").lower()
@@ -264,11 +300,12 @@ def test_recall_finds_no_later_messages(shared: Shared) -> None:
     asks = (("", [recall("zanzibar-4711")]), ("Done.", []))
     model = Model(("Fine.", []), ("It is zanzibar-4711.", []), ("Good.", []), *asks)
     with held(shared, model, "openai-chat") as (talk, provider, gate):
+        start = len(talk.items)
         for text in (TASK, "Go on.", "And on."):
             talk.say(text)
             talk.step()
-        wait_for(lambda: asyncio.run(_messages(gate, talk)) == 5, "all is recorded")
-        del talk.items[3:]
+        wait_for(lambda: asyncio.run(_messages(gate, talk)) == start + 5, "all is recorded")
+        del talk.items[start + 3 :]
         talk.step()
         assert talk.answers[-1]["x-kompakt-session"] == talk.answers[0]["x-kompakt-session"]
         assert "zanzibar-4711." not in words(provider.asked[-1], "openai-chat")
@@ -297,7 +334,7 @@ def failing(name: str, folder: Path) -> Any:
 
 
 def test_recall_survives_a_store_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cached offers continue, new ones are not made, and no request fails."""
+    """Conversations continue, the model reads that recall is unavailable, and no request fails."""
 
     model = Model(("Look.", [read()]), ("", [recall("marker")]), ("Done.", []), ("Bye.", []), ("Hello.", []))
     with recalling(model, tmp_path) as (provider, gate), talking(gate, "openai-chat") as talk:
@@ -314,7 +351,7 @@ def test_recall_survives_a_store_failure(tmp_path: Path, monkeypatch: pytest.Mon
         with talking(gate, "openai-chat") as new:
             new.say("Something else.")
             new.step()
-        assert b"recall" not in provider.asked[-1].body
+        assert provider.refusals == []
 
 
 def test_thinking_of_hidden_rounds_is_dropped_with_the_clients(shared: Shared) -> None:
@@ -324,7 +361,7 @@ def test_thinking_of_hidden_rounds_is_dropped_with_the_clients(shared: Shared) -
         talk.say(TASK)
         assert talk.step() and not talk.step()
         for item in talk.items:
-            if item["role"] == "assistant":
+            if item["role"] == "assistant" and isinstance(item["content"], list):
                 item["content"] = [block for block in item["content"] if block["type"] != "thinking"]
         talk.say("And now?")
         talk.step()

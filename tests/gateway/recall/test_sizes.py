@@ -18,6 +18,7 @@ from tests.gateway.scripted_model import (
     prompt_of,
     read,
     recall,
+    recalling,
     said,
     sharing,
     talking,
@@ -32,7 +33,7 @@ from tests.provider.sdk_agent import FORMATS, each_way
 
 @pytest.fixture(scope="module", name="shared")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    with sharing(tmp_path_factory.mktemp("gateway")) as made:
+    with sharing(tmp_path_factory.mktemp("gateway"), window=16_000) as made:
         yield made
 
 
@@ -40,8 +41,8 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared: Shared) -> None:
     """A hidden result comes back byte for byte; prefixes change only when a pivot is made."""
     first = f"{PREFIX[format]}abcdef01_00001_0"
-    steps = [("", [read(f"src/{number}.py")]) for number in range(10)]
-    early, late = steps[:6], steps[6:]
+    steps = [("", [read(f"src/{number}.py")]) for number in range(14)]
+    early, late = steps[:10], steps[10:]
     model = Model(
         *early,
         ("Was there not more?", [recall(needle(first))]),
@@ -50,10 +51,10 @@ def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared:
         ("Done.", []),
         thinking=format == "anthropic",
     )
-    with held(shared, model, format, stream=stream, lines=75) as (talk, provider, gate):
-        assert talk.run(TASK) == 11
+    with held(shared, model, format, stream=stream, lines=75, joined=False) as (talk, provider, gate):
+        assert talk.run(TASK) == 15
         assert [record.refusal for record in provider.refusals] == [] and provider.overflows == []
-        assert talk.compacted and len(provider.asked) == 13
+        assert talk.compacted and len(provider.asked) == 17
         assert "recall" not in said(talk)
         last = words(provider.asked[-1], format)
         assert needle(first) in last.partition("Was there not more?")[2]
@@ -66,7 +67,7 @@ def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared:
 def test_a_long_session_with_occasional_recall(format: str, stream: bool, shared: Shared) -> None:
     """Steps with one call or several, including recall: each call gets its result, with any compactions."""
     script = scripted(16, parallel=0.4)
-    with held(shared, script, format, stream=stream, lines=75) as (talk, provider, _):
+    with held(shared, script, format, stream=stream, lines=75, joined=False) as (talk, provider, _):
         task = script.task(TASK)
         talk.run(task)
         assert script.step_of(task) == 17 == len(provider.asked)
@@ -82,7 +83,11 @@ def test_recall_results_are_seen_before_they_are_compacted(format: str, stream: 
     """A mixed turn whose client result makes a compaction due: the model gets both results."""
     steps = [("", [read(f"src/{number}.py")]) for number in range(4)]
     mixed = ("", [recall("value compute total"), read("src/long.py")])
-    with held(shared, Model(*steps, mixed, ("Done.", [])), format, stream=stream, lines=60) as (talk, provider, _):
+    with held(shared, Model(*steps, mixed, ("Done.", [])), format, stream=stream, lines=60, joined=False) as (
+        talk,
+        provider,
+        _,
+    ):
         talk.say(TASK)
         for _ in steps:
             assert talk.step()
@@ -94,17 +99,16 @@ def test_recall_results_are_seen_before_they_are_compacted(format: str, stream: 
         assert "abcdef01_00005_0" in last and "abcdef01_00005_1" in last
 
 
-def test_rounds_count_towards_the_trigger(shared: Shared) -> None:
+def test_rounds_count_towards_the_trigger(tmp_path: Path) -> None:
     """Hidden rounds are not part of the client's request, but they occupy the window."""
-    model = Model(("", [read()]), *[("", [recall("value compute total")])] * 5, ("Done.", []), ("Bye.", []))
-    with held(shared, model, "openai-chat", lines=75) as (talk, provider, _):
-        talk.say(TASK)
-        assert talk.step() and not talk.step()
-        talk.say("Thanks.")
-        talk.step()
-        before, after = (int(talk.answers[-1][f"x-kompakt-tokens-{name}"]) for name in ("before", "after"))
-        assert after > before + 3_000
-        assert abs(after - provider.requests[-1].prompt) < 0.1 * after
+    model = Model(*[("", [recall("value compute total")])] * 4, ("Done.", []), ("Bye.", []))
+    with recalling(model, tmp_path) as (provider, gate), talking(gate, "openai-chat") as talk:
+        for text in (TASK, "Thanks."):
+            talk.say(text)
+            assert not talk.step()
+        first, last = (int(one["x-kompakt-tokens-after"]) for one in talk.answers)
+        assert last > first + 3_000
+        assert abs(last - provider.requests[-1].prompt) < 0.1 * last
         assert provider.overflows == [] and breaks(provider.asked, "openai-chat") == []
 
 
@@ -116,7 +120,7 @@ def test_usage_reports_the_clients_size_if_configured(stream: bool, tmp_path: Pa
     ):
         for format in FORMATS:
             script = provider.script = scripted(4)
-            with talking(gate, format, stream=stream, lines=220) as talk:
+            with talking(gate, format, joined=False, stream=stream, lines=220) as talk:
                 talk.say(script.task(TASK))
                 while talk.step():
                     returned = talk.answers[-1]
@@ -152,7 +156,7 @@ def test_count_tokens_reports_it_too(report: bool, tmp_path: Path) -> None:
 
 def test_an_overflow_after_a_round_is_recovered(tmp_path: Path) -> None:
     """The provider accepts the request but not the recall result: the gateway sends less, and the round stays."""
-    rows = history("openai-chat", 12, size=60)
+    rows = history("openai-chat", 40, size=60)
     error = {
         "error": {
             "message": "This model's maximum context length is 9000 tokens. Your messages resulted in 9900 tokens.",
@@ -164,23 +168,19 @@ def test_an_overflow_after_a_round_is_recovered(tmp_path: Path) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": '{"query": "anything"}'}}
     asks = {"role": "assistant", "content": None, "tool_calls": [call]}
     replies = [
-        saying({"id": "1", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}}]}),
         saying({"id": "2", "choices": [{"index": 0, "message": asks, "finish_reason": "tool_calls"}]}),
         saying(error, 400),
         saying({"id": "3", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Done."}}]}),
     ]
     with (
         Upstream(lambda raw: replies.pop(0)) as upstream,
-        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
     ):
-        for items in (rows[:1], rows):
-            body = request("openai-chat", items)
-            answer = httpx.post(
-                f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=20
-            )
-            assert answer.status_code == 200
+        body = request("openai-chat", rows)
+        answer = httpx.post(f"{gate.url}{PATHS['openai-chat']}", json=body, headers=HEADERS["openai-chat"], timeout=20)
+        assert answer.status_code == 200
         assert answer.json()["choices"][0]["message"]["content"] == "Done." and answer.json()["id"] == "2"
         sent = [raw.json["messages"] for raw in upstream.raw]
-        assert sent[3][-2:] == sent[2][-2:] and sent[3][-2]["tool_calls"] == [call]
-        assert len(upstream.raw[3].body) < len(upstream.raw[2].body)
-        assert judge("openai-chat", upstream.raw[3].json) == []
+        assert sent[2][-2:] == sent[1][-2:] and sent[2][-2]["tool_calls"] == [call]
+        assert len(upstream.raw[2].body) < len(upstream.raw[1].body)
+        assert judge("openai-chat", upstream.raw[2].json) == []

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.gateway_server import gateway
 from tests.gateway.payloads import HEADERS, STREAMED
+from tests.gateway.scripted_model import opening
 from tests.gateway.upstreams import KEYS, Raw, Reply, Upstream
 from tests.provider import Answer, Call, Usage
 from tests.provider.answer import Seen
@@ -20,9 +21,9 @@ from tests.provider.frames import frame
 from tests.provider.sdk_agent import FORMATS, NAMES, SCHEMA, each_format
 from tests.provider.server import DIALECTS as PROVIDERS
 
-from kompakt.gateway.recall.offer import PROTOCOLS, can_offer
-from kompakt.gateway.recall.protocols import anthropic, gemini, openai_chat, openai_responses
-from kompakt.gateway.recall.sse import EventParser, read_data
+from kompakt.agent.recall import anthropic, gemini, openai_chat, openai_responses
+from kompakt.agent.recall.sse import EventParser, read_data
+from kompakt.agent.recall.tool import PROTOCOLS, can_offer
 from kompakt.gateway.request.history import read
 
 QUERY = {"query": "anything at all"}
@@ -47,7 +48,7 @@ def asked(format: str) -> dict[str, Any]:
     else:
         tools = [{"functionDeclarations": tools}]
     said = {"role": "user", "parts": [{"text": "Hi."}]} if format == "gemini" else {"role": "user", "content": "Hi."}
-    body: dict[str, Any] = {KEYS[format]: [said], "tools": tools}
+    body: dict[str, Any] = {KEYS[format]: [*opening(format), said], "tools": tools}
     return (
         body
         if format == "gemini"
@@ -83,7 +84,7 @@ def test_text_is_passed_on_immediately(format: str, tmp_path: Path) -> None:
     )
     with (
         Upstream(plan) as upstream,
-        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
         streamed(gate.url, format) as answer,
     ):
         got, arriving = b"", answer.iter_raw()
@@ -107,7 +108,7 @@ def test_a_stream_that_breaks_breaks_for_the_client(format: str, tmp_path: Path)
     broken = Reply([b"".join(second[:-3]) or b": a comment\n\n"], 200, EVENTS, breaks=True)
     with (
         Upstream(Planned(Reply([b"".join(first)], 200, EVENTS), broken)) as upstream,
-        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
         pytest.raises(httpx.HTTPError),
         streamed(gate.url, format) as answer,
     ):
@@ -122,7 +123,7 @@ def test_a_later_round_that_breaks_before_its_first_byte_is_an_error_in_the_stre
     broken = Reply([b""], 200, EVENTS, breaks=True)
     with (
         Upstream(Planned(Reply([b"".join(first)], 200, EVENTS), broken)) as upstream,
-        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+        gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
         streamed(gate.url, format) as answer,
     ):
         assert b"the provider broke off its answer" in b"".join(answer.iter_raw())
@@ -260,7 +261,7 @@ class TestACallThatIsCutOff:
         made = cut_off(format)
         with (
             Upstream(Planned(Reply([b"".join(made)], 200, EVENTS))) as upstream,
-            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
             streamed(gate.url, format) as answer,
         ):
             got = answer.read()
@@ -306,7 +307,7 @@ class TestACallThatIsCutOff:
         calling = {"functionCallingConfig": {"streamFunctionCallArguments": True}}
         bodies = [asked("gemini"), {**asked("gemini"), "toolConfig": calling}]
         requests = [read(json.dumps(body).encode(), "gemini") for body in bodies]
-        assert [can_offer(one) for one in requests if one is not None] == [True, False]
+        assert [can_offer("gemini", one.field) for one in requests if one is not None] == [True, False]
 
 
 class CountedText(str):

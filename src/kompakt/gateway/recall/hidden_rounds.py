@@ -1,9 +1,9 @@
 """Recall rounds that clients never see: stored as notes, and inserted again into every later request.
 
 Notes are found by the key of the prefix that they follow, so every replica finds the same ones and sends the same
-bytes. An offer is stored with the first request of a conversation, and a round before anything after it is passed on.
-The client can therefore send back only answers whose rounds are already stored, and one lookup per answer is enough.
-Rounds made by this process are also cached for the time in which the store is unavailable.
+bytes. A round is stored before anything after it is passed on. The client can therefore send back only answers whose
+rounds are already stored, and one lookup per answer is enough. Rounds made by this process are also cached for the time
+in which the store is unavailable.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
+from kompakt.agent.recall.rounds import MAX_ROUNDS, SlotRounds, replacement
+from kompakt.agent.recall.turn import RecallProtocol, RecallRound, calls_in, identity_of
 from kompakt.errors import InputError, StoreError
 from kompakt.gateway.pivots.budget import RequestSizes
-from kompakt.gateway.recall.turn import RecallProtocol, RecallRound, as_list, calls_in, identity_of
 from kompakt.gateway.request.history import DigestCache, HashChain, RequestBody, decode_item
 from kompakt.gateway.storage.storage import GatewayStorage, Owner, decode_note, encode_note
-from kompakt.model.json import as_object, encode
+from kompakt.model.json import encode
 from kompakt.model.lru import Lru
-from kompakt.model.messages import Json
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.wire.registry import WIRES
 
-MAX_ROUNDS = 6
-"""Rounds after one prefix: five are answered, and the last one tells the model that the limit is reached."""
-
 MAX_KNOWN = 100_000
-"""Answers whose hidden rounds are cached."""
+"""Answers without hidden rounds that are cached."""
 
 MAX_MADE = 4_000
 """Rounds, and answers with rounds before them, that are cached. About 40 MB."""
@@ -44,14 +42,6 @@ class AnswerSlot(NamedTuple):
     prefix: bytes
     cache_key: bytes
     """The prefix and the start of the answer; the prefix alone where there is no answer yet."""
-
-
-class SlotRounds(NamedTuple):
-    """The stored rounds of an answer slot."""
-
-    rounds: tuple[RecallRound, ...] = ()
-    mixed: RecallRound | None = None
-    """A turn with calls of the recall tool and of the client's tools."""
 
 
 def answer_slots(chain: HashChain, start: int) -> list[AnswerSlot]:
@@ -90,20 +80,30 @@ class HiddenRounds:
     """A client's request with the recall tool and the hidden rounds added."""
 
     def __init__(
-        self, chain: HashChain, name: str, body: RequestBody, protocol: RecallProtocol, digests: DigestCache
+        self,
+        chain: HashChain,
+        name: str,
+        offered: RequestBody,
+        protocol: RecallProtocol,
+        *,
+        digests: DigestCache,
+        sizes: RequestSizes,
     ) -> None:
-        self.name, self.body, self.protocol, self.chain = name, body, protocol, chain
+        self.name, self.protocol, self.chain = name, protocol, chain
         self.rounds: list[RecallRound] = []
         """Rounds after the end of the request."""
-        self._digests = digests
-        self._counter: Counter = counter_for(body.model)
+        self._offered = offered
+        self._digests, self._sizes = digests, sizes
+        self._counter: Counter = counter_for(offered.model)
         self._patches: list[Patch] = []
-        self._tool_tokens = 0
 
-    def restore(self, slots: Sequence[AnswerSlot], saved: Mapping[int, SlotRounds], sizes: RequestSizes) -> None:
+    @property
+    def body(self) -> RequestBody:
+        """The request with the tool; without it when the limit of rounds is reached, so that the model answers."""
+        return self._offered if len(self.rounds) < MAX_ROUNDS else self.chain.request
+
+    def restore(self, slots: Sequence[AnswerSlot], saved: Mapping[int, SlotRounds]) -> None:
         """Insert the stored rounds of the request's answer slots."""
-        offered = msgspec.structs.replace(self.chain, request=self.body)
-        self._tool_tokens = sizes.envelope(offered) - sizes.envelope(self.chain)
         for slot in slots:
             found = saved[slot.at]
             if slot.at == self.chain.length:
@@ -112,41 +112,22 @@ class HiddenRounds:
                 self._patches.append(self._patch(slot, found))
 
     def _patch(self, slot: AnswerSlot, saved: SlotRounds) -> Patch:
-        body = self.chain.request
-        made: list[Json] = [item for one in saved.rounds for item in (*self._turn(slot, one), *one.results)]
-        shown = [item for one in saved.rounds for item in one.shown]
-        end = slot.at
-        following = None
-        if saved.mixed is not None and slot.end < self.chain.length:
-            following = self.protocol.with_results(saved.mixed, decode_item(body.item(slot.end)))
-        if saved.mixed is not None and following is not None:
-            # The stored turn replaces the client's answer, and the results of both replace the client's next item.
-            made += [*self._turn(slot, saved.mixed), *following]
-            end = slot.end + 1
-        elif shown:
-            # The client sends the visible content of all rounds as one answer: keep only that of the last round.
-            items = [decode_item(body.item(index)) for index in range(slot.at, slot.end)]
-            taken, instead = self.protocol.without_shown(items, shown) or (0, [])
-            made += instead
-            end = slot.at + taken
-        raw = list(map(encode, made))
-        return Patch(slot.at, end, raw, self._count(raw) - self.chain.cost(slot.at, end), following is not None)
-
-    def _turn(self, slot: AnswerSlot, saved: RecallRound) -> list[Json]:
-        """Return the model's turn, without thinking if the client dropped its own thinking blocks of this answer.
-
-        Anthropic signs thinking blocks for their position: after the client removed some, the others are invalid.
-        """
-        rule = WIRES[self.body.format].contract.prefix_rule
-        if rule != "strip-all" or any(slot.at <= index < slot.end for index in self.chain.reasons):
-            return saved.turn
-        return [{**item, "content": list(filter(_is_no_thinking, as_list(item["content"])))} for item in saved.turn]
+        body, chain = self.chain.request, self.chain
+        made = replacement(
+            self.protocol,
+            [decode_item(body.item(index)) for index in range(slot.at, slot.end)],
+            decode_item(body.item(slot.end)) if slot.end < chain.length else None,
+            saved,
+            has_reasoning=any(slot.at <= index < slot.end for index in chain.reasons),
+        )
+        raw, end = list(map(encode, made.items)), slot.at + made.taken
+        return Patch(slot.at, end, raw, self._count(raw) - chain.cost(slot.at, end), made.is_mixed)
 
     def _count(self, raw: Sequence[bytes]) -> int:
         tokens = 0
         for item in raw:
             try:
-                tokens += self._digests.of(item, self.body.format, self._counter).tokens
+                tokens += self._digests.of(item, self.protocol.format, self._counter).tokens
             except InputError:
                 tokens += len(item) // 4
         return tokens
@@ -167,7 +148,7 @@ class HiddenRounds:
     def pivot_end(self, start: int) -> int:
         """Return how many items a pivot may cover without hiding recall results that the model has not seen yet."""
         last = self._patches[-1] if self._patches else None
-        bound = WIRES[self.body.format].contract.prefix_rule == "strip-all"
+        bound = WIRES[self.protocol.format].contract.prefix_rule == "strip-all"
         if last is None or not last.is_mixed or last.at <= start or self.chain.answers[-1] >= last.end:
             return self.chain.length
         return self.chain.length if bound and self.chain.reasons and self.chain.reasons[-1] >= last.at else last.at
@@ -177,17 +158,13 @@ class HiddenRounds:
         patches = sum(patch.extra_tokens for patch in self._patches if patch.at >= start)
         return self._tool_tokens + patches + self._count(self._tail())
 
-
-def _is_no_thinking(block: Json) -> bool:
-    return as_object(block).get("type") not in ("thinking", "redacted_thinking")
+    @cached_property
+    def _tool_tokens(self) -> int:
+        offered = msgspec.structs.replace(self.chain, request=self._offered)
+        return self._sizes.envelope(offered) - self._sizes.envelope(self.chain)
 
 
 # --- notes in the store --------------------------------------------------------------------------------------------
-
-
-def offer_note(key: bytes) -> str:
-    """Name the note that holds the name of the offered tool."""
-    return f"offer {key.hex()}"
 
 
 def round_note(key: bytes, number: int) -> str:
@@ -202,25 +179,16 @@ def mixed_note(key: bytes, calls: str) -> str:
 
 
 class SavedRounds:
-    """Stores and finds offers and rounds."""
+    """Stores and finds rounds."""
 
     def __init__(self, storage: GatewayStorage) -> None:
         self._storage = storage
-        self._offers = Lru[bytes, str](MAX_KNOWN)
         self._empty = Lru[bytes, None](MAX_KNOWN)
         self._found = Lru[bytes, SlotRounds](MAX_MADE)
         self._made = Lru[str, RecallRound](MAX_MADE)
 
-    async def find(
-        self, owner: Owner, chain: HashChain, key: bytes, slots: Sequence[AnswerSlot]
-    ) -> tuple[str, dict[int, SlotRounds]] | None:
-        """Return the name of the offered tool and the rounds of each slot, read with one query.
-
-        Returns ``None`` when the tool is not offered, or the store is unavailable.
-        """
-        name = await self._name(owner, key, has_answer=bool(chain.answers))
-        if not name:
-            return None
+    async def find(self, owner: Owner, chain: HashChain, slots: Sequence[AnswerSlot]) -> dict[int, SlotRounds]:
+        """Return the rounds of each slot, read with one query; those of this process while the store is unavailable."""
         cached = {slot: self._cached(slot) for slot in slots}
         missing = {slot: _notes_of(chain, slot) for slot, rounds in cached.items() if rounds is None}
         wanted = [one for notes in missing.values() for one in notes]
@@ -233,18 +201,7 @@ class SavedRounds:
                 self._cache(slot, _rounds_of(names, read))
         except StoreError as error:
             self._storage.store_failed(error)
-        return name, {slot.at: rounds or _rounds_of(missing[slot], read) for slot, rounds in cached.items()}
-
-    async def _name(self, owner: Owner, key: bytes, *, has_answer: bool) -> str | None:
-        """Return the name of the offered tool; empty or ``None`` when it is not offered."""
-        name = self._offers.get(key)
-        if name is not None:
-            return name
-        try:
-            return self._offered(key, await self._storage.read_notes(owner, [offer_note(key)]), has_answer=has_answer)
-        except StoreError as error:
-            self._storage.store_failed(error)
-            return None
+        return {slot.at: rounds or _rounds_of(missing[slot], read) for slot, rounds in cached.items()}
 
     def _cached(self, slot: AnswerSlot) -> SlotRounds | None:
         return SlotRounds() if slot.cache_key in self._empty else self._found.get(slot.cache_key)
@@ -257,28 +214,6 @@ class SavedRounds:
             self._empty.put(slot.cache_key, None)
         else:
             self._found.put(slot.cache_key, rounds)
-
-    def _offered(self, key: bytes, notes: Mapping[str, bytes], *, has_answer: bool) -> str | None:
-        """Read an offer. A conversation that started without an offer never gets one."""
-        data = notes.get(offer_note(key))
-        if data is not None:
-            name = str(self._storage.value_codec.unpack(data, where="an offer of the gateway"))
-            self._offers.put(key, name)
-            return name
-        if has_answer:
-            self._offers.put(key, "")
-        return None
-
-    async def offer(self, owner: Owner, session: str, key: bytes, name: str) -> str | None:
-        """Store an offer and return the name that was stored first; ``None`` when the store is unavailable."""
-        data = self._storage.value_codec.pack_whole(name)
-        try:
-            await self._storage.write_notes(owner, session, {offer_note(key): data})
-            notes = await self._storage.read_notes(owner, [offer_note(key)])
-            return self._offered(key, notes, has_answer=False)
-        except StoreError as error:
-            self._storage.store_failed(error)
-            return None
 
     async def save(self, owner: Owner, session: str, name: str, made: RecallRound) -> None:
         """Store a round. While the store is unavailable it is only cached."""

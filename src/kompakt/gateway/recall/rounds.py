@@ -10,35 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import httpx
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from kompakt.agent.recall.rounds import answer_turn
+from kompakt.agent.recall.sse import EventParser
+from kompakt.agent.recall.turn import ModelTurn, RecallProtocol, RoundStream, identity_of
 from kompakt.errors import KompaktError
 from kompakt.gateway.errors import GatewayError, error_body
 from kompakt.gateway.http.access_log import RequestLog
 from kompakt.gateway.http.metrics import Metrics
-from kompakt.gateway.recall.hidden_rounds import MAX_ROUNDS, HiddenRounds, SavedRounds, mixed_note, round_note
-from kompakt.gateway.recall.sse import EventParser
-from kompakt.gateway.recall.turn import ModelTurn, RecallProtocol, RecallRound, RoundStream, identity_of
+from kompakt.gateway.recall.hidden_rounds import HiddenRounds, SavedRounds, mixed_note, round_note
 from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage.recorder import RecordedBranch
 from kompakt.gateway.storage.storage import GatewayStorage, Owner
 from kompakt.gateway.upstream import UpstreamResponse, client_headers, client_response
 from kompakt.model.json import as_object, decode, encode
-from kompakt.model.messages import JsonObject, ToolCall
-from kompakt.model.phrases import RECALL_DOWN, RECALL_NO_ROOM, RECALL_UNREADABLE, RECALL_USED_UP
-
-MAX_TOKENS = 2_000
-"""Tokens of one recall result, if the window has room for them."""
-
-MAX_ROOM = 1_000_000
-"""Tokens that may be added when the window of the model is unknown."""
-
-_MIN_TOKENS = 100
-"""Tokens below which a recall result is not worth sending."""
+from kompakt.model.messages import JsonObject
+from kompakt.model.phrases import RECALL_DOWN
 
 _BODY_HEADERS = frozenset([b"content-length", b"content-encoding", b"transfer-encoding"])
 
@@ -150,47 +143,29 @@ class RecallRounds:
         results that the client sends next.
         """
         hidden = exchange.hidden
-        if hidden is None or not turn.is_complete:
+        if hidden is None:
             return False
-        calls = [call for call in turn.calls if call.name == hidden.name]
-        client_calls = [call for call in turn.calls if call.name != hidden.name]
         number = len(hidden.rounds)
-        if not calls or (number >= MAX_ROUNDS and not client_calls):
+        recall = partial(self._recall, exchange)
+        found = await answer_turn(hidden.protocol, turn, hidden.name, recall, room=exchange.room, number=number)
+        if found is None:
             return False
-        texts = [await self._result(exchange, call, len(calls), is_last=number >= MAX_ROUNDS - 1) for call in calls]
-        made = RecallRound(turn=turn.items, results=hidden.protocol.results(calls, texts), shown=turn.shown)
+        self._metrics.recalls.inc(len(turn.calls) - len(found.client_calls))
         prefix = exchange.chain.key
-        note = mixed_note(prefix, identity_of(client_calls)) if client_calls else round_note(prefix, number)
-        await self._saved.save(exchange.owner, exchange.branch.session, note, made)
-        if not client_calls:
-            hidden.rounds.append(made)
-        return not client_calls
+        note = mixed_note(prefix, identity_of(found.client_calls)) if found.client_calls else round_note(prefix, number)
+        await self._saved.save(exchange.owner, exchange.branch.session, note, found.made)
+        if found.client_calls:
+            return False
+        hidden.rounds.append(found.made)
+        return True
 
-    async def _result(self, exchange: Exchange, call: ToolCall, calls: int, *, is_last: bool) -> str:
-        """Run one call of the recall tool."""
-        self._metrics.recalls.inc()
-        query = _query(call)
-        tokens = min(MAX_TOKENS, exchange.room() // (2 * calls))
-        if is_last or query is None or tokens < _MIN_TOKENS:
-            return RECALL_USED_UP if is_last else RECALL_UNREADABLE if query is None else RECALL_NO_ROOM
+    async def _recall(self, exchange: Exchange, query: str, tokens: int) -> str:
         try:
             found = await self._storage.recall(exchange.owner, exchange.chain, exchange.branch, query, tokens=tokens)
         except KompaktError as error:
             self._storage.store_failed(error)
             return RECALL_DOWN
         return found.text
-
-
-def _query(call: ToolCall) -> str | None:
-    """Return the query of a recall call; ``None`` when the input has none."""
-    value = call.input
-    if isinstance(value, str):
-        try:
-            value = decode(value.encode("utf-8", "surrogatepass"))
-        except ValueError:
-            return None
-    found = as_object(value).get("query")
-    return found if isinstance(found, str) else None
 
 
 async def _round_chunks(stream: RoundStream, upstream: UpstreamResponse) -> AsyncGenerator[bytes, None]:

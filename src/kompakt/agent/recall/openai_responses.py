@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kompakt.gateway.recall.sse import event, read_data
-from kompakt.gateway.recall.turn import ModelTurn, RecallRound, RoundStream, add_tokens, as_list, sum_usages
+from kompakt.agent.recall.sse import event, read_data
+from kompakt.agent.recall.turn import ModelTurn, RecallRound, RoundStream, add_tokens, as_list, sum_usages
 from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, ToolCall
 

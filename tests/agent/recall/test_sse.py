@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kompakt.gateway.recall import sse
-from kompakt.gateway.recall.sse import EventParser
+from kompakt.agent.recall import sse
+from kompakt.agent.recall.sse import EventParser
 
 bits = st.sampled_from([b"data: a", b"data:", b"event: b", b": c", b"\n", b"\r", b"\r\n", b"\n\n", b"\r\n\r\n", b"x"])
 streams = st.lists(bits, max_size=20).map(b"".join)

@@ -1,8 +1,8 @@
 """The model's turns and the hidden recall rounds, independent of the provider.
 
 A recall round is a turn in which the model called the recall tool, together with the results of the gateway. Clients
-never see these rounds. Each module in ``protocols`` implements ``RecallProtocol`` for the format of one provider; the
-rest of this package uses only the types of this module.
+never see these rounds. ``openai_chat``, ``openai_responses``, ``anthropic`` and ``gemini`` implement ``RecallProtocol``
+for the format of one provider each.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Protocol, cast
 
 import msgspec
 
-from kompakt.gateway.request.history import parse_items
 from kompakt.model.json import as_object
 from kompakt.model.messages import Json, JsonObject, ToolCall
+from kompakt.wire.registry import WIRES
 
 GAP = "\n\n"
 """Separates the texts of two rounds where a client sees one text."""
@@ -119,7 +119,7 @@ def calls_in(items: Sequence[Json], format: str) -> list[ToolCall]:
     Raises:
         InputError: an item is not a message.
     """
-    return [part for message in parse_items(items, format) for part in message.calls if not part.hosted]
+    return [part for message in WIRES[format].parse(items, None) for part in message.calls if not part.hosted]
 
 
 def identity_of(calls: Sequence[ToolCall]) -> str:
