@@ -256,7 +256,13 @@ def test_a_history_too_long_becomes_one_that_fits_and_the_rest_passes(format: st
     sent = stage.last.json
     key = KEYS[format]
     assert answer.status_code == 200 and len(sent[key]) < len(body[key])
-    assert {name: value for name, value in sent.items() if name != key} == {n: v for n, v in body.items() if n != key}
+    own = {"tools", key}
+    assert {name: value for name, value in sent.items() if name not in own} == {
+        name: value for name, value in body.items() if name not in own
+    }
+    tools = [one["tools"][0]["functionDeclarations"] if format == "gemini" else one["tools"] for one in (sent, body)]
+    functions, declared = tools
+    assert functions[:-1] == declared and "recall" in json.dumps(functions[-1])
     asked = {**sent, "model": "gemini-3-pro"} if format == "gemini" else sent
     assert judge(format, asked) == []
     assert stage.last.header("x-custom") == "kept"

@@ -58,7 +58,8 @@ class Script:
     """A run of ``steps`` answers with tool calls, then an end.
 
     After every ``turn`` steps comes an answer without calls, so that the user writes again. ``constraints`` are texts
-    that every request must hold. ``tools`` limits what is called; ``make`` replaces what is called altogether.
+    that every request must hold. ``tools`` limits what is called; ``make`` replaces what is called altogether. The
+    recall tool, which the client did not declare, is called only with ``recalls``.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Script:
         turn: int = 0,
         tools: Sequence[str] | None = None,
         make: MakeCalls | None = None,
+        recalls: bool = False,
     ) -> None:
         self.steps, self.seed, self.parallel, self.thinking, self.turn = steps, seed, parallel, thinking, turn
-        self.constraints, self.tools, self.make = tuple(constraints), tools, make
+        self.constraints, self.tools, self.make, self.recalls = tuple(constraints), tools, make, recalls
         self.conversations: dict[str, Conversation] = {}
         self.violations: list[str] = []
 
@@ -167,6 +169,8 @@ class Script:
         if self.turn and step % self.turn == 0:
             return Answer(text=text, thinking=thinking)
         known = [tool for tool in seen.tools if self.tools is None or tool["name"] in self.tools]
+        if not self.recalls:
+            known = [tool for tool in known if tool["name"] not in ("recall", "kompakt_recall")]
         if self.make is not None:
             wanted = list(self.make(step, dice, known))
         else:

@@ -9,6 +9,9 @@ The accepted size is remembered for the model, so that later requests are not re
 
 With ``summarizer`` a model writes a part of each summary. It is asked through the client itself, once for each
 compaction, while the request that needs it waits.
+
+A compacted request offers the model the recall tool. Before the SDK reads a response, the calls of that tool are
+answered and the request is sent again, so the caller gets one answer or one stream without them.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
@@ -29,14 +33,18 @@ import msgspec
 from kompakt import api
 from kompakt.agent.clients import AnthropicMessages, OpenAIChat, OpenAIResponses
 from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
+from kompakt.agent.recall.exchange import RecallExchange, RecallOffer, RoundCache, offer_for
+from kompakt.agent.recall.sse import EventParser
 from kompakt.agent.summarizer.cache import NarrativeCache
 from kompakt.agent.summarizer.llm import LLMSummarizer
+from kompakt.api import Compaction
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named, with_summarizer
 from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import is_request
+from kompakt.model.json import as_object, decode, encode
 from kompakt.model.messages import JsonObject
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
@@ -67,6 +75,12 @@ _MARGIN = 0.95
 _retries: ContextVar[bool] = ContextVar("kompakt_retries", default=False)
 _sent: ContextVar[int] = ContextVar("kompakt_sent", default=0)
 """Tokens of the current request."""
+_exchange: ContextVar[RecallExchange | None] = ContextVar("kompakt_exchange", default=None)
+"""The current request, if it offers the recall tool."""
+_is_round: ContextVar[bool] = ContextVar("kompakt_is_round", default=False)
+"""Whether the current request continues an exchange, so that it is neither compacted nor read by the SDK."""
+
+_BODY_HEADERS = ("content-length", "content-encoding", "transfer-encoding")
 
 Client = TypeVar("Client")
 
@@ -83,6 +97,8 @@ class WrapOptions(msgspec.Struct, frozen=True):
     narratives: NarrativeCache = msgspec.field(default_factory=NarrativeCache)
     accepted: dict[str, int] = {}
     """Tokens, as counted here, that the provider accepts for a model, once it has rejected more."""
+    rounds: RoundCache | None = None
+    """Recall rounds that callers do not see; ``None`` when the recall tool is not offered."""
 
     def for_body(self, body: JsonObject, format: str) -> dict[str, Any]:
         """Return the arguments for ``compact``: those of the caller, within what the provider accepts."""
@@ -106,6 +122,10 @@ class WrapOptions(msgspec.Struct, frozen=True):
             return self.policy
         return with_summarizer(self.policy, self.narratives.over(self.summarizer(format, model)))
 
+    def offer(self, body: JsonObject, format: str) -> RecallOffer | None:
+        """Return the request with the recall tool; ``None`` where it cannot be offered."""
+        return None if self.rounds is None else offer_for(format, body, self.rounds)
+
     def learn(self, body: JsonObject, refused: Overflow) -> None:
         """Remember what the provider accepts, from its error and the size of the request."""
         counted, outputs = _sent.get(), [body.get(name) for name in OUTPUT_KEYS]
@@ -125,6 +145,7 @@ def wrap(
     store: Store | None = None,
     tokenizer: Tokenizer | None = None,
     summarizer: Summarizer | str | None = None,
+    recall: bool = True,
 ) -> Client:
     """Return a copy of an SDK client (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) that compacts its requests.
 
@@ -137,6 +158,10 @@ def wrap(
     of the request through this client, another text names the model to ask, and a summarizer such as ``LLMSummarizer``
     decides itself. The request that needs a compaction waits for it. The cost is in ``Report.narrative``, which
     ``on_compaction`` reports.
+
+    A compacted request that has tools also offers the model the tool ``recall``, which searches and restores what is no
+    longer shown. Its calls are answered here: the caller gets one answer or one stream without them, with the usage of
+    all requests. ``recall=False`` does not offer it.
 
     Requests raise ``Overflowed``, which is also the SDK's own error, if the provider still rejects the request as too
     long after everything that can go was removed.
@@ -153,7 +178,8 @@ def wrap(
         raise UsageError("store=… needs an asynchronous client; wrap AsyncOpenAI or AsyncAnthropic")
     base: Any = found.__mro__[1] if hasattr(found, "kompakt_options") else found
     narrator = _narrator(client, summarizer, is_async=is_async)
-    options = WrapOptions(budget, policy_named(policy), store, tokenizer, narrator, accepted={})
+    rounds = RoundCache() if recall else None
+    options = WrapOptions(budget, policy_named(policy), store, tokenizer, narrator, accepted={}, rounds=rounds)
     copied = cast("Any", client).copy()
     copied.__class__ = _async_class(base, options) if is_async else _sync_class(base, options)
     return copied
@@ -209,7 +235,9 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
 
         def _prepare_options(self, options: Any) -> Any:
             prepared = super()._prepare_options(options)
-            format = _format(prepared)
+            format = None if _is_round.get() else _format(prepared)
+            if not _is_round.get():
+                _exchange.set(None)
             if format is not None:
                 prepared.json_data = _compacted(prepared.json_data, format, wrapping)
             return prepared
@@ -228,6 +256,25 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
                     _retries.reset(retried)
             raise AssertionError("unreachable")
 
+        def _process_response(self, *, response: Any, **how: Any) -> Any:
+            exchange = _exchange.get()
+            if _is_round.get():
+                return response
+            if exchange is not None and response.status_code < 400:
+                _exchange.set(None)
+
+                def send(body: JsonObject) -> Any:
+                    is_round = _is_round.set(True)
+                    try:
+                        return super(WrappedClient, self).request(
+                            type(response), _continued(how["options"], body), stream=how["stream"]
+                        )
+                    finally:
+                        _is_round.reset(is_round)
+
+                response = _answered(response, exchange, send)
+            return super()._process_response(response=response, **how)
+
     return _named(WrappedClient, base)
 
 
@@ -239,7 +286,9 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
 
         async def _prepare_options(self, options: Any) -> Any:
             prepared = await super()._prepare_options(options)
-            format = _format(prepared)
+            format = None if _is_round.get() else _format(prepared)
+            if not _is_round.get():
+                _exchange.set(None)
             if format is not None:
                 prepared.json_data = await _acompacted(prepared.json_data, format, wrapping)
             return prepared
@@ -258,7 +307,144 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
                     _retries.reset(retried)
             raise AssertionError("unreachable")
 
+        async def _process_response(self, *, response: Any, **how: Any) -> Any:
+            exchange = _exchange.get()
+            if _is_round.get():
+                return response
+            if exchange is not None and response.status_code < 400:
+                _exchange.set(None)
+
+                async def send(body: JsonObject) -> Any:
+                    is_round = _is_round.set(True)
+                    try:
+                        return await super(WrappedAsyncClient, self).request(
+                            type(response), _continued(how["options"], body), stream=how["stream"]
+                        )
+                    finally:
+                        _is_round.reset(is_round)
+
+                response = await _aanswered(response, exchange, send)
+            return await super()._process_response(response=response, **how)
+
     return _named(WrappedAsyncClient, base)
+
+
+# --- recall ----------------------------------------------------------------------------------------------------------
+
+
+def _continued(options: Any, body: JsonObject) -> Any:
+    """Return the options of a further request of an exchange."""
+    return options.model_copy(update={"json_data": body, "idempotency_key": None})
+
+
+def _is_stream(response: Any) -> bool:
+    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+def _rebuilt(response: Any, **content: Any) -> Any:
+    """Return a response with other content."""
+    headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in _BODY_HEADERS]
+    made = type(response)(response.status_code, headers=headers, request=response.request, **content)
+    made.extensions.update({key: value for key, value in response.extensions.items() if key == "http_version"})
+    if response.is_closed and hasattr(response, "_elapsed"):
+        made.elapsed = response.elapsed
+    return made
+
+
+def _object(data: bytes) -> JsonObject:
+    try:
+        return as_object(decode(data))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _answered(response: Any, exchange: RecallExchange, send: Callable[[JsonObject], Any]) -> Any:
+    """Return the response to a request and to its recall rounds."""
+    if _is_stream(response):
+        http = sys.modules[type(response).__module__.partition(".")[0]]
+        chunks = _chunks(response, exchange, send)
+
+        class Rounds(http.SyncByteStream):
+            def __iter__(self) -> Any:
+                return chunks
+
+            def close(self) -> None:
+                chunks.close()
+                response.close()
+
+        return _rebuilt(response, stream=Rounds())
+    first = _object(response.read())
+    merged = exchange.whole(lambda body: _object(send(body).read()), first)
+    return response if merged == first else _rebuilt(response, content=encode(merged))
+
+
+async def _aanswered(response: Any, exchange: RecallExchange, send: Callable[[JsonObject], Any]) -> Any:
+    """Return the response to an asynchronous request and to its recall rounds."""
+    if _is_stream(response):
+        http = sys.modules[type(response).__module__.partition(".")[0]]
+        chunks = _achunks(response, exchange, send)
+
+        class Rounds(http.AsyncByteStream):
+            def __aiter__(self) -> Any:
+                return chunks
+
+            async def aclose(self) -> None:
+                await chunks.aclose()
+                await response.aclose()
+
+        return _rebuilt(response, stream=Rounds())
+
+    async def sent(body: JsonObject) -> JsonObject:
+        return _object(await (await send(body)).aread())
+
+    first = _object(await response.aread())
+    merged = await exchange.awhole(sent, first)
+    return response if merged == first else _rebuilt(response, content=encode(merged))
+
+
+def _chunks(response: Any, exchange: RecallExchange, send: Callable[[JsonObject], Any]) -> Generator[bytes, None, None]:
+    """Yield the streams of all rounds as one stream."""
+    stream = exchange.stream()
+    while True:
+        events = EventParser()
+        try:
+            for received in response.iter_bytes():
+                for data, raw in events.feed(received):
+                    yield from stream.feed(data, raw)
+            for data, raw in events.last():
+                yield from stream.feed(data, raw)
+        finally:
+            response.close()
+        if not exchange.goes_on(stream):
+            break
+        response = send(exchange.next_body())
+    if not stream.has_failed:
+        yield from stream.end()
+
+
+async def _achunks(
+    response: Any, exchange: RecallExchange, send: Callable[[JsonObject], Any]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the asynchronous streams of all rounds as one stream."""
+    stream = exchange.stream()
+    while True:
+        events = EventParser()
+        try:
+            async for received in response.aiter_bytes():
+                for data, raw in events.feed(received):
+                    for chunk in stream.feed(data, raw):
+                        yield chunk
+            for data, raw in events.last():
+                for chunk in stream.feed(data, raw):
+                    yield chunk
+        finally:
+            await response.aclose()
+        if not exchange.goes_on(stream):
+            break
+        response = await send(exchange.next_body())
+    if not stream.has_failed:
+        for chunk in stream.end():
+            yield chunk
 
 
 def _named(made: type, base: Any) -> type:
@@ -394,27 +580,58 @@ def _refused_by(event: Any) -> JsonObject | None:
 def _compacted(body: Mapping[str, Any], format: str, wrapping: WrapOptions) -> JsonObject:
     given = _body(body)
     options = wrapping.for_body(given, format)
-    try:
+
+    def compacted(payload: JsonObject) -> Compaction[JsonObject]:
         if wrapping.summarizer is None:
-            done = api.compact(given, **options)
-        else:  # in a thread: the caller may be inside of an event loop
-            with ThreadPoolExecutor(1, "kompakt-summary") as threads:
-                done = threads.submit(lambda: asyncio.run(api.acompact(given, **options))).result()
+            return api.compact(payload, **options)
+        with ThreadPoolExecutor(1, "kompakt-summary") as threads:  # the caller may be inside of an event loop
+            return threads.submit(lambda: asyncio.run(api.acompact(payload, **options))).result()
+
+    offer = wrapping.offer(given, format)
+    try:
+        done = None
+        if offer is not None:
+            with suppress(DoesNotFit):  # there is no room for the tool
+                done = compacted(offer.body)
+        if done is None:
+            done, offer = compacted(given), None
     except (DoesNotFit, InputError) as error:
         return _unchanged(given, error)
+    if offer is not None:
+        return _sent_with(offer, done, options)
     _sent.set(done.tokens_after)
     return done.payload
 
 
 async def _acompacted(body: Mapping[str, Any], format: str, wrapping: WrapOptions) -> JsonObject:
     given = _body(body)
+    options = wrapping.for_body(given, format)
+    offer = wrapping.offer(given, format)
     try:
-        done = await api.acompact(given, **wrapping.for_body(given, format))
+        done = None
+        if offer is not None:
+            with suppress(DoesNotFit):  # there is no room for the tool
+                done = await api.acompact(offer.body, **options)
+        if done is None:
+            done, offer = await api.acompact(given, **options), None
         if wrapping.store is not None and done.changed:
             await _save(given, format, wrapping.store)
     except (DoesNotFit, InputError) as error:
         return _unchanged(given, error)
+    if offer is not None:
+        return _sent_with(offer, done, options)
     _sent.set(done.tokens_after)
+    return done.payload
+
+
+def _sent_with(offer: RecallOffer, done: Compaction[JsonObject], options: Mapping[str, Any]) -> JsonObject:
+    """Return the request to send: with the tool if something left the context, else as the caller gave it."""
+    _sent.set(done.tokens_after)
+    if not done.changed:
+        return offer.given
+    model = offer.given.get("model")
+    budget = api.budget_for(options["budget"], model if isinstance(model, str) else None)
+    _exchange.set(offer.exchange(done.payload, done.memory, budget=budget, tokens=done.tokens_after))
     return done.payload
 
 

@@ -66,7 +66,7 @@ def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared:
 @each_case
 def test_a_long_session_with_occasional_recall(format: str, stream: bool, shared: Shared) -> None:
     """Steps with one call or several, including recall: each call gets its result, with any compactions."""
-    script = scripted(16, parallel=0.4)
+    script = scripted(16, parallel=0.4, recalls=True)
     with held(shared, script, format, stream=stream, lines=75, joined=False) as (talk, provider, _):
         task = script.task(TASK)
         talk.run(task)

@@ -193,7 +193,7 @@ def test_recall_finds_messages_that_were_recorded_again(tmp_path: Path) -> None:
         return reply
 
     wants = [False]
-    with Upstream(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}", recall=True) as gate:
+    with Upstream(plan) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
         session = ask(gate, "openai-chat", 0).headers["x-kompakt-session"]
         assert ask(gate, "openai-chat", 30).headers["x-kompakt-compaction"]
         by_another_process(gate, session)

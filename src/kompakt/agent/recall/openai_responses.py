@@ -144,7 +144,7 @@ class ResponsesRecallStream:
             return self._response_start(received)
         if "output_index" in received:
             return self._item_event(received, raw)
-        return [self._event(received)]
+        return [raw if "sequence_number" not in received else self._event(received)]
 
     def _response_start(self, received: JsonObject) -> list[bytes]:
         response = as_object(received.get("response"))
