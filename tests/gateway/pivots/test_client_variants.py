@@ -169,7 +169,7 @@ def test_a_side_request_leaves_the_session_alone(served: Any) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_system_prompt_and_tools_pass_as_they_are(stream: bool, served: Any) -> None:
-    """They are no part of what a pivot is known by: a new date changes nothing else."""
+    """They are no part of what a pivot is known by: a new date changes nothing else. The recall tool comes last."""
     provider, gate = served()
     talk = Claude(gate.url, lines=60, stream=stream)
     talk.say(provider.script.task(TASK))
@@ -181,5 +181,5 @@ def test_a_system_prompt_and_tools_pass_as_they_are(stream: bool, served: Any) -
         head = head_of(provider.asked[at], "anthropic")
         assert head["system"][1]["text"] == f"<env>\nToday's date: 2026-09-{1 + at // 4:02d}\n</env>"
         assert head["metadata"] == {"user_id": f"user_{at}"}
-        assert [tool["name"] for tool in head["tools"]] == ["read_file", "run_tests"]
+        assert [tool["name"] for tool in head["tools"]] == ["read_file", "run_tests", "recall"]
     clean(provider)

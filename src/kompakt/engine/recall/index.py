@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from kompakt.engine.recall.embeddings import Meaning, available
-from kompakt.engine.recall.passages import Passage, passages_of, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, is_recall, passages_of, spoken, subject_of
 from kompakt.engine.recall.terms import TIME_TERMS, stamp, tally, terms
 from kompakt.model.messages import Message, Part, Text, ToolCall, ToolResult
 
@@ -104,6 +104,8 @@ class Index:
             if within is not None and not within(passage):
                 continue
             part = message.parts[passage.part]
+            if is_recall(part, self.calls):
+                continue
             speaker = self._note_start(message, passage, text)
             self._add(passage, tally(text), speaker, self._subject(part, number))
             self.questions.append(_QUESTION.search(text, max(0, len(text) - _QUESTION_END)) is not None)

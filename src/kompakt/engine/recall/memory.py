@@ -13,7 +13,7 @@ from functools import partial
 
 from kompakt.engine.recall.answer import AnswerPassage, Recalled, answer, label
 from kompakt.engine.recall.index import Index
-from kompakt.engine.recall.passages import Passage, exact, is_own, spoken, subject_of
+from kompakt.engine.recall.passages import Passage, exact, is_own, is_recall, spoken, subject_of
 from kompakt.engine.recall.restore import Reference, fetch, fetch_with_results, read_query, text_lines
 from kompakt.engine.recall.search import search
 from kompakt.engine.recall.terms import roots
@@ -147,7 +147,8 @@ class Memory:
         if found:
             return found
         reason = f"Nothing found for {_quoted(query)}; ask with other words, or with a reference as printed"
-        subjects = dict.fromkeys(filter(None, map(subject_of, list(self._calls.values())[:-_MAX_CALLS:-1])))
+        calls = [call for call in list(self._calls.values())[:-_MAX_CALLS:-1] if not is_recall(call, {})]
+        subjects = dict.fromkeys(filter(None, map(subject_of, calls)))
         recent = f". Recent files and commands: {'; '.join(list(subjects)[:_MAX_SUBJECTS])}" if subjects else ""
         found = self._nothing(reason + recent, tokens)
         return found if found.text else self._nothing(reason, tokens)

@@ -7,7 +7,7 @@ passage stores the position of its text, not the text. Cost: one pass over the p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -75,6 +75,22 @@ def is_own(message: Message, part: Part) -> bool:
     if type(part) is Text:
         return phrases.is_own(part.text) or (message.role == "assistant" and phrases.unseal(part.text) is not None)
     return type(part) is ToolResult and _OWN_PLACEHOLDER.fullmatch(part.output) is not None
+
+
+RECALL_TOOLS = ("recall", "kompakt_recall")
+
+
+def is_recall(part: Part, calls: Mapping[str, ToolCall]) -> bool:
+    """Return whether a part is a call of the recall tool or its result, which repeats other passages."""
+    call = part if type(part) is ToolCall else calls.get(part.call_id) if type(part) is ToolResult else None
+    if call is None:
+        return type(part) is ToolResult and part.name in RECALL_TOOLS
+    if call.name not in RECALL_TOOLS:
+        return False
+    value = call.input
+    if isinstance(value, str):
+        return value.lstrip().startswith('{"query"')
+    return isinstance(value, dict) and list(value) == ["query"]
 
 
 def spoken(part: Part) -> str:
