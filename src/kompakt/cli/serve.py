@@ -50,7 +50,7 @@ Summarize = Annotated[
         "Let a model write a part of each summary, at the client's cost: MODEL, else the model of the request.",
     ),
 ]
-Recall = Annotated[bool | None, _switch("recall", "Offer the model a tool that searches the hidden history. Default: on.")]
+Recall = Annotated[bool | None, _switch("recall", "Let the model search the hidden history with a tool. Default: on.")]
 ClientSize = Annotated[
     bool | None,
     _switch("report-client-size", "Report to clients the token count of what they sent, not of what was forwarded."),
