@@ -11,8 +11,7 @@ from tests.agent import test_wrap
 from tests.agent.test_wrap import BUDGET, LONG, TOOL, Seen, async_clients, sync_clients
 
 import kompakt
-from kompakt.agent.summarizer.cache import NarrativeCache
-from kompakt.agent.summarizer.llm import LLMSummarizer
+from kompakt.agent.summarizer.llm import LLMSummarizer, NarrativeCache
 from kompakt.agent.summarizer.prompts import SYSTEM
 from kompakt.agent.wrap import wrap
 from kompakt.engine.pivot.pivot import TRIES, Material

@@ -35,8 +35,7 @@ from kompakt.agent.clients import AnthropicMessages, OpenAIChat, OpenAIResponses
 from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
 from kompakt.agent.recall.exchange import RecallExchange, RecallOffer, RoundCache, offer_for
 from kompakt.agent.recall.sse import EventParser
-from kompakt.agent.summarizer.cache import NarrativeCache
-from kompakt.agent.summarizer.llm import LLMSummarizer
+from kompakt.agent.summarizer.llm import LLMSummarizer, NarrativeCache
 from kompakt.api import Compaction
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named, with_summarizer
 from kompakt.engine.pivot.pivot import Summarizer

@@ -1,7 +1,7 @@
-"""What a summary claims, held against what bears it out: references it cites, words it puts into the user's mouth.
+"""Check of the references and quotations in a summary, and the user's demands that it misses.
 
-A model's citation counts when the material has that name; its quotation of the user when the user said so. What the
-user demanded or forbade is added where a summary does not have it word for word. Linear in the texts.
+A reference is valid if the material has it, a quotation of the user if the user wrote it. Demands and prohibitions of
+the user are added if a summary does not contain them word for word. Linear in the texts.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from kompakt.model.messages import Text
 from kompakt.model.phrases import is_own
 
 _CITED = re.compile(r"(?<![\w./-])m(?=[0-9a-f]*\d)[0-9a-f]{4,40}(?:\.\d+)?(?![\w-]|\.\w)")
-"""A reference: one without any digit is as likely a word, and is let be."""
+"""A reference. One without a digit could be a word and is not matched."""
 
 _BRACKETS = re.compile(r"(?:(?<![ \t])[ \t]++)?(?:\[([^\[\]\n]{1,1000})\]|\(([^()\n]{1,1000})\))")
 _SEPARATOR = re.compile(r"\s*[,;]\s*|\s+")
 _QUOTED = re.compile(r"\s*(?:[-*] )*user, (m[0-9a-f]{4,40}(?:\.\d+)?): ?((?:.*\S)?)\s*")
 _SPEAKER = re.compile(r"\s*(?:\[[^\]\n]{0,80}\]\s*)?[A-Z][A-Za-z' -]{0,30}:\s")
-"""Starts a message in which the name of its speaker is written, as in a transcript of people who talk."""
+"""The name of a speaker at the start of a message, as in a transcript of a conversation between people."""
 
 _MARKS = "\"'`\u201c\u201d"
 
 
 DEMANDS_SHARE = 0.5
-"""Share of a narrative for demands of the user that are nowhere else. More would push out what the model wrote."""
+"""Share of a narrative for demands of the user that it misses. More would displace the model's text."""
 
 
 MIN_TALK = 10
-"""Messages from which names before them show that people talk to each other."""
+"""Least messages, most of them with a speaker's name, for a conversation between people."""
 
 MIN_DEMANDS = 80
-"""Tokens that they may have where that share is less."""
+"""Least tokens for these demands."""
 
 
 class Saying(msgspec.Struct, frozen=True, gc=False):
-    """Words of the user's, one line, with where they stand."""
+    """Words of the user on one line, with the reference of their message."""
 
     reference: str
     words: str
@@ -55,12 +55,12 @@ class Saying(msgspec.Struct, frozen=True, gc=False):
 
 
 def cited(text: str) -> set[str]:
-    """List the references that stand in a text."""
+    """Return the references in a text."""
     return {name.partition(".")[0] for name in _CITED.findall(text)}
 
 
 def without(text: str, names: set[str]) -> str:
-    """Take references out of a text, with the brackets that hold nothing else."""
+    """Remove references from a text, with brackets that contain nothing else."""
 
     def is_one(name: str) -> bool:
         return _CITED.fullmatch(name) is not None and name.partition(".")[0] in names
@@ -83,7 +83,7 @@ def without(text: str, names: set[str]) -> str:
 
 
 class Sayings:
-    """What the user said, as far as a material shows it."""
+    """The user's words in a material."""
 
     def __init__(self, material: Material) -> None:
         self._said = list(_said(material))
@@ -94,17 +94,17 @@ class Sayings:
         is_talk = len(self._said) >= MIN_TALK and named * 2 > len(self._said)
         demanded = [Saying(name, line) for name, text in self._said for line in binding(text)] if not is_talk else []
         self.demanded = list({saying.words: saying for saying in [*held, *demanded]}.values())
-        """What the user demanded or forbade, oldest first; what an earlier summary quotes comes before."""
+        """Demands and prohibitions of the user, oldest first, after those that an earlier summary quotes."""
 
     def origin(self, words: str) -> str | None:
-        """Find where the user said something; ``None`` where that is nowhere."""
+        """Return the reference of the message with these words; ``None`` if there is none."""
         for name, text in self._said:
             if words and words in text:
                 return name
         return next((saying.reference for saying in self._earlier if words and words in saying.words), None)
 
     def corrected(self, text: str) -> str:
-        """Let a text quote the user only where the user said so: the name is set right, or the claim is taken back."""
+        """Correct the references of quotations of the user; false quotations become plain statements."""
         return "\n".join(map(self._corrected, text.split("\n")))
 
     def _corrected(self, line: str) -> str:
@@ -118,10 +118,10 @@ class Sayings:
         return f"- {claim[2]} [{claim[1]}]"
 
     def completed(self, text: str, most: int, count: Callable[[str], int], *, known: str = "") -> str:
-        """Add what the user demanded and neither a text nor what is ``known`` beside it contains, within a limit.
+        """Add demands of the user that are neither in a text nor in ``known``, within a limit.
 
-        Demands take a share of the limit, the newest first; the ledger has the others as far as there is room. Where
-        there is no room for that share, other lines give way, from the first on and headings last.
+        Demands take a share of the limit, the newest first; the ledger has the others if there is room. If that share
+        does not fit, other lines are removed, from the first on and headings last.
         """
         beside = " ".join(known.split())
         demanded = [saying for saying in self.demanded if " ".join(saying.words.split()) not in beside]
@@ -144,7 +144,7 @@ class Sayings:
 
 
 def quotations(text: str) -> Iterator[Saying]:
-    """Read back the user's words that a summary quotes."""
+    """Yield the user's words that a summary quotes."""
     for line in text.split("\n"):
         claim = _QUOTED.fullmatch(line)
         if claim is not None and claim[2]:
@@ -152,7 +152,7 @@ def quotations(text: str) -> Iterator[Saying]:
 
 
 def _said(material: Material) -> Iterator[tuple[str, str]]:
-    """Go through the texts that are the user's own."""
+    """Yield the user's own texts with their references."""
     for message, reference in zip(material.messages, material.references, strict=True):
         if speaks(message):
             for part in message.parts:
@@ -161,7 +161,7 @@ def _said(material: Material) -> Iterator[tuple[str, str]]:
 
 
 def _with(lines: Sequence[str], sayings: Iterable[Saying]) -> str:
-    """Put quotations at the end of their section; make the section where there is none."""
+    """Append quotations to their section, which is added if there is none."""
     added = list(map(str, sayings))
     heading = next((at for at, line in enumerate(lines) if line.lower().startswith(CONSTRAINTS.lower())), None)
     if heading is None:

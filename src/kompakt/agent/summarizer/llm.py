@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -18,12 +18,13 @@ from kompakt import api
 from kompakt.agent.client import ChatClient, Reply, limits_of
 from kompakt.agent.summarizer.fact_check import Sayings, cited, without
 from kompakt.agent.summarizer.prompts import Prompts
-from kompakt.agent.summarizer.transcript import Script, clean, cut, unthought
+from kompakt.agent.summarizer.transcript import Script, clean, cut, without_reasoning
 from kompakt.agent.summarizer.verification import Evidence, shorten, verify
 from kompakt.engine.ledger.items import narrated
-from kompakt.engine.pivot.pivot import Material, Summarizer
+from kompakt.engine.pivot.pivot import TRIES, Material, Summarizer
 from kompakt.errors import KompaktError, Overflowed
 from kompakt.model.budget import Usage, usable
+from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject, Message, Text, ToolResult
 from kompakt.model.phrases import BRIDGE
 from kompakt.model.tokens import counter_for
@@ -49,34 +50,34 @@ MAX_DROPPED = 0.5
 """Share of the sentences that may lack support; a narrative with more of them is not used at all."""
 
 MAX_CALLS = 16
-"""Requests for one summary at most."""
+"""Most requests for one summary."""
 
 FILLED = 0.9
 """Share of the window that is filled: counts are estimates."""
 
 SHRUNK = 0.5
-"""What a request is brought down to when the provider says that it is too long and not by how much."""
+"""Factor for the size of a request that was too long, if the provider does not say by how much."""
 
 MAX_DIVISIONS = 3
-"""How often the record is divided, the first time included."""
+"""Most divisions of the record into portions, including the first one."""
 
 EARLIER_SHARE = 0.3
 """Largest share of a request that the summary so far may take."""
 
 MIN_ROOM = 160
-"""Tokens of record in a request below which asking is no use."""
+"""Least tokens of the record in a request."""
 
 WORDS_PER_TOKEN = 0.6
-"""Models keep to a number of words better than to one of tokens; a little less, since they tend to exceed it."""
+"""Words per token in the requested length. Models follow a number of words better than one of tokens."""
 
 MAX_KEPT = 6_000
-"""Tokens shown of the messages that stay in the context: enough to know the task and where the work stands now."""
+"""Most tokens of messages that stay in the context: enough to show the task and the state of the work."""
 
 KEPT_SHARE = 0.15
-"""Largest share of a request for them."""
+"""Largest share of a request for these messages."""
 
 MIN_ECHO = 20
-"""Characters of a line that nobody writes twice by chance."""
+"""Least characters of a line that is dropped because it repeats the prompt."""
 
 _WRAPPED = re.compile(r"```\w*\n(.*)\n```", re.DOTALL)
 
@@ -152,10 +153,10 @@ class LLMSummarizer:
         changes: JsonObject | None = None,
         paid: Callable[[Usage], None] | None = None,
     ) -> Summarizer:
-        """Return a summariser that may ask behind a request: the agent's own, as it was sent last.
+        """Return a summarizer that may append its question to ``body``, the last request of the agent.
 
-        It asks with nothing before it without ``reuse_prefix``, or where another model is to be asked. ``paid`` is told
-        what each answer cost.
+        It sends a separate request without ``reuse_prefix`` or for another model. ``paid`` is called with the usage of
+        each answer.
         """
         other = self.model is not None and self.model != self.client.model
         prefix = None if other or not self.reuse_prefix else body
@@ -183,11 +184,11 @@ class _Task:
         self.window = usable(limits_of(self.client), output_cap=self.client.output_limit) or sys.maxsize
         self.limit = min(material.max_tokens, self.client.output_limit or material.max_tokens)
         self.sent = 0
-        """Tokens of the newest request, as they are counted here."""
+        """Tokens of the newest request by kompakt's own count."""
         self.known = {name.partition(".")[0] for name in material.references} | cited(material.earlier or "")
 
     async def run(self, prefix: JsonObject | None = None, changes: JsonObject | None = None) -> str:
-        """Ask, behind a prefix where there is one, and finish what comes back."""
+        """Ask, after the prefix if there is one, and complete the answer."""
         material = self.material
         if not material.messages and not material.instructions:
             earlier = material.earlier or ""
@@ -195,7 +196,7 @@ class _Task:
                 return earlier
         try:
             async with asyncio.timeout(self.owner.max_seconds):
-                text = await self._behind(prefix, changes) if prefix is not None else None
+                text = await self._after_prefix(prefix, changes) if prefix is not None else None
                 if text is None:
                     text = await self._alone()
         except TimeoutError:
@@ -204,7 +205,7 @@ class _Task:
         return self.sayings.completed(text, material.max_tokens, material.count, known=known)
 
     async def _alone(self) -> str:
-        """Ask with nothing but the record, in smaller portions when the provider says it is too long."""
+        """Ask in separate requests, with smaller portions if the provider says that a request is too long."""
         window = int(self.window * FILLED)
         for _ in range(MAX_DIVISIONS - 1):
             try:
@@ -226,10 +227,10 @@ class _Task:
         return summary
 
     def _portions(self, window: int) -> tuple[list[str], int]:
-        """Divide the record; say also how many tokens the summary so far may take beside a portion.
+        """Divide the record; return also the tokens that the summary so far may take next to a portion.
 
         Raises:
-            SummaryFault: it takes more requests than may be made, or none has room for anything.
+            SummaryFault: it takes too many requests, or the window has no room.
         """
         free = window - self._size(self._text("-", self._record("", " (part 10 of 10)"), self._kept(window)))
         most = int(window * EARLIER_SHARE)
@@ -240,7 +241,7 @@ class _Task:
                 return portions, earlier
         earlier = min(max(earlier, self.limit), most)
         if free - earlier < MIN_ROOM:
-            raise SummaryFault("too much", f"a window of {window} tokens leaves no room for a record to summarise")
+            raise SummaryFault("too much", f"a window of {window} tokens leaves no room for a record to summarize")
         portions = self.script.portions(free - earlier, MAX_CALLS)
         if len(portions) > MAX_CALLS:
             detail = (
@@ -249,10 +250,10 @@ class _Task:
             raise SummaryFault("too much", detail)
         return portions, earlier
 
-    # --- behind a prefix ------------------------------------------------------------------------------------------
+    # --- after a prefix -------------------------------------------------------------------------------------------
 
-    async def _behind(self, prefix: JsonObject, changes: JsonObject | None) -> str | None:
-        """Ask behind the agent's own request; ``None`` where that has no room, is not allowed or brings on calls."""
+    async def _after_prefix(self, prefix: JsonObject, changes: JsonObject | None) -> str | None:
+        """Ask after the agent's own request; ``None`` if there is no room, it is invalid, or the model calls tools."""
         body = self._continued(prefix)
         if api.count(body, self.owner.model, self.wire.format).total > int(self.window * FILLED):
             return None
@@ -268,7 +269,7 @@ class _Task:
             return None
 
     def _continued(self, prefix: JsonObject) -> JsonObject:
-        """Let the user ask for the summary next; all that stands before stays as it is."""
+        """Append the question for the summary to a request that is otherwise unchanged."""
         earlier = self._cut(self.material.earlier or "", int(self.window * EARLIER_SHARE))
         asked = Text(self._text(earlier, f"{self.owner.prompts.system}\n\n{LISTED}\n{self.script.listed()}"))
         history = api.parse(prefix, self.wire.format)
@@ -287,7 +288,7 @@ class _Task:
     # --- the request ----------------------------------------------------------------------------------------------
 
     def _text(self, earlier: str, record: str, kept: str = "") -> str:
-        """Write a request: first the data, then the instruction, so that nothing in the data has the last word."""
+        """Write a request: the data first and the instruction last, so that the data cannot override it."""
         prompts, lines = self.owner.prompts, self.owner.context_lines
         wanted, facts = self.material.instructions, self.material.facts
         said = [
@@ -338,16 +339,16 @@ class _Task:
     # --- the answer -----------------------------------------------------------------------------------------------
 
     def _checked(self, reply: Reply) -> str:
-        """Take the summary out of an answer, with only what is borne out.
+        """Return the summary in an answer, without statements that the history does not support.
 
         Raises:
-            SummaryFault: there is none, or none that can be used.
+            SummaryFault: there is no usable summary.
             Overflowed: the window was full before it was written.
         """
         said = [message for message in self.wire.parse(list(reply.items), None) if message.role == "assistant"]
-        text = _unwrapped(unthought("\n".join(filter(None, (message.text for message in said)))).strip())
+        text = _unwrapped(without_reasoning("\n".join(filter(None, (message.text for message in said)))).strip())
         if reply.stop == "refused":
-            raise SummaryFault("refused", f"the model declined to summarise: {text[:200]!r}")
+            raise SummaryFault("refused", f"the model declined to summarize: {text[:200]!r}")
         if reply.stop == "tools" or any(message.calls for message in said):
             raise SummaryFault("called", "the model called tools instead of writing a summary")
         if reply.stop == "overflow":
@@ -358,7 +359,7 @@ class _Task:
         tokens, limit = self.material.count(text), self.material.max_tokens
         if tokens > limit * MAX_EXCESS:
             raise SummaryFault("inflated", f"the summary has {tokens} tokens and may have {limit}")
-        text = narrated(self._verified(self._borne_out(text)))
+        text = narrated(self._verified(self._with_valid_references(text)))
         if self.material.count(text) > limit:
             text = shorten(text, limit, self.material.count)
         if not text:
@@ -382,19 +383,19 @@ class _Task:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The history as something to look statements up in; built when there is an answer."""
+        """The history in a form for looking up statements; built when there is an answer."""
         return Evidence(self.material, self.owner.context_lines)
 
     def _own(self, text: str) -> str:
-        """Leave out lines that only repeat what the model was told."""
-        told = set(f"{self.owner.prompts.instruction}\n{self.owner.prompts.merge}".split("\n"))
-        return "\n".join(line for line in text.split("\n") if len(line) < MIN_ECHO or line.strip() not in told)
+        """Drop lines that only repeat the prompt."""
+        prompt = set(f"{self.owner.prompts.instruction}\n{self.owner.prompts.merge}".split("\n"))
+        return "\n".join(line for line in text.split("\n") if len(line) < MIN_ECHO or line.strip() not in prompt)
 
-    def _borne_out(self, text: str) -> str:
-        """Leave out references to nothing, and take back quotations of what nobody said.
+    def _with_valid_references(self, text: str) -> str:
+        """Remove invented references, and correct quotations of the user.
 
         Raises:
-            SummaryFault: most references are made up, so that the rest is not worth much either.
+            SummaryFault: most references are invented, so the rest is not trusted either.
         """
         names = cited(text)
         invented = names - self.known
@@ -405,14 +406,52 @@ class _Task:
 
 
 def _unwrapped(text: str) -> str:
-    """Take an answer out of the code block that it stands in as a whole."""
+    """Return an answer without the code block around the whole of it."""
     wrapped = _WRAPPED.fullmatch(text)
     return text if wrapped is None or "```" in wrapped[1] else wrapped[1].strip()
 
 
 def _fitting(error: Overflowed) -> float:
-    """Say what share of a request would have fitted, as far as the provider tells."""
-    told = error.overflow
-    if isinstance(told, Overflow) and told.limit and told.actual and told.actual > told.limit and not told.by_bytes:
-        return FILLED * told.limit / told.actual
+    """Return the share of a request that would have fitted, estimated if the provider does not say."""
+    said = error.overflow
+    if isinstance(said, Overflow) and said.limit and said.actual and said.actual > said.limit and not said.by_bytes:
+        return FILLED * said.limit / said.actual
     return SHRUNK
+
+
+MAX_NARRATIVES = 256
+"""Narratives in the cache: one for each conversation in progress, with room for a few passes of each."""
+
+
+class NarrativeCache:
+    """Caches narratives for callers that compact the same history again with each request.
+
+    A stateless caller finds the same boundary each time until the next compaction is due. The narrative before that
+    boundary is requested once, and the prefix of the requests stays the same. A narrative that failed ``TRIES`` times
+    is not requested again.
+    """
+
+    def __init__(self, size: int = MAX_NARRATIVES) -> None:
+        self._made: Lru[object, str] = Lru(size)
+        self._failed: Lru[object, int] = Lru(size)
+
+    def over(self, summarizer: Summarizer) -> Summarizer:
+        """Return a summarizer that asks another one for what is not in the cache."""
+
+        async def summarize(material: Material) -> str:
+            key = (material.references, material.earlier, material.instructions, material.max_tokens)
+            text = self._made.get(key) or ""
+            failures = self._failed.get(key) or 0
+            if text or failures >= TRIES:
+                return text
+            try:
+                made = summarizer(material)
+                text = (await made if isinstance(made, Awaitable) else made).strip()
+            finally:
+                if text:
+                    self._made.put(key, text)
+                else:
+                    self._failed.put(key, failures + 1)
+            return text
+
+        return summarize

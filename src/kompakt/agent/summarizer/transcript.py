@@ -1,8 +1,7 @@
-"""What a summariser is shown: messages as plain text, in portions that fit its window.
+"""The record that a summarizer reads: messages as plain text, in portions that fit its window.
 
-Each message is shown once, under its reference and who speaks. Reasoning is never shown. What a tool printed stands
-between marks that hold a word nobody could know before, so no output can end its own quotation or begin a message.
-Linear in the text that is shown.
+Each message is shown once, after its reference and speaker. Reasoning is not shown. Tool outputs are between marks that
+contain an unpredictable word, so no output can end its own quotation or begin a message. Linear in the text shown.
 """
 
 from __future__ import annotations
@@ -25,38 +24,38 @@ from kompakt.model.phrases import MARKER_QUESTION, NO_OUTPUT, cut_note
 from kompakt.model.tokens import Counter
 
 MAX_OUTPUT = 2_000
-"""Tokens shown of one output: its beginning and its end tell what came of it."""
+"""Most tokens of one output: its beginning and its end."""
 
 MAX_INPUT = 600
-"""Tokens shown of what a call was given."""
+"""Most tokens of the input of a call."""
 
 LIMITS = (1.0, 0.5, 0.25, 0.1, 0.04)
-"""Shares of these two that are tried until everything fits into one request."""
+"""Shares of these two limits that are tried until everything fits into one request."""
 
 NEWEST_SHARE = 0.3
-"""Share of a request in which the newest messages are shown whole: they tell where the work stands."""
+"""Share of a request for the newest messages, which are not cut, because they show the state of the work."""
 
 MAX_KEPT_MESSAGE = 800
-"""Tokens shown of a message that stays in the context."""
+"""Most tokens of a message that stays in the context."""
 
 MAX_NAME = 80
-"""Characters shown of a name that somebody else has given."""
+"""Most characters of a name."""
 
 FRAME = 24
-"""Tokens set aside for what frames a text: its header, its marks, the lines between."""
+"""Tokens reserved for the header and marks of a text."""
 
 _PACKED = 0.7
-"""Share of a portion that is filled at least, once no message is larger than a quarter of one."""
+"""Least share of a portion that is filled if no message is larger than a quarter of it."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A text of a message, with what is said before it."""
+    """A text of a message, with the words before it."""
 
     lead: str
     body: str
     is_data: bool = False
     most: int = 0
-    """Tokens of it that are shown; 0 is all."""
+    """Most tokens of it that are shown; 0 for all."""
 
 
 class Script:
@@ -75,7 +74,7 @@ class Script:
         self.mark = self._mark(material.earlier or "", material.facts)
 
     def _mark(self, *others: str) -> str:
-        """Find a word that stands in no text; the same for the same material."""
+        """Return a word that occurs in no text; the same for the same material."""
         kept = [piece.body for _, _, pieces in self._kept for piece in pieces]
         bodies = [*others, *(piece.body for pieces in self._pieces for piece in pieces), *kept]
         word = hashlib.blake2b("\0".join([*self.references, *bodies]).encode("utf-8", "replace"), digest_size=4)
@@ -88,41 +87,41 @@ class Script:
         return f"<data {self.mark}>\n{text}\n</data {self.mark}>"
 
     def portions(self, room: int, most: int) -> list[str]:
-        """Write everything in portions of at most so many tokens: whole groups each, where that takes few enough.
+        """Write everything in portions of at most ``room`` tokens, with whole groups in each if possible.
 
-        One portion where that is possible: inputs and outputs of older calls are cut for it, the newest messages stay
-        whole. Where it takes more than ``most`` portions the largest messages are cut until it does not. More come back
-        only when even that is too much.
+        One portion is preferred: inputs and outputs of older calls are cut for it, the newest messages are not. If it
+        takes more than ``most`` portions, the largest messages are cut. The result is longer than ``most`` only if even
+        that is not enough.
         """
         if (whole := self._in_one(room)) is not None:
             return [whole] if whole else []
-        told = [self.told(index, room) for index in range(len(self._messages))]
-        sizes = [self._tokens(text) for text in told]
+        texts = [self.shown(index, room) for index in range(len(self._messages))]
+        sizes = [self._tokens(text) for text in texts]
         packed = list(_packed(_runs(self._messages, sizes, room), room))
         if len(packed) > most:
             cap = min(level(sizes, int(room * _PACKED) * most), room // 4)
-            told = [
-                text if size <= cap else self.told(i, cap)
-                for i, (text, size) in enumerate(zip(told, sizes, strict=True))
+            texts = [
+                text if size <= cap else self.shown(i, cap)
+                for i, (text, size) in enumerate(zip(texts, sizes, strict=True))
             ]
-            packed = list(_packed([([i], self._tokens(text)) for i, text in enumerate(told)], room))
-        return ["\n".join(told[index] for index in portion) for portion in packed]
+            packed = list(_packed([([i], self._tokens(text)) for i, text in enumerate(texts)], room))
+        return ["\n".join(texts[index] for index in portion) for portion in packed]
 
     def _in_one(self, room: int) -> str | None:
-        """Write everything in one portion, with older calls and results cut as far as necessary, if that is enough."""
+        """Write everything in one portion, with older calls and results cut; ``None`` if even that is too long."""
         newest: list[str] = []
         left = int(room * NEWEST_SHARE)
         for index in range(len(self._messages) - 1, -1, -1):
-            text = self.told(index, sys.maxsize, share=None)
+            text = self.shown(index, sys.maxsize, share=None)
             left -= self._tokens(text) + 1
             if left < 0:
                 break
             newest.append(text)
         older = len(self._messages) - len(newest)
         for share in LIMITS:
-            told = [self.told(index, sys.maxsize, share=share) for index in range(older)] + newest[::-1]
-            if sum(map(self._tokens, told)) + len(told) <= room:
-                return "\n".join(told)
+            texts = [self.shown(index, sys.maxsize, share=share) for index in range(older)] + newest[::-1]
+            if sum(map(self._tokens, texts)) + len(texts) <= room:
+                return "\n".join(texts)
         return None
 
     def kept(self, room: int) -> str:
@@ -138,8 +137,8 @@ class Script:
                 chosen.add(at)
         return "\n".join(wanted[at] for at in sorted(chosen))
 
-    def told(self, index: int, room: int, *, share: float | None = 1.0) -> str:
-        """Write one message within a number of tokens; where nothing of it fits, its reference alone.
+    def shown(self, index: int, room: int, *, share: float | None = 1.0) -> str:
+        """Write one message within a number of tokens; only its reference if nothing fits.
 
         ``share`` scales the limits of inputs and outputs; ``None`` shows them whole.
         """
@@ -165,7 +164,7 @@ class Script:
         return cut if self._tokens(cut) <= room else f"{header}{cut_note(reference, sum(sizes))}".rstrip()
 
     def listed(self) -> str:
-        """Name every message in a line of its own, with the beginning of what it says."""
+        """List the messages, one line each, with the beginning of their text."""
         return "\n".join(
             f"{reference} {voice(message)}: {harmless(one_line(' '.join(_beginnings(pieces)), MAX_NAME))}".rstrip(": ")
             for reference, message, pieces in zip(self.references, self._messages, self._pieces, strict=True)
@@ -190,7 +189,7 @@ def cut(text: str, limit: int, counter: Counter, reference: str) -> str:
 
 
 def voice(message: Message) -> str:
-    """Name who speaks: only the user's own words are the user's."""
+    """Return the speaker of a message; ``user`` only for the user's own words."""
     if message.source_id is not None:
         return "context"
     if message.is_summary:
@@ -203,7 +202,7 @@ def voice(message: Message) -> str:
 
 
 def _pieces(message: Message, names: dict[str, str]) -> Iterator[Piece]:
-    """Go through what a message shows; reasoning is not shown."""
+    """Yield the texts of a message, without reasoning."""
     mixed = bool(message.results) and speaks(message)
     for part in message.parts:
         if type(part) is ToolResult:
@@ -241,19 +240,19 @@ def _beginnings(pieces: Sequence[Piece]) -> Iterator[str]:
 
 
 _THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|\Z)", re.DOTALL)
-"""Reasoning that a server leaves in the text of an answer; one that never ends is all there is."""
+"""Reasoning that a server leaves at the start of an answer; without an end it is the whole answer."""
 
 _THOUGHT_END = re.compile(r"^[ \t]*</think(?:ing)?>[ \t]*$\s*", re.MULTILINE)
-"""Its end alone, where the beginning was part of the prompt."""
+"""The end of such reasoning, if its beginning was part of the prompt."""
 
 
 def spoken(message: Message, part: Text) -> str:
     """Return a text without the reasoning that a server left in front of an answer."""
-    return part.text if message.role != "assistant" else unthought(part.text)
+    return part.text if message.role != "assistant" else without_reasoning(part.text)
 
 
-def unthought(text: str) -> str:
-    """Leave out reasoning that a text begins with."""
+def without_reasoning(text: str) -> str:
+    """Remove reasoning from the start of a text."""
     if "<think" not in text and "</think" not in text:
         return text
     begun = _THOUGHT.match(text) or _THOUGHT_END.search(text)
@@ -261,7 +260,7 @@ def unthought(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Make a text one that can be sent: half of a pair of surrogates cannot."""
+    """Replace lone surrogates, which cannot be sent."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -269,7 +268,7 @@ def clean(text: str) -> str:
 
 
 def level(sizes: Sequence[int], room: int) -> int:
-    """Find the size down to which the largest must be cut so that all fit together."""
+    """Return the size to which the largest ones must be cut so that all fit together."""
     rest = max(0, room)
     for number, size in enumerate(sorted(sizes)):
         share = rest // (len(sizes) - number)
@@ -280,7 +279,7 @@ def level(sizes: Sequence[int], room: int) -> int:
 
 
 def _runs(messages: Sequence[Message], sizes: Sequence[int], room: int) -> Iterator[tuple[list[int], int]]:
-    """Go through runs of messages that no group reaches out of; one that is too large falls into its messages."""
+    """Yield runs of messages that contain whole groups; a run that is too large is divided into its messages."""
     ends = list(range(len(messages)))
     for group in groups(messages):
         for index in group.indices:

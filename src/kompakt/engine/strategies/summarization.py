@@ -62,7 +62,7 @@ class Summarization:
         return self.summarizer is not None
 
     async def __call__(self, context: Context) -> bool:
-        """Summarise when due; an empty or inflated text of the summariser's leaves the ledger alone to speak."""
+        """Summarize when due. If the summarizer's text is empty or too long, the pivot has the ledger alone."""
         aim = aim_of(context, self.when, self.target)
         goal = context.tokens if aim.tokens is None else aim.tokens
         if not (self.when(context) if self.when is not None else not aim.reached(context) or owed(context, goal)):
