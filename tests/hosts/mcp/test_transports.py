@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,23 @@ class TestStdio:
         assert server.returncode == 0
         assert {2, 3, 4} <= {id for id, one in answers.items() if "error" in one}
         assert "the claude-code transcript mine" in answers[5]["result"]["content"][0]["text"]
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_the_server_while_it_waits_for_input(self, workspace: Workspace, number: int) -> None:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "kompakt", "mcp"],
+            cwd=workspace.project,
+            env=environment(workspace),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with server:
+            assert server.stdin is not None and server.stdout is not None
+            server.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+            server.stdin.flush()
+            assert server.stdout.readline()
+            server.send_signal(number)
+            assert server.wait(timeout=60) == 128 + number
 
     def test_the_engine_is_not_imported_before_it_is_needed(self, workspace: Workspace) -> None:
         """A client waits for the server at its start."""

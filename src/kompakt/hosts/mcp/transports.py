@@ -7,9 +7,9 @@ web page in a browser on this machine could read sessions.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,16 @@ HOST = "127.0.0.1"
 
 
 def run_stdio(create: Callable[[], Server[Any]]) -> None:
-    """Serve one client on standard input and output until it closes the input."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    """Serve one client on standard input and output until it closes the input, or until a signal."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     asyncio.run(_stdio(create))
+
+
+def _leave(number: int, frame: object) -> None:
+    """Exit at once: nothing interrupts the thread that waits for input. What was written to a store is committed."""
+    del frame
+    os._exit(128 + number)
 
 
 async def _stdio(create: Callable[[], Server[Any]]) -> None:
