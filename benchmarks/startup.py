@@ -1,4 +1,4 @@
-"""Start-up time: what `import kompakt` and `kompakt --help` cost, including the start of the interpreter.
+"""Start-up time of `import kompakt`, `kompakt --help` and `kompakt mcp`, including the start of the interpreter.
 
 Byte code is written to a temporary folder, so the result does not depend on the environment.
 """
@@ -55,6 +55,30 @@ def track_help() -> Spread:
     return _repeat("import sys; from kompakt.cli import main; sys.argv = ['kompakt', '--help']; main()")
 
 
+def track_mcp() -> Spread:
+    """Start `kompakt mcp` as a client does, and wait for its first answer."""
+    command = [sys.executable, "-m", "kompakt", "mcp"]
+    hello = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+
+    def answer() -> None:
+        server = subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(hello)
+        server.stdin.flush()
+        server.stdout.readline()
+        server.kill()
+        server.communicate()
+
+    answer()  # writes the byte code
+    return spread(seconds(answer) * 1000 for _ in range(RUNS))
+
+
+def track_mcp_library() -> Spread:
+    """Import the MCP library."""
+    return _repeat("import mcp.server.lowlevel, mcp.server.stdio")
+
+
 def track_typer_help() -> Spread:
     """Run `--help` of an empty Typer application."""
     code = (
@@ -70,4 +94,6 @@ def measure() -> list[Row]:
         row("python -c 'import kompakt'", track_import(), "ms", at_most=150),
         row("kompakt --help", track_help(), "ms", at_most=300),
         row("--help of an empty Typer application", track_typer_help(), "ms", peer=True),
+        row("first answer of kompakt mcp", track_mcp(), "ms", at_most=1_000),
+        row("import of the MCP library", track_mcp_library(), "ms", peer=True),
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.hosts.mcp.workspace import Workspace, rollout, talk
-from tests.wire.transcripts.transcript_files import Writer
+from tests.hosts.mcp.workspace import SECRET, Workspace, rollout, talk
+from tests.wire.transcripts.transcript_files import Writer, item, result
 
 from kompakt.hosts import places
 from kompakt.hosts.mcp.discovery import transcripts_of
@@ -73,6 +73,27 @@ class TestClient:
         assert found(workspace, "claude-code") == ["claude"]
         assert found(workspace, "codex-mcp-client") == ["codex"]
         assert found(workspace, "some editor") == ["codex", "claude"]
+
+
+class TestCaller:
+    """Several sessions in one folder: the one that waits for the answer of the call is served."""
+
+    def test_the_transcript_with_the_open_call_is_chosen(self, workspace: Workspace) -> None:
+        call = {"type": "tool_use", "id": "c7", "name": "mcp__kompakt__recall", "input": {"query": "staging"}}
+        asking = talk(workspace.project, "The key of the asking session is heron.")
+        workspace.claude_code("asking", asking.assistant("m9", call).records, at=1_000)
+        workspace.claude_code("newer", talk(workspace.project).records, at=2_000)
+        assert "heron" in workspace.call("recall", {"query": "key"})[0]
+        assert "transcript newer" in workspace.call("status")[0]
+        workspace.claude_code("asking", asking.user([result("c7", "found")]).records, at=1_000)
+        assert SECRET in workspace.call("recall", {"query": "key"})[0]
+
+    def test_an_open_call_of_a_rollout_is_found(self, workspace: Workspace) -> None:
+        call = {"type": "function_call", "call_id": "c7", "name": "kompakt__status", "arguments": "{}"}
+        workspace.codex("asking", [*rollout(workspace.project, "asking"), item(**call)], at=1_000)
+        workspace.codex("newer", rollout(workspace.project, "newer"), at=2_000)
+        assert "transcript asking" in workspace.call("status")[0]
+        assert "transcript newer" in workspace.call("ledger")[0]
 
 
 class TestNote:

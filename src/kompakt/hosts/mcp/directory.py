@@ -20,6 +20,8 @@ class Caller(NamedTuple):
     """The name that the client gave itself, such as ``claude-code``."""
     request: Any = None
     """The HTTP request, if there is one."""
+    tool: str = ""
+    """The tool that was called; empty for a resource or a prompt."""
 
 
 class ListedSession(NamedTuple):

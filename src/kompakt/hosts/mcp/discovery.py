@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -20,6 +20,12 @@ from kompakt.hosts import places
 
 MAX_HEAD = 256 * 1024
 """Bytes at the start of a transcript that are searched for its folder."""
+
+MAX_TAIL = 256 * 1024
+"""Bytes at the end of a transcript that are searched for a call without an answer."""
+
+MAX_CALLERS = 8
+"""Newest transcripts that are searched for a call."""
 
 MAX_SLUG = 200
 """Characters after which Claude Code cuts the name of a project's folder and appends a hash."""
@@ -46,6 +52,44 @@ def transcripts_of(folder: Path, environ: Mapping[str, str], *, client: str = ""
     agents = [agent for agent in ("claude", "codex") if agent in client.lower()]
     chosen = [one for one in found.values() if not agents or one.agent.startswith(agents[0])]
     return sorted(chosen, key=lambda one: (-one.modified, str(one.path)))
+
+
+def caller_of(found: Sequence[FoundTranscript], tool: str) -> FoundTranscript | None:
+    """Return the transcript from which a tool was called: it ends with a call of the tool that has no answer yet.
+
+    Agents write a call to the transcript before they make it. Several sessions may run in one folder.
+    """
+    return next((one for one in found[:MAX_CALLERS] if _waits_for(one.path, tool)), None)
+
+
+def _waits_for(path: Path, tool: str) -> bool:
+    waiting: set[object] = set()
+    for record in _last_records(path):
+        payload, message = record.get("payload"), record.get("message")
+        content = cast("dict[str, Any]", message).get("content") if isinstance(message, dict) else [payload]
+        for part in cast("list[Any]", content) if isinstance(content, list) else []:
+            if not isinstance(part, dict):
+                continue
+            item = cast("dict[str, Any]", part)
+            match item.get("type"):
+                case "tool_use" | "function_call" if str(item.get("name")).rpartition("__")[2] == tool:
+                    waiting.add(str(item.get("id") if item["type"] == "tool_use" else item.get("call_id")))
+                case "tool_result" | "function_call_output":
+                    waiting.discard(str(item.get("tool_use_id") or item.get("call_id")))
+                case _:
+                    pass
+    return bool(waiting)
+
+
+def _last_records(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MAX_TAIL))
+            data = file.read()
+    except OSError:
+        return []
+    return list(_decoded(data))
 
 
 def _spellings(folder: Path, environ: Mapping[str, str]) -> set[str]:
@@ -158,7 +202,11 @@ def _records(path: Path, head: int) -> Iterator[dict[str, Any]]:
             data = file.read(head)
     except OSError:
         return
-    for line in data.splitlines():
+    yield from _decoded(data)
+
+
+def _decoded(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.split(b"\n"):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

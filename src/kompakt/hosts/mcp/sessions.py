@@ -24,6 +24,7 @@ from kompakt.hosts import places
 from kompakt.hosts.mcp.directory import Action, Caller, ListedSession, ServedSession
 from kompakt.hosts.mcp.discovery import (
     FoundTranscript,
+    caller_of,
     claude_code_root,
     codex_root,
     transcripts_of,
@@ -351,8 +352,8 @@ class ServedStore(NamedTuple):
 class LocalSessions:
     """Finds the session of the client on this machine. The first of these that exists is served:
 
-    the given transcript; the given session; the newest session of the given store; the newest transcript of the
-    client's agent for this folder; the newest session in the store of this folder.
+    the given transcript; the given session; the newest session of the given store; the transcript of the client's agent
+    for this folder from which the tool was called, else the newest; the newest session in the store of this folder.
     """
 
     def __init__(
@@ -445,7 +446,9 @@ class LocalSessions:
     async def _newest(self, caller: Caller) -> ServedSession | None:
         found = await self._transcripts(caller) if self._given_store is None else []
         if found:
-            return await self._transcript(str(found[0].path), found[0])
+            calling = await asyncio.to_thread(caller_of, found, caller.tool) if caller.tool and len(found) > 1 else None
+            chosen = calling or found[0]
+            return await self._transcript(str(chosen.path), chosen)
         store = await self._store_here()
         heads = [head async for head in store.heads()] if store is not None else []
         if store is None or not heads:
