@@ -223,8 +223,8 @@ def summary(rows: Sequence[Measured]) -> str:
             "The [admission exam](../../benchmarks/results/admission/README.md) asks three questions on each of",
             f"{len(gentle)} large outputs. The form that `GENTLE` admits has the answers to {_percent(gentle)}",
             f"in {_share(gentle)} of the tokens; for the {len(fresh)} outputs that were chosen after the rules",
-            f"were written, to {_percent(fresh)}; before the rules it was {_percent(first)}. The form that `FIRM` admits has the",
-            f"answers to {_percent(firm)} in {_share(firm)} of the tokens.",
+            f"were written, to {_percent(fresh)}; before the rules it was {_percent(first)}.",
+            f"The form that `FIRM` admits has the answers to {_percent(firm)} in {_share(firm)} of the tokens.",
             "",
         ]
     )
