@@ -1,7 +1,8 @@
-"""What an operator reads: log lines of compactions and of unknown models."""
+"""What an operator reads: log lines of compactions, of unknown models and of the store."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import warnings
@@ -13,6 +14,13 @@ import pytest
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
 from tests.gateway.upstreams import Upstream
+
+from kompakt.errors import StoreDamaged, StoreUnavailable
+from kompakt.gateway.http.metrics import Metrics
+from kompakt.gateway.storage import storage
+from kompakt.gateway.storage.storage import GatewayStorage
+from kompakt.gateway.tenants import Owner
+from kompakt.session.store import open_store
 
 
 def post(gate: Gate, format: str, rounds: int, **more: Any) -> httpx.Response:
@@ -66,3 +74,40 @@ class TestUnknownModels:
         ):
             assert post(gate, "openai-chat", 2, model="unknown-model").status_code == 200
         assert [one for one in caplog.records if "is unknown" in one.getMessage()] == []
+
+
+class TestStoreLines:
+    def test_an_outage_has_a_start_and_an_end(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Calls during the outage fail at once; the first one that succeeds after it is logged, later ones are not."""
+        caplog.set_level(logging.INFO, "kompakt.gateway")
+        monkeypatch.setattr(storage, "_RETRY_AFTER", 0.0)
+
+        async def outage() -> None:
+            async with await open_store("memory:") as store:
+                tested, owner, read = GatewayStorage(store, Metrics()), Owner("", ""), store.records.notes
+
+                async def down(*_: object) -> dict[str, bytes]:
+                    raise StoreUnavailable("memory is full")
+
+                monkeypatch.setattr(store.records, "notes", down)
+                try:
+                    await tested.read_notes(owner, ["a"])
+                except StoreUnavailable as error:
+                    tested.store_failed(error)
+                monkeypatch.setattr(store.records, "notes", read)
+                for _ in range(3):
+                    await tested.read_notes(owner, ["a"])
+
+        asyncio.run(outage())
+        lines = [one.getMessage() for one in caplog.records]
+        assert lines == ["store unavailable: memory is full", "store available again"]
+
+    def test_a_damaged_note_is_not_an_outage(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def damaged() -> None:
+            async with await open_store("memory:") as store:
+                GatewayStorage(store, Metrics()).store_failed(StoreDamaged("note x: damaged"))
+
+        asyncio.run(damaged())
+        assert [one.getMessage() for one in caplog.records] == ["store call failed: note x: damaged"]

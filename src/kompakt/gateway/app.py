@@ -138,7 +138,12 @@ class Gateway:
         """
         try:
             secret = await with_timeout(load_secret(self.store), PATIENCE)
-        except StoreError:
+        except StoreError as error:
+            _log.warning(
+                "store unavailable: using a temporary tenant secret; clients without a gateway key do not find their "
+                "sessions until the store is connected: %s",
+                error,
+            )
             self.settings = msgspec.structs.replace(self.settings, secret=secrets.token_hex(32))
             return asyncio.create_task(self._adopt_secret())
         self.settings = msgspec.structs.replace(self.settings, secret=secret)
@@ -154,6 +159,7 @@ class Gateway:
                 continue
             self.settings = msgspec.structs.replace(self.settings, secret=secret)
             self.handler = self._make(self)
+            _log.info("store connected: using its tenant secret")
             return
 
     def _on_loss(self) -> None:
@@ -174,7 +180,7 @@ class Gateway:
             await self.storage.flush()
         except StoreError as error:
             self.metrics.store_failures.inc()
-            _log.warning("flush failed: the newest records are not in the store: %s", type(error).__name__)
+            _log.warning("flush failed: the newest messages are not in the store: %s", error)
 
     def reconfigure(self, settings: GatewayConfig) -> list[str]:
         """Apply new settings; return the names of changed settings that require a restart and keep their old value."""
@@ -271,7 +277,7 @@ async def _open_store(settings: GatewayConfig, key: bytes | None) -> Store:
     except StoreUnavailable as error:
         if not settings.store.startswith(_SERVERS):
             raise StoreUnavailable(f"{error}; {_OTHER_STORE}") from None
-        _log.warning("store unavailable at startup; requests are served without it until it is connected")
+        _log.warning("store unavailable at startup, requests are served without it until it is connected: %s", error)
         return Store(cast("Records", LazyRecords(settings.store)), key=key)
     except KompaktError as error:
         raise type(error)(f"{error}; {_OTHER_STORE}") from None

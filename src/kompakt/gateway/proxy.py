@@ -206,7 +206,8 @@ class Proxy:
         """Find the session and the pivot of a request."""
         named = job.request.headers.get("x-kompakt-session", "")
         if named and not _SESSION.fullmatch(named):
-            raise GatewayError(400, "x-kompakt-session is not a valid session name", code="invalid_session")
+            message = "x-kompakt-session is not a valid session name; use up to 128 letters, digits and . _ : @ / -"
+            raise GatewayError(400, message, code="invalid_session")
         match = await self._storage.match(job.owner, job.chain, named=named or None)
         return await self._storage.without_undone(job.owner, job.chain, match)
 
@@ -333,7 +334,13 @@ class Proxy:
             terms = msgspec.structs.replace(terms, tail_tokens=tail, summarizer=terms.summarizer if is_last else None)
             match = await self._pivots.compact(job.owner, chain, plan.match, terms)
         except InputError as error:
-            _log.warning("oversized: no compaction possible, passing the request through: %s", error)
+            session = plan.match.branch.session
+            _log.warning(
+                "session %s: oversized: the history cannot be compacted and is sent unchanged: %s",
+                session,
+                error,
+                extra={"kompakt": {"request": request_log(job.request).id, "session": session}},
+            )
             plan.oversized = True
             return plan
         self._storage.cache_match(job.chain, match)

@@ -173,7 +173,8 @@ def _signals(server: GatewayServer, gateway: Gateway, reloader: ConfigReloader) 
         if gateway.is_draining and number == signal.SIGINT:
             server.force_exit = True
         elif not gateway.is_draining:
-            _log.info("shutting down: %d open requests have %g seconds", gateway.slots.total, gateway.settings.drain)
+            drain = gateway.settings.drain
+            _log.info("shutting down: %d open requests have %g seconds to finish", gateway.slots.total, drain)
         gateway.is_draining = server.should_exit = True
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}

@@ -111,7 +111,7 @@ def tenant_of(headers: Mapping[str, str], query: Mapping[str, str], settings: Ga
     if settings.tenant_header is not None:
         named = headers.get(settings.tenant_header, "")
         if named:
-            return _of_header(named)
+            return _of_header(named, settings.tenant_header)
     if settings.keys or settings.tenant_header is not None:
         raise _unknown_key()
     credential = credential_of(headers, query)
@@ -120,11 +120,11 @@ def tenant_of(headers: Mapping[str, str], query: Mapping[str, str], settings: Ga
     return Tenant(f"credential-{hash_credential(credential, settings.secret)}", "credential")
 
 
-def _of_header(named: str) -> Tenant:
+def _of_header(named: str, header: str) -> Tenant:
     try:
         return Tenant(check_tenant(named), "header")
     except UsageError:
-        raise GatewayError(400, "the trusted header does not contain a tenant name", code="invalid_tenant") from None
+        raise GatewayError(400, f"the header {header} has no valid tenant name", code="invalid_tenant") from None
 
 
 def _unknown_key() -> GatewayError:

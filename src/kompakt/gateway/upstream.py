@@ -112,7 +112,7 @@ def route_of(path: str, headers: Mapping[str, str], settings: GatewayConfig) -> 
     if path == "/kompakt" or path.startswith("/kompakt/"):
         raise GatewayError(404, "no such gateway endpoint; see /kompakt/openapi.json", code="not_found")
     if not _PATH.fullmatch(path) or _leaves(path):
-        raise GatewayError(400, "the path is not valid", code="invalid_path")
+        raise GatewayError(400, "the path has a '..' segment or a character that is not allowed", code="invalid_path")
     named, rest = _split(path, settings)
     endpoint = endpoint_of(rest)
     protocol = _PROTOCOLS[endpoint.format] if endpoint.format else _protocol_of(headers)
@@ -211,7 +211,7 @@ async def send(
     try:
         url = httpx.URL(f"{route.url}?{query}" if query else route.url)
     except httpx.InvalidURL:
-        raise GatewayError(400, "the URL is not valid", code="invalid_path") from None
+        raise GatewayError(400, "the path or the query is not a valid URL", code="invalid_path") from None
     content = request.stream() if body is None and has_body(request) else body
     made = client.build_request(request.method, url, content=content)
     made.headers = httpx.Headers(
@@ -247,8 +247,9 @@ def _failures(message: str, *, code: str) -> Generator[None]:
     """Turn exceptions of httpx into ``GatewayError``."""
     try:
         yield
-    except httpx.TimeoutException:
-        raise GatewayError(504, "the provider did not answer in time", code="upstream_timeout") from None
+    except httpx.TimeoutException as error:
+        message = f"the provider did not answer in time ({type(error).__name__}, see --upstream-timeout)"
+        raise GatewayError(504, message, code="upstream_timeout") from None
     except (httpx.HTTPError, httpx.StreamError) as error:
         raise GatewayError(502, f"{message} ({type(error).__name__})", code=code) from None
 

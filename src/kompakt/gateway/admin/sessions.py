@@ -95,7 +95,7 @@ class SessionsApi:
             code = "method_not_allowed" if error.status_code == 405 else "not_found"
             raise GatewayError(error.status_code, error.detail, code=code, headers=error.headers) from None
         except StoreError as error:
-            self.gateway.metrics.store_failures.inc()
+            self.gateway.storage.store_failed(error)
             raise failed(error) from None
 
     # --- endpoints ------------------------------------------------------------------------------------------------
@@ -379,9 +379,12 @@ def failed(error: StoreError) -> GatewayError:
         return GatewayError(
             503, "the store is encrypted with another key; check the gateway's --key-file", code="store_unavailable"
         )
-    state = "damaged" if isinstance(error, StoreDamaged) else "unavailable"
+    if isinstance(error, StoreDamaged):
+        return GatewayError(
+            503, "the session is damaged in the store; check it with `kompakt session verify`", code="store_unavailable"
+        )
     return GatewayError(
-        503, f"the store is {state}; try again later", code="store_unavailable", headers={"retry-after": "5"}
+        503, "the store is unavailable; try again later", code="store_unavailable", headers={"retry-after": "5"}
     )
 
 

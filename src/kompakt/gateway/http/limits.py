@@ -61,7 +61,8 @@ class LimitsMiddleware:
         except GatewayError as error:
             scope["kompakt"].refusal = error.code
             if started:  # the server closes the connection, which tells the client that the response is incomplete
-                _log.warning("response aborted: %s", error.message)
+                fields = {"request": scope["kompakt"].id, "refusal": error.code}
+                _log.warning("response aborted: %s", error.message, extra={"kompakt": fields})
                 return
             path = scope.get("raw_path", b"").decode("latin-1")
             await error.response(error_format(path, settings))(scope, receive, send)
@@ -81,7 +82,7 @@ def _check_headers(scope: Scope, settings: GatewayConfig) -> None:
     if not lengths:
         return
     if len(set(lengths)) > 1 or not lengths[0].isdigit():
-        raise GatewayError(400, "content-length is not a number", code="invalid_content_length", headers=_CLOSE)
+        raise GatewayError(400, "content-length is not one number", code="invalid_content_length", headers=_CLOSE)
     if len(lengths[0]) > 18 or int(lengths[0]) > settings.max_body:
         raise _too_large(settings)
 

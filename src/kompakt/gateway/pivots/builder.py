@@ -43,7 +43,7 @@ from kompakt.engine.compaction.report import Step, announce
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import Summarizer, combined, pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
-from kompakt.errors import DoesNotFit, StoreError
+from kompakt.errors import DoesNotFit, KompaktError, StoreError
 from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.http.metrics import Metrics
@@ -111,7 +111,7 @@ def build_pivot(request: PivotRequest) -> Pivot:
     try:
         return _built(request)
     except DoesNotFit as error:
-        _log.warning("session %s: budget cannot be met, sending the smallest request: %s", request.session, error)
+        _log.warning("session %s: the budget cannot be met, sending the smallest request: %s", request.session, error)
         terms = msgspec.structs.replace(request.terms, budget=Budget.of(error.floor))
         return _built(msgspec.structs.replace(request, terms=terms))
 
@@ -295,12 +295,14 @@ class PivotMaker:
         name = _prepared_name(chain, terms)
         if name not in self._preparing and match.degraded is None and len(self._preparing) < MAX_PREPARING:
             task = self._preparing[name] = asyncio.create_task(self._prepare(owner, chain, match, terms))
-            task.add_done_callback(lambda done: self._on_prepared(name, done))
+            task.add_done_callback(lambda done: self._on_prepared(name, match.branch.session, done))
 
-    def _on_prepared(self, name: str, task: asyncio.Task[Pivot]) -> None:
+    def _on_prepared(self, name: str, session: str, task: asyncio.Task[Pivot]) -> None:
         self._preparing.pop(name, None)  # the store has it now
-        if not task.cancelled() and task.exception() is not None:
-            _log.info("pivot not prepared in advance: %s", task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            reason = str(error) if isinstance(error, KompaktError) else type(error).__name__
+            _log.info("session %s: background compaction failed, it is tried again when due: %s", session, reason)
 
     async def _prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Pivot:
         branch = await self._storage.record(owner, chain, match.branch, covers=_covered(chain, match))

@@ -435,10 +435,14 @@ class GatewayStorage:
                 close()
             raise StoreUnavailable(f"the store is unavailable; next attempt in {self._retry_at - now:.1f} seconds")
         try:
-            return await with_timeout(call, timeout or self._timeout)
+            found = await with_timeout(call, timeout or self._timeout)
         except StoreUnavailable:
             self._retry_at = asyncio.get_running_loop().time() + _RETRY_AFTER
             raise
+        if 0 < self._retry_at <= now:  # no other call failed in the meantime
+            self._retry_at = 0.0
+            _log.info("store available again")
+        return found
 
     # --- In background ---
 
@@ -474,9 +478,10 @@ class GatewayStorage:
         await self._queue.flush()
 
     def store_failed(self, error: KompaktError) -> str:
-        """Count and log a store failure; return the reason for the ``x-kompakt-degraded`` header."""
+        """Count and log a failed store call; return the reason for the ``x-kompakt-degraded`` header."""
         self._metrics.store_failures.inc()
-        _log.warning("store unavailable: %s", error)
+        state = "store unavailable" if isinstance(error, StoreUnavailable) else "store call failed"
+        _log.warning("%s: %s", state, error)
         return "store-unavailable"
 
 
