@@ -102,6 +102,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     for name in ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, made.environment[name])
     monkeypatch.delenv("KOMPAKT_STORE", raising=False)
+    monkeypatch.setattr(hook, "_limit_time", lambda event, agent: None)  # it would end the process of the tests
     return made
 
 
@@ -326,6 +327,11 @@ class TestStatusLine:
 EVENTS = ["SessionStart", "PreCompact", "PostCompact", "PostToolUse", "Stop", "SessionEnd", "statusline", "Unknown"]
 
 
+def _made(url: str) -> str:
+    places.make_store_folder(url)
+    return url.removeprefix("sqlite:///")
+
+
 class TestFaults:
     @pytest.mark.parametrize("event", EVENTS)
     @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'"x"' * 9000, b"\xff" * 20_000])
@@ -353,6 +359,19 @@ class TestFaults:
                 recorder.shorten("claude-code", SESSION, output=LARGE, seconds=0.5, **call)
         finally:
             lock.close()
+
+    def test_a_locked_store_ends_the_hook_in_time(self, host: Host) -> None:
+        """Without an answer, long before the agent gives up on it."""
+        lock = sqlite3.connect(_made(places.store_url()))
+        lock.execute("CREATE TABLE held (x)")
+        lock.execute("BEGIN EXCLUSIVE")
+        try:
+            call = {"tool_name": "Bash", "tool_use_id": "t", "tool_input": {"command": "x"}}
+            answer = host.call("PostToolUse", tool_response={"stdout": LARGE}, **call)
+        finally:
+            lock.close()
+        assert (answer.returncode, answer.stdout) == (0, b"")
+        assert "PostToolUse: no answer in time" in host.log
 
     def test_notes_need_no_store(self, host: Host) -> None:
         """With a store that cannot be opened, rules still return after a compaction."""

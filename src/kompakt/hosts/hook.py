@@ -22,6 +22,12 @@ MIN_OUTPUT_BYTES = 12_000
 """Events about tool outputs with less data than this need no work: about 3,000 tokens."""
 
 
+MAX_SECONDS = {"PostToolUse": 10.0}
+"""Time for an event in which an agent waits for the store. A locked one would block the process for longer."""
+
+OTHER_SECONDS = 25.0
+"""Time for other events."""
+
 CHECKED = "kompakt hooks work"
 """Answer to the event ``check``, which `kompakt doctor` sends."""
 
@@ -46,6 +52,7 @@ def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookRespons
         return HookResponse(CHECKED)
     if event == "PostToolUse" and len(data) < MIN_OUTPUT_BYTES:
         return HookResponse()
+    _limit_time(event, agent)
     import json  # late: small outputs end above
 
     given: dict[str, Any] = json.loads(data)
@@ -59,6 +66,21 @@ def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookRespons
 
         return codex.answer(event, given, recall=recall)
     raise ValueError(f"unknown agent {agent!r}")
+
+
+def _limit_time(event: str, agent: str) -> None:
+    """End the process without an answer when its time is over. Closing a blocked store would take longer."""
+    import signal  # late: small outputs need no limit
+
+    if not hasattr(signal, "setitimer"):
+        return
+
+    def end(*_: object) -> None:
+        places.log(f"{agent} {event}: no answer in time")
+        os._exit(0)
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS.get(event, OTHER_SECONDS))
 
 
 def _print(text: str) -> None:

@@ -105,7 +105,8 @@ def before_compaction(history: History) -> str:
     kept = [text for name in (USER, STATE) if (text := sections.get(SECTIONS[name]))]
     if not kept:
         return ""
-    return "\n".join([SUMMARY_RULES, *kept])[:MAX_INSTRUCTIONS]
+    text = "\n".join([SUMMARY_RULES, *kept])
+    return text if len(text) <= MAX_INSTRUCTIONS else text[:MAX_INSTRUCTIONS].rpartition("\n")[0]
 
 
 def after_compaction(history: History, *, max_chars: int, recall: bool) -> str:
