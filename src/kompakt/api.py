@@ -32,9 +32,10 @@ from kompakt.model.limits import with_window
 from kompakt.model.messages import History, Json, JsonObject, Message, Text
 from kompakt.model.phrases import CONTINUE_LINE
 from kompakt.model.tokens import Counter, TokenCount, Tokenizer
+from kompakt.wire.fields import replace_surrogates, surrogate_problems
 from kompakt.wire.registry import WIRES, detect, wire_for
 from kompakt.wire.translate import Drop, translate
-from kompakt.wire.wire import Change, Problem, Repair, Shape, Wire, replace_surrogates, surrogate_problems
+from kompakt.wire.wire import Change, Problem, Repair, Shape, Wire
 
 Payload: TypeAlias = Sequence[Any] | Mapping[str, Any] | History
 """A request body, a list of one provider's messages, or a history that was parsed from either.
