@@ -1,0 +1,226 @@
+"""Pydantic AI: a capability that keeps the requests of an agent inside the context window.
+
+It changes what one request sends. The message history of the run stays whole. A request that the provider rejects as
+too long is shortened and attempted once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.errors import Overflowed
+from kompakt.integrations.conversation import (
+    AdapterOptions,
+    Conversations,
+    LiveConversation,
+    RequestFrame,
+    missing,
+    overflow_of,
+)
+from kompakt.model.budget import Budget
+from kompakt.model.lru import Lru
+from kompakt.model.messages import JsonObject
+from kompakt.session.store import Store
+from kompakt.wire.overflow import Overflow
+
+try:
+    from pydantic_ai import RunContext
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import RetryModelRequest
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelRequest,
+        ModelResponse,
+        SystemPromptPart,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.toolsets import FunctionToolset
+except ImportError as error:
+    raise missing("pydantic_ai", error) from error
+
+__all__ = ["Kompakt"]
+
+MAX_PENDING = 1_000
+"""Requests in flight whose messages are kept for a second attempt."""
+
+
+class _PartConverter:
+    """Messages of Pydantic AI as messages of OpenAI Chat: one for each part of a request, one for a response.
+
+    Parts that a provider does not show to the model as text stay with their message and are not converted.
+    """
+
+    format = "openai-chat"
+
+    def to_wire(self, item: ModelMessage) -> Sequence[JsonObject]:
+        if isinstance(item, ModelResponse):
+            return [_response(item)]
+        return list(_request(item)) or [{"role": "user", "content": ""}]
+
+    def from_wire(self, item: JsonObject, original: ModelMessage | None) -> ModelMessage:
+        text = item["content"] if isinstance(item["content"], str) else ""
+        if item["role"] == "assistant":
+            calls = [
+                ToolCallPart(call["function"]["name"], call["function"]["arguments"], call["id"])
+                for call in item.get("tool_calls") or ()
+            ]
+            parts = [*([TextPart(text)] if text else []), *calls]
+            known = isinstance(original, ModelResponse)
+            return dataclasses.replace(original, parts=parts) if known else ModelResponse(parts=parts)
+        if item["role"] == "tool":
+            given = original.parts if isinstance(original, ModelRequest) else ()
+            for part in given:
+                if isinstance(part, ToolReturnPart) and part.tool_call_id == item["tool_call_id"]:
+                    return ModelRequest(parts=[dataclasses.replace(part, content=text)])
+            return ModelRequest(parts=[ToolReturnPart(item.get("name") or "tool", text, item["tool_call_id"])])
+        if item["role"] == "system":
+            return ModelRequest(parts=[SystemPromptPart(text)])
+        return ModelRequest(parts=[UserPromptPart(text or item["content"])])
+
+
+def _response(item: ModelResponse) -> JsonObject:
+    calls = [
+        {
+            "id": part.tool_call_id,
+            "type": "function",
+            "function": {"name": part.tool_name, "arguments": part.args_as_json_str()},
+        }
+        for part in item.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    text = "".join(part.content for part in item.parts if isinstance(part, TextPart))
+    return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _request(item: ModelRequest) -> Iterator[JsonObject]:
+    for part in item.parts:
+        if isinstance(part, ToolReturnPart):
+            yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
+        elif part.part_kind in ("retry-prompt", "retry-feedback"):
+            retry: Any = part  # the first kind is deprecated, but old histories contain it
+            text = retry.model_response()
+            if getattr(retry, "tool_name", None) is None:
+                yield {"role": "user", "content": text}
+            else:
+                yield {"role": "tool", "tool_call_id": retry.tool_call_id, "content": text}
+        elif isinstance(part, SystemPromptPart):
+            yield {"role": "system", "content": part.content}
+        elif isinstance(part, UserPromptPart):
+            content = part.content
+            texts = [content] if isinstance(content, str) else [one for one in content if isinstance(one, str)]
+            yield {"role": "user", "content": "\n".join(texts) or "(media)"}
+
+
+class Kompakt(AbstractCapability[Any]):
+    """Keeps the requests of an agent inside the context window: ``Agent(…, capabilities=[Kompakt(budget=…)])``.
+
+    ``budget`` is a number of tokens or a ``Budget``; by default it is the window of the model. ``pins`` are texts that
+    must be kept verbatim. ``store`` gets the whole conversation at each compaction. The model gets a ``recall`` tool
+    once something has left its context, unless ``recall=False``.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        store: Store | str | None = None,
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+    ) -> None:
+        self._options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self._conversations = Conversations(_PartConverter(), self._options)
+        self._given: Lru[str, list[ModelMessage]] = Lru(MAX_PENDING)
+        """The whole messages of the request in flight, by conversation: a second attempt starts from them."""
+        self._refused: dict[str, Overflow] = {}
+
+    def _conversation(self, ctx: RunContext[Any]) -> LiveConversation[ModelMessage]:
+        return self._conversations.get(_key(ctx))
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Send the compacted view of the messages."""
+        self._given.put(_key(ctx), list(request_context.messages))
+        self._refused.pop(_key(ctx), None)
+        view = await self._conversation(ctx).aview(request_context.messages, _frame(request_context))
+        return dataclasses.replace(request_context, messages=view)
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Shorten the request for its second attempt."""
+        refused, given = self._refused.get(_key(ctx)), self._given.get(_key(ctx))
+        if refused is None or given is None:
+            return request_context
+        view = await self._conversation(ctx).aview(given, _frame(request_context), refused=refused)
+        return dataclasses.replace(request_context, messages=view)
+
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """Attempt a request once more that was too long.
+
+        Raises:
+            Overflowed: the shorter request is too long as well.
+        """
+        refused = overflow_of(error)
+        if refused is None:
+            raise error
+        if self._refused.pop(_key(ctx), None) is not None:
+            message = f"the request is too long, also after it was shortened: {error}"
+            raise Overflowed(message, overflow=refused) from error
+        self._refused[_key(ctx)] = refused
+        raise RetryModelRequest from error
+
+    def get_toolset(self) -> FunctionToolset[Any] | None:
+        """Return the recall tool."""
+        if not self._options.recall:
+            return None
+        tools: FunctionToolset[Any] = FunctionToolset()
+
+        def recall(ctx: RunContext[Any], query: str) -> str:
+            return self._conversation(ctx).recall(query).text
+
+        tools.add_function(recall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
+        return tools
+
+    async def prepare_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
+        """Offer the recall tool once there is something to recall."""
+        if self._conversation(ctx).hides:
+            return tool_defs
+        return [tool for tool in tool_defs if tool.name != TOOL_NAME]
+
+
+def _key(ctx: RunContext[Any]) -> str:
+    return f"pydantic-ai-{ctx.conversation_id or ctx.run_id or id(ctx.usage)}"
+
+
+def _frame(request: ModelRequestContext) -> RequestFrame:
+    parameters = request.model_request_parameters
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.parameters_json_schema,
+            },
+        }
+        for tool in (*parameters.function_tools, *parameters.output_tools)
+    ]
+    system = "\n".join(part.content for part in parameters.instruction_parts or ())
+    return RequestFrame({"messages": [], "tools": tools} if tools else {}, system, request.model.model_name)

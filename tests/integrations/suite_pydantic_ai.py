@@ -1,0 +1,107 @@
+"""The Pydantic AI adapter with the framework's own agent and a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+
+from kompakt.integrations.pydantic_ai import Kompakt
+
+
+def as_chat(messages: Any) -> list[dict[str, Any]]:
+    """Translate messages, independently of the adapter."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if message.kind == "response":
+            calls = [
+                {"id": part.tool_call_id, "function": {"name": part.tool_name, "arguments": str(part.args)}}
+                for part in message.parts
+                if part.part_kind == "tool-call"
+            ]
+            text = "".join(part.content for part in message.parts if part.part_kind == "text")
+            found.append({"role": "assistant", "content": text, "tool_calls": calls})
+            continue
+        for part in message.parts:
+            if part.part_kind == "tool-return":
+                found.append({"role": "tool", "tool_call_id": part.tool_call_id, "content": part.content})
+            elif part.part_kind in ("user-prompt", "system-prompt"):
+                role = "user" if part.part_kind == "user-prompt" else "system"
+                found.append({"role": role, "content": part.content})
+    return found
+
+
+def scripted(script: Script, seen: list[Any]) -> FunctionModel:
+    def reply(messages: Any, info: AgentInfo) -> ModelResponse:
+        seen[:] = messages
+        answer = script.answer(as_chat(messages), {tool.name for tool in info.function_tools})
+        if "text" in answer:
+            return ModelResponse(parts=[TextPart(answer["text"])])
+        id, name, arguments = answer["call"]
+        return ModelResponse(parts=[ToolCallPart(name, arguments, id)])
+
+    async def stream(messages: Any, info: AgentInfo) -> Any:
+        for part in reply(messages, info).parts:
+            if isinstance(part, TextPart):
+                yield part.content
+            elif isinstance(part, ToolCallPart):
+                yield {0: DeltaToolCall(part.tool_name, json.dumps(part.args), tool_call_id=part.tool_call_id)}
+
+    return FunctionModel(reply, stream_function=stream)
+
+
+class Recorder(AbstractCapability[Any]):
+    """Keeps the messages of a request before the adapter changes them."""
+
+    def __init__(self, given: list[Any]) -> None:
+        self.given = given
+
+    async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+        self.given[:] = request_context.messages
+        return request_context
+
+
+def read_page(number: int) -> str:
+    """Read one page."""
+    return page(number)
+
+
+class TestPydanticAI(AdapterContract):
+    modes = ("async", "sync", "stream")
+
+    def run_loop(self, script: Script, *, mode: str = "async", thread: str = "one", **options: Any) -> Run:
+        seen: list[Any] = []
+        given: list[Any] = []
+        agent = Agent(
+            scripted(script, seen),
+            instructions="You read.",
+            tools=[read_page],
+            capabilities=[Recorder(given), Kompakt(**options)],
+        )
+
+        async def run() -> Any:
+            if mode == "stream":
+                async with agent.run_stream(TASK) as result:
+                    text = await result.get_output()
+                return text, result.all_messages()
+            done = await agent.run(TASK)
+            return done.output, done.all_messages()
+
+        if mode == "sync":
+            done = agent.run_sync(TASK)
+            text, kept = done.output, done.all_messages()
+        else:
+            text, kept = asyncio.run(run())
+        own, contents = {id(one) for one in given}, [as_chat([one]) for one in given]
+        same = all(id(one) in own for one in seen if as_chat([one]) in contents)
+        return Run(script, text, [one["content"] for one in as_chat(kept)], same)
+
+    def test_the_page_runs(self) -> None:
+        names = run_page("pydantic_ai", model=scripted(Script(steps=2), []), tools=[read_page])
+        assert names["answer"].output == "done"
