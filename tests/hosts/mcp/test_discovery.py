@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
-from tests.hosts.mcp.workspace import SECRET, Workspace, rollout, talk
+import pytest
+from tests.hosts.mcp.workspace import SECRET, Workspace, rollout, talk, write
 from tests.wire.transcripts.transcript_files import Writer, item, result
 
 from kompakt.hosts import places
@@ -65,6 +67,29 @@ class TestCodex:
         assert path.exists() and found(workspace) == ["mine"]
 
 
+class TestOtherAgents:
+    def test_sessions_of_pi_are_found_by_their_folder(self, workspace: Workspace) -> None:
+        for name, folder in (("mine", workspace.project), ("theirs", workspace.project.parent)):
+            header = {"type": "session", "version": 3, "id": name, "cwd": str(folder)}
+            said = {"type": "message", "id": "e1", "parentId": None, "message": {"role": "user", "content": "walrus"}}
+            write(workspace.root / "home" / ".pi" / "agent" / "sessions" / "x" / f"{name}.jsonl", [header, said], 1_000)
+        assert found(workspace) == ["mine"]
+        assert "walrus" in workspace.call("recall", {"query": "walrus"})[0]
+
+    @pytest.mark.parametrize("digits", [16, 64])
+    def test_sessions_of_gemini_cli_are_found_by_the_hash_of_their_folder(
+        self, workspace: Workspace, digits: int
+    ) -> None:
+        for name, folder in (("mine", workspace.project), ("theirs", workspace.project.parent)):
+            project = hashlib.sha256(str(folder).encode()).hexdigest()[:digits]
+            header = {"sessionId": name, "projectHash": project, "startTime": "2026-01-01T00:00:00Z", "kind": "main"}
+            said = {"id": "u1", "type": "user", "content": [{"text": "walrus"}]}
+            chats = workspace.root / "home" / ".gemini" / "tmp" / project / "chats"
+            write(chats / f"session-{name}.jsonl", [header, said], 1_000)
+        assert found(workspace) == ["mine"]
+        assert "walrus" in workspace.call("recall", {"query": "walrus"})[0]
+
+
 class TestClient:
     def test_a_client_gets_transcripts_of_its_own_kind(self, workspace: Workspace) -> None:
         workspace.claude_code("claude", talk(workspace.project).records, at=1_000)
@@ -73,6 +98,7 @@ class TestClient:
         assert found(workspace, "claude-code") == ["claude"]
         assert found(workspace, "codex-mcp-client") == ["codex"]
         assert found(workspace, "some editor") == ["codex", "claude"]
+        assert found(workspace, "gemini-cli-mcp-client") == []
 
 
 class TestCaller:

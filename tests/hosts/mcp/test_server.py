@@ -377,3 +377,12 @@ class TestTranscripts:
         assert "the walrus sleeps" in workspace.call("recall", {"query": "walrus sleeps"})[0]
         said, is_error = workspace.call("recall", {"query": f"{references[1]}:500-", "tokens": 5_000})
         assert not is_error and "the walrus sleeps" in said
+
+    def test_a_damaged_store_of_hooks_does_not_hide_the_transcript(self, workspace: Workspace) -> None:
+        path = Path(places.store_url().removeprefix("sqlite:///"))
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"this is no database, but a file of the same name" * 100)
+        workspace.claude_code("mine", talk(workspace.project).records)
+        said, is_error = workspace.call("recall", {"query": "staging"})
+        assert not is_error and SECRET in said
+        assert "no message has" in workspace.call("recall", {"query": "mffff"})[0]

@@ -27,6 +27,7 @@ class Workspace:
     """A project folder, and the folders in which agents keep their files."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.project = root / "project"
         self.environ = {
             "HOME": str(root / "home"),

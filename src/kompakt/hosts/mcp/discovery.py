@@ -1,4 +1,4 @@
-"""Find the transcripts that coding agents wrote for one folder.
+"""Find the transcripts that coding agents wrote for one folder: Claude Code, Codex, pi and Gemini CLI.
 
 MCP clients do not say which conversation they are in, but each agent writes a transcript that belongs to a working
 folder. Names of folders are ambiguous in Claude Code (``a-b`` and ``a/b`` have the same name), so the folder inside the
@@ -7,6 +7,7 @@ transcript decides. Transcripts of sub-agents are skipped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -31,6 +32,9 @@ MAX_SLUG = 200
 """Characters after which Claude Code cuts the name of a project's folder and appends a hash."""
 
 
+AGENTS = ("claude-code", "codex", "gemini-cli", "pi")
+
+
 class FoundTranscript(NamedTuple):
     """A transcript of an agent."""
 
@@ -46,11 +50,12 @@ class FoundTranscript(NamedTuple):
 def transcripts_of(folder: Path, environ: Mapping[str, str], *, client: str = "") -> list[FoundTranscript]:
     """List the transcripts of a folder, newest first; if ``client`` names an agent, only those of this agent."""
     folders = _spellings(folder, environ)
-    found = {one.path: one for one in (*_claude_code(folders, environ), *_codex(folders, environ))}
+    readers = (_claude_code, _codex, _pi, _gemini_cli)
+    found = {one.path: one for read in readers for one in read(folders, environ)}
     for one in _noted(folder):
         found[one.path] = one
-    agents = [agent for agent in ("claude", "codex") if agent in client.lower()]
-    chosen = [one for one in found.values() if not agents or one.agent.startswith(agents[0])]
+    agent = next((agent for agent in AGENTS if re.search(rf"\b{agent.partition('-')[0]}\b", client.lower())), None)
+    chosen = [one for one in found.values() if agent in (None, one.agent)]
     return sorted(chosen, key=lambda one: (-one.modified, str(one.path)))
 
 
@@ -154,20 +159,62 @@ def codex_root(environ: Mapping[str, str]) -> Path:
 
 
 def _codex(folders: set[str], environ: Mapping[str, str]) -> Iterator[FoundTranscript]:
-    for path in codex_root(environ).rglob("rollout-*.jsonl"):
+    return _by_header(codex_root(environ).rglob("rollout-*.jsonl"), "codex", folders)
+
+
+# --- pi ----------------------------------------------------------------------------------------------------------
+
+
+def _pi(folders: set[str], environ: Mapping[str, str]) -> Iterator[FoundTranscript]:
+    root = Path(environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
+    return _by_header((root / "sessions").rglob("*.jsonl"), "pi", folders)
+
+
+# --- Gemini CLI --------------------------------------------------------------------------------------------------
+
+_PROJECT = re.compile(rb'"projectHash"\s*:\s*"([0-9a-f]{16,64})"')
+_SESSION = re.compile(rb'"sessionId"\s*:\s*"([^"\\]{1,100})"')
+
+
+def _gemini_cli(folders: set[str], environ: Mapping[str, str]) -> Iterator[FoundTranscript]:
+    """Yield sessions whose project is the hash of a folder; some versions write only the start of the hash."""
+    root = Path(environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "tmp"
+    hashes = [hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest() for folder in folders]
+    for path in root.glob("*/chats/session-*.json*"):
         state = _state(path)
         if state is None:
             continue
-        folder, session = _codex_header(path, state.head)
-        if folder in folders:
-            yield FoundTranscript(path, "codex", session, state.modified)
+        project, session = _gemini_cli_header(path, state.head)
+        if project and any(one.startswith(project) for one in hashes):
+            yield FoundTranscript(path, "gemini-cli", session, state.modified)
 
 
 @lru_cache(maxsize=10_000)
-def _codex_header(path: Path, head: int) -> tuple[str | None, str]:
-    """Return the folder and the id of a rollout; no folder for one of a sub-agent."""
+def _gemini_cli_header(path: Path, head: int) -> tuple[str, str]:
+    data = _head(path, head)
+    project, session = _PROJECT.search(data), _SESSION.search(data)
+    return project[1].decode() if project else "", session[1].decode("utf-8", "replace") if session else path.stem
+
+
+# --- headers -----------------------------------------------------------------------------------------------------
+
+
+def _by_header(paths: Iterable[Path], agent: str, folders: set[str]) -> Iterator[FoundTranscript]:
+    """Yield the transcripts whose first record names one of the folders."""
+    for path in paths:
+        state = _state(path)
+        if state is None:
+            continue
+        folder, session = _header(path, state.head)
+        if folder in folders:
+            yield FoundTranscript(path, agent, session, state.modified)
+
+
+@lru_cache(maxsize=10_000)
+def _header(path: Path, head: int) -> tuple[str | None, str]:
+    """Return the folder and the id in the first record of a transcript; no folder for one of a sub-agent."""
     record = next(_records(path, head), {})
-    meta = record.get("payload")
+    meta = record.get("payload", record)
     if not isinstance(meta, dict):
         return None, path.stem
     fields = cast("dict[str, Any]", meta)
@@ -197,12 +244,15 @@ def _state(path: Path) -> _FileState | None:
 
 def _records(path: Path, head: int) -> Iterator[dict[str, Any]]:
     """Yield the records in the first bytes of a file; lines that are not JSON objects are skipped."""
+    return _decoded(_head(path, head))
+
+
+def _head(path: Path, size: int) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(head)
+            return file.read(size)
     except OSError:
-        return
-    yield from _decoded(data)
+        return b""
 
 
 def _decoded(data: bytes) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeVar
@@ -19,7 +21,7 @@ import msgspec
 from kompakt import api, files
 from kompakt.engine.recall import Memory, Recalled
 from kompakt.engine.recall.restore import read_query
-from kompakt.errors import InputError, UnreadableFile, UsageError
+from kompakt.errors import InputError, StoreError, UnreadableFile, UsageError
 from kompakt.hosts import places
 from kompakt.hosts.mcp.directory import Action, Caller, ListedSession, ServedSession
 from kompakt.hosts.mcp.discovery import (
@@ -48,6 +50,8 @@ _OPEN_FILES = 4
 _OVERLAP = 4_096
 """Bytes before the end of what was read that must be unchanged; otherwise the file was rewritten."""
 
+
+_log = logging.getLogger("kompakt.mcp")
 
 T = TypeVar("T")
 
@@ -201,7 +205,15 @@ class TranscriptSession:
         return await asyncio.to_thread(self._file.use, work, await self._originals())
 
     async def _originals(self) -> Mapping[str, str]:
-        """Read the originals of outputs that hooks shortened; again only when there are more."""
+        """Return the originals of outputs that hooks shortened. Without the store, the transcript alone is served."""
+        try:
+            return await self._read_originals()
+        except StoreError as error:
+            _log.warning("store of hooks unavailable: shortened outputs are served in their short form: %s", error)
+            return self._file.outputs[1]
+
+    async def _read_originals(self) -> Mapping[str, str]:
+        """Read the originals; again only when there are more."""
         session = await self._recorded(places.outputs_name)
         rows = (await session.head()).rows if session is not None else 0
         if session is not None and rows != self._file.outputs[0]:
@@ -216,6 +228,7 @@ class TranscriptSession:
         return self._file.outputs[1]
 
     async def _recorded(self, name: Callable[[str, str], str]) -> Session | None:
+        """Return a session that hooks recorded."""
         if self._store is None or self._found is None:
             return None
         session = await self._store.session(name(self._found.agent, self._found.session))
@@ -232,11 +245,12 @@ class TranscriptSession:
         )
         if found is not None:
             return found
-        for name in (places.outputs_name, places.session_name):
-            session = await self._recorded(name)
-            recorded = await session.recall(query, tokens) if session is not None else None
-            if recorded:
-                return recorded
+        with suppress(StoreError):  # already logged
+            for name in (places.outputs_name, places.session_name):
+                session = await self._recorded(name)
+                recorded = await session.recall(query, tokens) if session is not None else None
+                if recorded:
+                    return recorded
         # References in a compacted copy of the transcript name messages of the repaired history.
         return await self._use(lambda read: api.recall(read.history, query, tokens))
 
@@ -393,8 +407,8 @@ class LocalSessions:
             known = ", ".join(repr(one.id) for one in (await self.list(caller))[:5])
             raise UsageError(f"there is no session {id!r} here; " + (f"known: {known}" if known else "there is none"))
         raise UsageError(
-            f"no session found for {self.folder}: no transcript of Claude Code in {claude_code_root(self.environ)}, "
-            f"none of Codex in {codex_root(self.environ)}, and no store of this folder; start the server with "
+            f"no session found for {self.folder}: no transcript of Claude Code in {claude_code_root(self.environ)}, of "
+            f"Codex in {codex_root(self.environ)}, of pi or Gemini CLI, and no kompakt.db; start the server with "
             "--transcript FILE, or with --store URL and --session ID"
         )
 
@@ -464,7 +478,12 @@ class LocalSessions:
         if file is None:
             file = TranscriptFile(path)
             self._files.put(path, file)
-        store = await self._opened(ServedStore(found.store or places.store_url())) if found is not None else None
+        store = None
+        if found is not None:
+            try:
+                store = await self._opened(ServedStore(found.store or places.store_url()))
+            except StoreError as error:
+                _log.warning("store of hooks unavailable: %s", error)
         return TranscriptSession(file, found, store)
 
     async def _store_here(self) -> Store | None:
