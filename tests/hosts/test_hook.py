@@ -311,6 +311,15 @@ class TestRecord:
             assert note is not None and note["session"] == MAIN
         assert places.current_session("/") is None
 
+    def test_a_password_is_not_noted(self, host: Host) -> None:
+        """The URL of a store may contain one."""
+        host.environment["KOMPAKT_STORE"] = "postgresql://me:hunter2@127.0.0.1:1/x"
+        host.call("SessionStart", source="startup")
+        note = places.current_session(str(host.folder))
+        assert note is not None and note["store"] is None
+        written = [path.read_text() for path in (host.folder / "state").rglob("*") if path.is_file()]
+        assert not any("hunter2" in text for text in written)
+
 
 class TestStatusLine:
     def test_it_shows_fullness_cache_and_what_can_be_recalled(self, host: Host) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from kompakt.cli.input import AsJson
 from kompakt.errors import UsageError, nearest
-from kompakt.hosts import claude_code_settings, codex_settings
+from kompakt.hosts import claude_code_settings, codex_settings, places
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
 from kompakt.model.json import indented_json
@@ -68,6 +68,8 @@ def install(
         typer.echo(indented_json(_report(plan, needed, undo=undo, done=is_done)), nl=False)
     elif is_done:
         typer.echo(f"kompakt was {'removed from' if undo else 'installed into'} {agent}", err=True)
+        if undo:
+            typer.echo(f"note: recorded sessions stay in {places.without_credentials(places.store_url())}", err=True)
 
 
 def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool) -> None:

@@ -75,6 +75,7 @@ def _check_server(plan: HostPlan) -> HostCheck:
 
 async def _check_store() -> HostCheck:
     url, name = places.store_url(), f"kompakt doctor {os.getpid()}"
+    shown = places.without_credentials(url)
     try:
         places.make_store_folder(url)
         async with await open_store(url) as store:
@@ -82,8 +83,8 @@ async def _check_store() -> HostCheck:
             await session.append([{"role": "user", "content": "This message tests the store."}], format="anthropic")
             await session.delete()
     except (KompaktError, OSError) as error:
-        return HostCheck("store", False, f"{url}: {error}")
-    return HostCheck("store", True, f"{url} can be written")
+        return HostCheck("store", False, f"{shown}: {error}")
+    return HostCheck("store", True, f"{shown} can be written")
 
 
 def _check_log() -> HostCheck:

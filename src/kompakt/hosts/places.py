@@ -30,6 +30,12 @@ def store_url() -> str:
     return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"
 
 
+def without_credentials(url: str) -> str:
+    """Return the URL of a store as it can be printed."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
 def make_store_folder(url: str) -> None:
     """Create the folder of a SQLite store.
 
@@ -95,7 +101,7 @@ def note_session(agent: str, session: str, *, folder: str, transcript: str | Non
         "outputs": outputs_name(agent, session),
         "folder": folder,
         "transcript": transcript,
-        "store": store_url(),
+        "store": None if "@" in store_url() else store_url(),  # a URL with a password is not written to a file
         "time": time.time(),
     }
     write(_note_file(folder), json.dumps(note).encode())
@@ -104,8 +110,8 @@ def note_session(agent: str, session: str, *, folder: str, transcript: str | Non
 def current_session(folder: str | None = None) -> dict[str, object] | None:
     """Return the note on the newest session of a folder or of the nearest folder above it.
 
-    Its keys: ``agent``, ``session`` and ``outputs`` (ids in the store), ``folder``, ``transcript``, ``store`` (its URL)
-    and ``time``.
+    Its keys: ``agent``, ``session`` and ``outputs`` (ids in the store), ``folder``, ``transcript``, ``store`` (its URL,
+    unless it has a password) and ``time``.
     """
     import json
 
