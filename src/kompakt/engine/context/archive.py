@@ -80,7 +80,7 @@ class Archive:
         self.newest_answer = -1
         """Index of the newest assistant message."""
         self._needed: set[int] | None = None
-        """Numbers of the groups of requests and open calls; ``None`` until somebody asks after a new message."""
+        """Numbers of the groups of requests and open calls; ``None`` if it must be computed again."""
         self._waiting: dict[str, tuple[int, bool]] = {}
         """Calls without a result that may still get one: those of the newest answer, and all that ask for approval."""
         self.tokens = 0
@@ -126,7 +126,7 @@ class Archive:
         return self._grouping.runs
 
     def _note_instruction(self, message: Message, index: int) -> None:
-        """Note a system message amid the conversation; it supersedes an earlier one that differs in numbers at most."""
+        """Record a system message inside the conversation; it replaces an earlier one that differs only in numbers."""
         if any(type(part) is not Text for part in message.parts):
             return
         said = _NUMBER.sub("0", message.text.strip())

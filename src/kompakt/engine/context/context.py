@@ -1,8 +1,8 @@
 """The context: a history with annotations, and what the model will see of it.
 
-The one mutable object. Appending costs what the new message costs; totals are read, not computed; the projection is
-extended while nothing else changes and rebuilt from the live groups when something does. Messages themselves are
-frozen values of the caller's and are never written to: everything said about them is said here.
+It is the one mutable object. Appending costs only the new message. Totals are maintained incrementally. The projection
+is extended after an append and rebuilt from the visible groups after any other change. Messages are frozen; their
+annotations are stored here.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Context:
 
     @property
     def required_tokens(self) -> int:
-        """Tokens that stay whatever goes: envelope, first and newest request, pins, what is not answered yet.
+        """Tokens that no strategy removes: envelope, first and newest request, pins, messages without an answer.
 
         The input of a call that was answered is not counted: it may be shortened.
         """
@@ -260,7 +260,7 @@ class Context:
 
     @property
     def single_message(self) -> bool:
-        """Whether all must go into one user message: an open round whose reasoning has to be removed."""
+        """Whether the projection is one user message: an open round whose reasoning must be removed."""
         newest = self.messages[self.archive.newest] if self.archive.newest >= 0 else None
         if newest is None or not self.manual_thinking or (newest.role != "assistant" and not newest.results):
             return False
@@ -418,7 +418,7 @@ class Context:
     ) -> Summary:
         """Replace groups by a summary; the groups of an earlier summary stay linked through the new one.
 
-        With ``room`` a ledger of what is hidden follows the text, both within so many tokens; ``load`` is its matter.
+        With ``room`` a ledger follows the text, both within these tokens; ``load`` is the size of what is hidden.
         """
         earlier = self.summary_text
         last = max([index for group in groups for index in group.indices], default=self.archive.first_request or -1)
@@ -528,9 +528,9 @@ class Context:
 
 
 def _reinstate(context: Context, annotations: Sequence[Annotation]) -> None:
-    """Take exclusions, summary, pruning and pins over from annotations whose content is still at its place.
+    """Apply exclusions, summary, pruning and pins of annotations whose message is unchanged.
 
-    A summary comes back only when everything it stands for is unchanged; else its messages are shown again.
+    A summary is restored only if all messages that it replaces are unchanged; otherwise they are shown again.
     """
     known = annotations[: len(context.messages)]
     fresh = [digest(context.messages[index]).hex() == one.content for index, one in enumerate(known)]
@@ -568,7 +568,7 @@ def _restore_summary(context: Context, annotations: Sequence[Annotation]) -> Non
 
 
 def _annotate(context: Context) -> list[Annotation]:
-    """Say what is known of each message."""
+    """Return the annotation of each message."""
     found = [_annotation(context, index) for index in range(len(context.messages))]
     summary = context.summary_text
     if summary is not None and found:

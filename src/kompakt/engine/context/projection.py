@@ -391,9 +391,9 @@ def _alternating(context: Context, entries: list[ProjectedMessage]) -> list[Proj
 
 
 def _settled_system(context: Context, entries: Sequence[ProjectedMessage]) -> Iterator[ProjectedMessage]:
-    """Place system messages amid the conversation where providers take them: after a user, before an assistant.
+    """Move system messages inside the conversation to where providers accept them: after a user, before an assistant.
 
-    Those that stand together, because what was between them went, become one message.
+    Adjacent ones are merged.
     """
     waiting: list[ProjectedMessage] = []
     previous = "system"
@@ -411,7 +411,7 @@ def _settled_system(context: Context, entries: Sequence[ProjectedMessage]) -> It
 
 
 def _instruction(context: Context, waiting: Sequence[ProjectedMessage], previous: str) -> Iterator[ProjectedMessage]:
-    """Make one message of system messages, after a line from the user's side where none is before it."""
+    """Merge system messages into one, after a line of the user if no user message precedes it."""
     if waiting and previous not in ("user", "tool"):
         yield _line(context, "user", RUNTIME_LINE)
     if len(waiting) > 1:
@@ -441,10 +441,9 @@ def _mixes(context: Context, one: ProjectedMessage) -> bool:
 
 
 def _both_speak(one: ProjectedMessage, other: ProjectedMessage) -> bool:
-    """Return whether two messages hold words of the user's side that kompakt did not write.
+    """Return whether both messages contain words of the user that kompakt did not write.
 
-    Joined, they would be one message for whoever reads the payload next: a former request would stay for ever because
-    it shares a message with the first.
+    Such messages are not merged: a later pass could not tell an old request from the first one in the same message.
     """
     return _has_words(one.message) and _has_words(other.message)
 
@@ -469,7 +468,7 @@ def _line(context: Context, role: Role, text: str) -> ProjectedMessage:
 def _single(context: Context, entries: Sequence[ProjectedMessage]) -> ProjectedMessage:
     """Write everything as one user message: the user's own parts, a note of the pivot, a transcript of the rest.
 
-    A line of kompakt's separates one request from the next, so that a later pass can tell them apart.
+    A line separates one request from the next, so that a later pass can tell them apart.
     """
     parts: list[Part] = []
     transcript: list[str] = []

@@ -13,7 +13,7 @@ class Truncation(Deterministic):
     """Leave out the oldest groups; system, first and newest request, pins and the open round always stay."""
 
     def apply(self, context: Context) -> bool:
-        """Exclude from the oldest on until the target is reached."""
+        """Exclude the oldest groups until the target is reached."""
         aim = self.aim(context)
         changed = False
         for group in context.droppable():
@@ -45,7 +45,7 @@ class SlidingWindow(Deterministic):
 
 
 class ToolCallRemoval(Deterministic):
-    """Leave out tool groups, oldest first, but for the newest ones.
+    """Leave out tool groups, oldest first, except for the newest ones.
 
     With ``tools`` or ``sources`` only groups go whose calls are all of these; with ``protect_tools`` none that has a
     call of one of those.

@@ -19,15 +19,15 @@ from kompakt.engine.strategies.strategy import (
 from kompakt.model.phrases import collapsed_placeholder
 
 KEEP_TOKENS = 40_000
-"""Newest tool output that always stays: a model rarely looks further back."""
+"""Tokens of the newest tool outputs that always stay."""
 
 MIN_TOKENS = 20_000
-"""Least that is worth a rewriting: it costs a cached prefix."""
+"""Least tokens that are worth a rewriting, which invalidates the cached prefix."""
 
 _UNFINISHED = ("in_progress", "incomplete")
 
 KEEP_TURNS = 2
-"""Newest user turns that are never touched."""
+"""Newest user turns that are never changed."""
 
 
 class OutputPruning(Deterministic):

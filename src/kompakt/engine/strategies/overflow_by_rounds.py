@@ -1,4 +1,4 @@
-"""Undo an overflow where it came from, with the least rewriting that makes a request fit. Cost: the history, once."""
+"""Resolve an overflow in the round that caused it, with little rewriting. Cost: one pass over the history."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kompakt.model.groups import Round, rounds
 from kompakt.model.messages import Text
 
 _SMALLEST = 200
-"""Tokens that a part of the guilty round is shortened to at the least, before older rounds pay for it."""
+"""Least tokens that a part of the round is shortened to before older rounds are shortened."""
 
 
 class OverflowByRounds(Deterministic):
-    """Shorten the round that brought the overflow: its results, what its calls were given, the assistant's answer.
+    """Shorten the round that caused the overflow: its results, what its calls were given, the assistant's answer.
 
     Only when that is not enough are the oldest groups replaced by a pivot, which tells what they were. ``guilty`` names
     the round for logs, errors and reports.
@@ -32,7 +32,7 @@ class OverflowByRounds(Deterministic):
         return f"too long for the provider; the overflow came with {self.guilty or 'the whole history'}"
 
     async def __call__(self, context: Context) -> bool:
-        """Come down to the goal; pairs stay whole at each step."""
+        """Shorten until the goal is reached; pairs stay whole."""
         if not self.is_due(context):
             return False
         goal = self.goal(context)
@@ -57,7 +57,7 @@ class OverflowByRounds(Deterministic):
         return changed
 
     def _beyond(self, context: Context, goal: int) -> list[Round]:
-        """List the round in which the total crossed the goal and those after it, the largest first."""
+        """Return the round in which the total exceeded the goal and those after it, the largest first."""
         found: list[Round] = []
         total = context.tokens - sum(group.tokens for group in context.live)
         for one in rounds(context.messages):

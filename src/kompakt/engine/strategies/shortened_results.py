@@ -17,13 +17,13 @@ MAX_SHARE = 0.15
 """Largest share of what can change, up to the goal, that one tool result may take."""
 
 LEAST_RESULT = 200
-"""Tokens that are left of a result where that share is less."""
+"""Least tokens of a shortened result."""
 
 LEAST_GIVEN = 60
-"""Tokens that are left of a text which a call was given, however little room there is."""
+"""Least tokens of a shortened text in the input of a call."""
 
 WHOLE_GIVEN = 2 * LEAST_GIVEN
-"""Tokens of such a text that is never shortened: paths and commands stay whole, and the note would take the gain."""
+"""Longest such text that is never shortened: paths and commands stay whole, and shortening would gain little."""
 
 _HEAD = 0.6
 """Share of the remaining text that comes from the beginning; errors and verdicts tend to be at the end."""
@@ -156,7 +156,7 @@ def _shorter(given: Json, limit: int, counter: Counter, reference: str) -> Json:
 def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle: str = "") -> str:
     """Keep head and tail of a text so that it has at most about ``limit`` tokens; the note alone is the least.
 
-    ``middle`` is what of the rest must not be missing; it stands behind the note.
+    ``middle`` is the part of the rest that must stay; it follows the note.
     """
     total = counter.scaled(counter.text(text))
     if total <= limit:
@@ -175,12 +175,12 @@ def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle
 
 
 def _safe_end(text: str, at: int) -> int:
-    """Move a cut back to the end of a line when one is near."""
+    """Move a cut back to the end of a line if one is near."""
     line = text.rfind("\n", max(0, at - 200), at)
     return line if line > 0 else at
 
 
 def _safe_start(text: str, at: int) -> int:
-    """Move a cut on to the start of a line when one is near."""
+    """Move a cut forward to the start of a line if one is near."""
     line = text.find("\n", at, at + 200)
     return line + 1 if line > 0 else at

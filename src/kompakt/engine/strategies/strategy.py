@@ -17,7 +17,7 @@ from kompakt.errors import UsageError
 from kompakt.model.messages import ToolCall, ToolResult
 
 Trigger: TypeAlias = Callable[[Context], bool]
-"""Tells whether a strategy is due. Any predicate serves; keep it constant in time."""
+"""Returns whether a strategy is due. Any predicate will do; it should take constant time."""
 
 Measure: TypeAlias = Literal["tokens", "messages", "groups", "bytes"]
 """What is measured: tokens of the whole request; messages and groups shown, the pivot's included; bytes shown of the
@@ -100,7 +100,7 @@ class Over(msgspec.Struct, frozen=True):
 
 
 class Every(msgspec.Struct, frozen=True):
-    """Due when the model has answered so many times since the last rewriting."""
+    """Due after a number of answers of the model since the last rewriting."""
 
     steps: int
 
@@ -139,7 +139,7 @@ def over_bytes(size: int) -> Over:
 
 
 def every(steps: int) -> Every:
-    """Make a trigger that is due when the model has answered so many times since the last rewriting."""
+    """Return a trigger that is due after a number of answers of the model since the last rewriting."""
     return Every(steps)
 
 

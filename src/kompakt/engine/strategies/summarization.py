@@ -14,25 +14,24 @@ from kompakt.engine.strategies.strategy import MEASURES, PIVOT_MESSAGES, Target,
 from kompakt.model.phrases import RUNTIME_LINE
 
 SUMMARY_SHARE = 0.8
-"""Largest share of what can change, up to the goal, that the pivot may take; only a budget far below the history comes
-near it."""
+"""Largest share of the variable part, up to the goal, for the pivot. Only a budget far below the history reaches
+it."""
 
 LEDGER_SHARE = 0.12
 """Tokens of ledger for each hidden token: enough for nearly every name that recorded agents used again."""
 
 MIN_LEDGER = 120
-"""Tokens of a pivot where the goal leaves less: fewer say too little."""
+"""Least tokens of a pivot, even if the goal leaves less."""
 
 MAX_LEDGER = 8_000
-"""Most tokens of a pivot, however large the window: what is further back is one recall away."""
+"""Most tokens of a pivot in any window. Recall restores what it leaves out."""
 
 NARRATIVE_SHARE = 0.55
 """Share of the pivot for a summarizer's narrative; the ledger takes the rest, and what the narrative leaves. In the
 division that readers answered best from, reasons and state in a model's words took a little more than half."""
 
 TALK_SHARE = 0.85
-"""The same where nothing but talk is summarized. Code has no facts then, only sentences, and a model says in one
-sentence what people say in ten."""
+"""The same for conversations without tools. Code can only quote sentences there, which a model summarizes better."""
 
 
 class Summarization:
@@ -51,14 +50,14 @@ class Summarization:
         self.when = when
         self.target = checked_target(target, MEASURES, type(self).__name__)
         self.decides = when is not None or target is not None
-        """Whether it knows by itself when it is due; else the budget says."""
+        """Whether it has a trigger of its own; otherwise the budget decides."""
 
     concludes = True
     """Runs even if other steps reached the goal, because what they hid must be summarized."""
 
     @property
     def awaits(self) -> bool:
-        """Whether it may await something: a summarizer may, the ledger does not."""
+        """Whether it may await: only with a summarizer."""
         return self.summarizer is not None
 
     async def __call__(self, context: Context) -> bool:
@@ -98,7 +97,7 @@ class Summarization:
         return self.when(context) if self.when is not None else not aim_of(context, None, self.target).reached(context)
 
     def _oldest(self, context: Context, aim: Target, goal: int) -> tuple[list[ContextGroup], int, Load]:
-        """Take groups from the oldest on until the rest fits; return them, the room of their pivot and its matter."""
+        """Return the oldest groups, so many that the rest fits, with the room and the load of their pivot."""
         summary = context.summary_text
         most = min(max(int((goal - context.required_tokens) * self.share), MIN_LEDGER), MAX_LEDGER)
         load = summary.load if summary else Load()
