@@ -45,6 +45,12 @@ class TestRule:
         joined = kompakt.repair([{"role": "user", "content": "\ud83d\ude80!"}], "openai-chat")
         assert joined.payload == [{"role": "user", "content": "🚀!"}]
 
+    @pytest.mark.parametrize(("text", "codes"), [("fine", []), ("cut \ud83d", ["TX-1"])])
+    def test_it_is_found_beside_integers_of_any_size(self, text: str, codes: list[str]) -> None:
+        """An integer of more than 64 bits is valid JSON and does not hide the text next to it."""
+        body = {"messages": [{"role": "user", "content": text, "seed": 2**70}]}
+        assert [problem.code for problem in kompakt.check(body, "openai-chat")] == codes
+
     def test_only_the_half_is_replaced(self) -> None:
         """The text before and after it stays."""
         for text, whole in {"a\ud83db": "a\ufffdb", "\udc00": "\ufffd", "x\ud83d": "x\ufffd"}.items():

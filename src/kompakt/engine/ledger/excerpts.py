@@ -93,9 +93,10 @@ _SETTLES = re.compile(
     r"rather than|"
     r"found|turns out|option|recommend\w*|conclu\w+|confirm\w*|verified|works?|fixed|done|implemented|summary|so that|"
     r"therefore|means|should|must|cannot|can't|won't|doesn't|didn't|not|only|however|but|actually|now|remaining|next|"
-    r"cancel\w*|updated|changed|failed|missing|blocked)\b",
-    re.IGNORECASE,
+    r"cancel\w*|updated|changed|failed|missing|blocked)\b"
 )
+"""Searched in lower case: ignoring case takes four times as long."""
+
 _ANNOUNCES = re.compile(
     r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
     r"now i (?:understand|see|know)\b|now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
@@ -213,7 +214,7 @@ def words_of(passage: str) -> set[str]:
 
 def substance(passage: str) -> float:
     """Estimate how much a passage settles: about 1 for plain narration, 3 for a finding with its reason."""
-    value = 1.0 + 0.6 * len(_SETTLES.findall(passage[:2_000])) ** 0.5
+    value = 1.0 + 0.6 * len(_SETTLES.findall(passage[:2_000].lower())) ** 0.5
     if any(map(str.isdigit, passage)):
         value += 0.3
     if _SPECIFIC.search(passage):

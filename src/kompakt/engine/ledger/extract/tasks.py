@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kompakt.engine.ledger.excerpts import harmless, one_line
+from kompakt.engine.ledger.extract.tool_calls import TASK_KEYS
 from kompakt.model.messages import Json, ToolResult
 
 MAX_TITLE = 200
@@ -107,7 +108,9 @@ class Tasks:
 
 
 def is_task(fields: Mapping[str, Json]) -> bool:
-    """Tell whether a call is about tasks."""
+    """Return whether a call is about tasks."""
+    if TASK_KEYS.isdisjoint(fields) and list not in map(type, fields.values()):
+        return False
     lists = [item for value in fields.values() if isinstance(value, list) for item in value if isinstance(item, dict)]
     return any(_state(one) and _title(one) for one in lists) or (
         bool((_state(fields) or _blockers(fields)) and _id(fields)) or not _CREATES.isdisjoint(fields)
