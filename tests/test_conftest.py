@@ -1,4 +1,4 @@
-"""The test run itself: the same verdict every time, however it is started."""
+"""The test run itself: the same verdict for any way of starting it."""
 
 from __future__ import annotations
 

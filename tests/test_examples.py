@@ -60,7 +60,7 @@ class TestAll:
         assert set(NAMES) == set(MAINS) == listed
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_each_says_how_to_run_it_and_is_short(self, name: str) -> None:
+    def test_each_states_how_to_run_it_and_is_short(self, name: str) -> None:
         text = (EXAMPLES / name).read_text()
         assert f"python examples/{name}" in (ast.get_docstring(ast.parse(text)) or "")
         assert len(text.splitlines()) <= 120
@@ -137,7 +137,7 @@ class TestResearchAgent:
             assert research_agent.main([str(texts), script.task("Which?"), "--window", "16000"]) == 0
             assert provider.requests[0].headers["authorization"] == "Bearer sk-example"
 
-    def test_a_refusal_is_said_and_counts_as_failure(self, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_refusal_is_reported_and_counts_as_failure(self, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with Provider(Script(steps=1), window=10) as provider:
             arguments = ["--base-url", f"{provider.url}/v1", "--model", "test-model", "--window", "16000"]
             assert research_agent.main([str(texts), "Which berth was free?", *arguments]) == 1
@@ -183,7 +183,7 @@ class TestCodingAgent:
             assert script.step_of(task) == 7
         assert Path("log").read_text() == "ran\n"
 
-    def test_there_must_be_something_to_take_up(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_resuming_requires_a_session(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Provider(Script(steps=1)) as provider:
             assert coding_agent.main(["--session", "new", *served(provider)]) == 1
             assert not provider.requests
@@ -274,7 +274,7 @@ class TestCustomStrategy:
         numbers = re.search(r"apply: (\d+) -> (\d+) tokens, changed: True\nundo: .*, (\d+) tokens again", printed)
         assert numbers and int(numbers[2]) < int(numbers[1]) == int(numbers[3])
 
-    def test_what_cannot_be_read_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unreadable_files_are_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert custom_strategy.main(["no-such-file.json"]) == 1
         assert "no-such-file.json" in capsys.readouterr().err
 

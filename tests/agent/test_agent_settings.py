@@ -183,7 +183,7 @@ def test_a_changed_system_prompt_replaces_the_stored_one(caplog: Any) -> None:
 
 
 class Memory:
-    """A provider that adds what it knows and records what was said."""
+    """A provider that adds a message and records the answers."""
 
     source_id = "memory"
 
@@ -197,7 +197,7 @@ class Memory:
         self.seen += run.responses
 
 
-def test_providers_take_part() -> None:
+def test_context_providers_are_called() -> None:
     async def main() -> None:
         client, memory = Echo(steps=2), Memory()
         store = await open_store("memory:")

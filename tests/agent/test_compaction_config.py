@@ -118,7 +118,7 @@ class TestResumeMessage:
         assert RESUME_PROMPT not in found and not any("Earlier steps were summarized" in text for text in found)
 
     @pytest.mark.parametrize(("resume", "rows"), [(True, 1), ("Go ahead.", 1), (False, 0), ("  ", 0)])
-    def test_a_session_takes_the_same_option(self, resume: bool | str, rows: int) -> None:
+    def test_a_session_accepts_the_same_option(self, resume: bool | str, rows: int) -> None:
         async def run() -> None:
             async with await open_store("memory:") as store:
                 session = await store.session("s")

@@ -102,7 +102,7 @@ class TestOptIn:
 
 
 class TestAboveHalf:
-    def test_a_cost_compaction_goes_no_further_than_an_ordinary_one(self) -> None:
+    def test_a_cost_compaction_has_the_same_target_as_an_ordinary_one(self) -> None:
         """By default what is left after saving is what an ordinary compaction leaves."""
         saving, budget = CostTrigger("gpt-5", economic=None), kompakt.Budget.of(20_000)
         context = kompakt.Context([user("Task."), *rounds(18)])

@@ -52,7 +52,7 @@ class TestLocks:
         assert await records.heads("tenant") == []
 
     def test_a_lock_is_visible_to_other_connections(self, place: Place) -> None:
-        """Who opens the place by another way meets the same lock, and may give it back with its fence."""
+        """Another handle on the same store has the same lock and can release it with its fence."""
 
         async def scenario() -> None:
             async with place.opened() as one, place.opened() as two:
@@ -79,7 +79,7 @@ class TestLocks:
 
     @stored
     async def test_a_renewed_lock_is_kept(self, records: Records) -> None:
-        """Who renews in time keeps the lock beyond its first lease; the new lease counts from now."""
+        """A lock renewed in time is held beyond its first lease; the new lease starts at the renewal."""
         fence = await taken(records, lease=1)
         assert await records.renew(KEY, fence, lease=LONG)
         await asyncio.sleep(1.1)

@@ -58,7 +58,7 @@ calls = st.one_of(
 
 
 class Both:
-    """A store and the plainest one, called alike."""
+    """A store and the reference store, with the same calls."""
 
     def __init__(self, records: Records, example: int) -> None:
         self.ways: tuple[Records, Records] = (records, MemoryRecords())

@@ -70,7 +70,7 @@ def turn_of(name: str, number: int, *, chars: int = 300) -> list[Body]:
 
 
 def write_until_killed(url: str, id: str, seed: int, path: str) -> None:
-    """Do this and that to a session for ever."""
+    """Perform random operations on a session until killed."""
     shorten_leases()
     asyncio.run(_write(url, id, random.Random(seed), Log(Path(path))))
 

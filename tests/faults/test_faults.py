@@ -210,7 +210,7 @@ async def insistent(session: Session, messages: list[Any], key: str) -> None:
 
 
 async def hang_up(place: Place) -> None:
-    """Cut every connection to the server but one's own."""
+    """Cut every connection to the server except this one."""
     if place.name == "redis":
         await asyncio.to_thread(redis.command, place.url, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         return

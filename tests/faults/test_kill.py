@@ -23,7 +23,7 @@ Body = dict[str, Any]
 @pytest.fixture(autouse=True)
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = lock.hold.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
-    monkeypatch.setitem(defaults, "lease", defaults["lease"])  # put back afterwards
+    monkeypatch.setitem(defaults, "lease", defaults["lease"])  # restored after the test
     shorten_leases()
 
 
@@ -40,7 +40,7 @@ class Model:
         self.done = 0
 
     def read(self, path: Path) -> None:
-        """Follow what a writer said."""
+        """Check the output of a writer."""
         self.unsure = []
         for line in path.read_text().splitlines():
             said = json.loads(line)

@@ -233,7 +233,7 @@ def test_a_break_while_the_whole_answer_is_read_is_answered_with_502(
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-def test_an_answer_without_a_body_may_say_a_length(gate: Served, crooked: Crooked, status: str) -> None:
+def test_an_answer_without_a_body_may_have_a_content_length(gate: Served, crooked: Crooked, status: str) -> None:
     crooked.act = sends(head("content-length: 10", status=status))
     assert ask(gate, "openai-chat").status_code == int(status[:3])
 

@@ -41,7 +41,7 @@ def test_an_overflow_is_recovered_inside(format: str, stream: bool, tmp_path: Pa
         assert gate.metric("kompakt_overflows_recovered_total") >= 1
 
 
-def test_an_overflow_that_cannot_be_helped_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_an_overflow_without_remedy_is_returned_unchanged(tmp_path: Path) -> None:
     """One message of the user alone is too long for the model: there is nothing to leave out."""
     error = {
         "error": {

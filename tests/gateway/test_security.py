@@ -176,7 +176,7 @@ BODIES = [
 ]
 
 
-def test_bodies_that_are_none_pass_or_are_refused(upstream: Upstream, store: str) -> None:
+def test_invalid_bodies_pass_or_are_rejected(upstream: Upstream, store: str) -> None:
     """The provider judges bodies: any body is passed on unchanged or rejected, and nothing breaks."""
     with gateway(upstream.url, store=store) as gate, httpx.Client(base_url=gate.url, timeout=20) as client:
         for format in FORMATS:

@@ -45,7 +45,7 @@ class TestWays:
 
     @pytest.mark.parametrize("headers", [{}, {"x_kompakt_key": "wrong"}, {"authorization": f"Bearer {KEY}"}])
     def test_configured_keys_are_required(self, headers: dict[str, str]) -> None:
-        """A missing key, a wrong key, and a key in a header that goes upstream are rejected."""
+        """A missing key, a wrong key, and a key in a header that is forwarded upstream are rejected."""
         with pytest.raises(GatewayError) as caught:
             who(settings(keys=HASHED), **headers)
         assert caught.value.status == 401

@@ -227,7 +227,7 @@ def test_a_stream_arrives_chunk_by_chunk(format: str, long: bool, stage: Stage) 
         assert b"".join(arriving) == b""
 
 
-def test_a_client_that_goes_ends_the_request_upstream(stage: Stage) -> None:
+def test_a_disconnected_client_ends_the_upstream_request(stage: Stage) -> None:
     hold = threading.Event()
     stage.upstream.plan = Reply(events("openai-chat"), 200, {"content-type": "text/event-stream"}, [hold])
     body = json.dumps(request("openai-chat", history("openai-chat", 2), stream=True)).encode()

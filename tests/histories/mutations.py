@@ -37,7 +37,7 @@ WORDS = (
 
 
 def copied(value: Any) -> Any:
-    """Copy a value however deep it is."""
+    """Copy a value of any depth."""
     root = [value]
     waiting: list[Place] = [(root, 0)]
     while waiting:

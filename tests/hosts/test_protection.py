@@ -28,7 +28,7 @@ SENT = re.compile(r"/v1/(?:messages|responses|chat/completions)$")
 
 
 class Responses:
-    """Middleware that keeps the headers of every answer to a request that goes to a model."""
+    """Middleware that records the headers of every answer to a model request."""
 
     def __init__(self) -> None:
         self.headers: list[dict[str, str]] = []

@@ -75,7 +75,7 @@ def codex(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def holding(lines: Lines, *texts: bytes) -> int:
-    """Find the record that a damage is done to: the first with all of these texts, spaces aside."""
+    """Find the record to damage: the first with all of these texts, ignoring spaces."""
     return next(at for at, line in enumerate(lines) if all(text in line.replace(b'": ', b'":') for text in texts))
 
 

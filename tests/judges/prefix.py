@@ -136,7 +136,7 @@ def _head(value: Any) -> Any:
 
 
 def _latest_turn(old: Body, new: Body) -> Iterator[str]:
-    """The thinking of the latest assistant message stays whole or goes whole (AN-11)."""
+    """The thinking of the latest assistant message is kept or removed as a whole (AN-11)."""
     latest = [next((m for m in reversed(body["messages"]) if m["role"] == "assistant"), None) for body in (old, new)]
     if latest[0] is None or latest[1] is None:
         return
@@ -191,7 +191,7 @@ def _followed(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _judge_gemini(old: Body, new: Body) -> Iterator[str]:
-    """A signed part is kept as it was: neither merged with another nor refilled (GE-5)."""
+    """A signed part is unchanged: it is neither merged with another part nor refilled (GE-5)."""
     signed = {_text(part) for content in old["contents"] for part in content["parts"] if "thoughtSignature" in part}
     for index, content in enumerate(new["contents"]):
         for part in content["parts"]:

@@ -115,7 +115,7 @@ class TestBroken:
 class TestMistral:
     @quick
     @given(bodies("openai-chat"))
-    def test_it_accepts_what_it_can_say(self, body: Body) -> None:
+    def test_it_accepts_every_valid_body_within_its_limits(self, body: Body) -> None:
         """Within its own limits, the validator of Mistral accepts every valid body."""
         assume(mistral_speaks(body))
         assert judge_mistral(body) == []

@@ -186,13 +186,13 @@ class TestGoal:
         if max(1.0, step) * STEADY_STEPS < room - usual - 1:
             assert abs(goal - fixed - usual) <= 1
 
-    def test_a_target_in_tokens_is_taken_literally(self) -> None:
+    def test_a_target_in_tokens_is_exact(self) -> None:
         """As long as it leaves anything of what can change."""
         budget = Budget(window=40_000, trigger=36_000, target=9_000)
         assert budget.goal(5_000, fixed=2_000) == 9_000
         assert budget.goal(10, fixed=16_000) == 16_000 + LEAST_ROOM
 
-    def test_the_share_of_a_policy_is_taken_of_what_can_change(self) -> None:
+    def test_the_share_of_a_policy_applies_to_the_variable_tokens(self) -> None:
         """Three quarters of what the fixed part leaves."""
         assert Budget.of(40_000).goal(10, fixed=20_000, share=0.75) == 35_000
 

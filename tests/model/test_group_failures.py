@@ -117,7 +117,7 @@ class TestHosted:
         assert wire_groups(USER, THOUGHT, ASK, YES, done) == [(0,), (1, 2, 3, 4)]
 
     def test_a_function_call_keeps_its_reasoning(self) -> None:
-        """Reasoning goes with the call it led to, and with the call's output."""
+        """Reasoning stays with the call that follows it and with the output of the call."""
         call_item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c", "output": "1"}
         assert wire_groups(USER, THOUGHT, call_item, output, USER) == [(0,), (1, 2, 3), (4,)]

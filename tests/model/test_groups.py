@@ -130,7 +130,7 @@ class TestRounds:
 
 
 class TestTurns:
-    """A turn goes from a real user message up to the next one."""
+    """A turn starts at a real user message and ends before the next one."""
 
     def test_results_in_a_user_message_open_no_turn(self) -> None:
         """Where results are in user messages, only text of the user starts a turn."""
@@ -138,7 +138,7 @@ class TestTurns:
         assert [len(turn) for turn in turns([user(), assistant(call("a")), answer, assistant("b"), user()])] == [4, 1]
         assert not is_request(answer)
 
-    def test_what_precedes_the_first_request_belongs_to_it(self) -> None:
+    def test_messages_before_the_first_request_belong_to_its_turn(self) -> None:
         """System and stray messages at the start do not make a turn of their own."""
         found = turns([system(), assistant("hello"), user("one"), user("two")])
         assert [len(turn) for turn in found] == [3, 1]
@@ -182,7 +182,7 @@ class TestGroups:
         history = [user("go"), assistant(call("a"), call("b")), tool(result("b")), tool(result("a"))]
         assert [len(group) for group in groups(history)] == [1, 3]
 
-    def test_reasoning_stays_with_what_it_led_to(self) -> None:
+    def test_reasoning_stays_with_its_call(self) -> None:
         """A message of pure reasoning binds the call that follows it."""
         history = [user(), assistant(Reasoning("hm")), assistant(call("a")), tool(result("a"))]
         assert indices(history) == [(0,), (1, 2, 3)]
@@ -233,7 +233,7 @@ class TestGroups:
 
 
 class TestCuts:
-    """C1 to C3: every slice goes through the same boundary functions."""
+    """Every slice uses the same boundary functions."""
 
     @given(malformed)
     def test_safe_cuts_are_safe(self, history: list[Message]) -> None:
@@ -297,7 +297,7 @@ class TestCuts:
         assert (len(head), len(tail)) == (2, 4)
         assert [id(item) for item in (*head, *tail)] == [id(item) for item in body]
 
-    def test_a_line_put_at_the_end_is_taken_away_again(self) -> None:
+    def test_a_line_added_at_the_end_is_removed_again(self) -> None:
         """Also when a repair merged it into the message before; other content stays."""
         added = user("Continue.")
         assert list(without_last([*CHAT, added], added)) == CHAT

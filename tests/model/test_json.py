@@ -47,7 +47,7 @@ class TestPlain:
         assert plain(value).value is value
         assert plain(value).origins == {}
 
-    def test_only_what_is_foreign_is_copied(self) -> None:
+    def test_only_foreign_values_are_copied(self) -> None:
         """A part that is JSON stays the same object inside one that had to be converted."""
         same = {"role": "user", "content": "hi"}
         value = plain([same, ({"role": "user"},)]).value

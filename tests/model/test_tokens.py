@@ -272,7 +272,7 @@ class TestMedia:
             ("gemini", (1536, 768), 2 * 258),
         ],
     )
-    def test_pictures_cost_what_the_provider_publishes(self, rule: Any, size: tuple[int, int], tokens: int) -> None:
+    def test_images_cost_the_published_tokens(self, rule: Any, size: tuple[int, int], tokens: int) -> None:
         """The examples of the providers' own pages."""
         assert media_tokens(picture(png(*size)), rule) == tokens
 

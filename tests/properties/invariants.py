@@ -1,4 +1,4 @@
-"""Invariants for every payload, however broken: each function returns, or raises an error of kompakt.
+"""Invariants for every payload, valid or broken: each function returns, or raises an error of kompakt.
 
 Used by a test on a few thousand mutated bodies and by the soak test on 100,000.
 """

@@ -65,7 +65,7 @@ DOORS: dict[str, Callable[[Any, str | None], Any]] = {
 
 
 def try_all(payload: Any, format: str | None) -> None:
-    """Go through every door; only our own errors may come back."""
+    """Call every public function; only errors of kompakt may be raised."""
     for door in DOORS.values():
         with contextlib.suppress(KompaktError):
             door(payload, format)

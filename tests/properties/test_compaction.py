@@ -71,7 +71,7 @@ class TestCompact:
     @settings(max_examples=EXAMPLES)
     @given(data=st.data())
     def test_keeps_every_promise_or_names_the_floor(self, format: str, data: st.DataObject) -> None:
-        """Valid, within budget, requests and pins as they were, input untouched, counted right, the same again."""
+        """Valid, within budget, requests and pins unchanged, input not modified, counts correct, deterministic."""
         case = data.draw(cases(format))
         pins = draw_pins(case, data)
         format, body, budget, policy = case
@@ -125,7 +125,7 @@ class TestCompact:
     @settings(max_examples=EXAMPLES)
     @given(data=st.data())
     def test_nothing_due_nothing_changed(self, format: str, data: st.DataObject) -> None:
-        """A history within its budget comes back as the very object it was."""
+        """A history within its budget is returned as the same object."""
         _, body, _, policy = data.draw(cases(format))
         total = kompakt.count(body, format=format).total
         result = kompakt.compact(body, total, format=format, policy=policy)

@@ -21,7 +21,7 @@ CHUNKS = 4
 class TestMutations:
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("chunk", range(CHUNKS))
-    def test_nothing_goes_wrong(self, format: str, chunk: int) -> None:
+    def test_mutated_payloads_are_handled(self, format: str, chunk: int) -> None:
         """Check, repair, count, compact, recall, parse and render: no foreign error, one pass is enough, nothing is
         changed in place."""
         wrong = {number: found for number in range(chunk, EACH, CHUNKS) if (found := faults(format, number))}

@@ -137,7 +137,7 @@ class TestDrawnFaults:
 
     @every_format
     @given(data=st.data())
-    def test_what_check_and_repair_say_agrees(self, format: str, data: st.DataObject) -> None:
+    def test_check_and_repair_agree(self, format: str, data: st.DataObject) -> None:
         """Changes are made when there are problems and only then; what remains is what a new check finds."""
         _, body = data.draw(broken(format))
         problems = kompakt.check(body, format)
@@ -269,7 +269,7 @@ class TestRegressions:
         assert [problem.code for problem in kompakt.check(body)] == ["AN-19"]
         assert kompakt.repair(body).payload["messages"][-1]["role"] == "user"
 
-    def test_thinking_stays_byte_identical_or_goes(self) -> None:
+    def test_thinking_stays_byte_identical_or_is_removed(self) -> None:
         """claude-code#12362: a repair elsewhere does not edit, split or re-order signed thinking."""
         body = plain.build("anthropic", messages=21)
         del body["messages"][20]["content"][0]
@@ -281,7 +281,7 @@ class TestRegressions:
         assert set(kept) <= signed
 
     def test_a_renamed_id_does_not_cost_a_result_its_parts(self) -> None:
-        """Giving a call a shorter id keeps the content of its result as it was."""
+        """A shorter id of a call does not change the content of its result."""
         call = {"id": "c" * 46, "type": "function", "function": {"name": "f", "arguments": "{}"}}
         content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]
         repaired = kompakt.repair(
@@ -295,7 +295,7 @@ class TestRegressions:
         assert repaired.payload[2]["tool_call_id"] == repaired.payload[1]["tool_calls"][0]["id"]
 
     def test_a_function_message_of_the_older_api_finds_its_call(self) -> None:
-        """A function message that strayed from its call goes back; one that answers another name goes away."""
+        """A function message apart from its call is moved back; one with another name is removed."""
         said = {"role": "user", "content": "go"}
         call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
         answer = {"role": "function", "name": "f", "content": "1"}

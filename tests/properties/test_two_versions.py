@@ -27,7 +27,7 @@ def long_bodies() -> list[dict[str, Any]]:
 
 
 class TestBothVersions:
-    def test_accept_long_sessions_and_what_is_left_of_them(self) -> None:
+    def test_accept_long_sessions_before_and_after_compaction(self) -> None:
         """Whole and compacted, after strict repair: ids of nine characters, a bridge from tool to user."""
         given = long_bodies()
         compacted = [kompakt.compact(body, max(400, kompakt.count(body).total // 3)).payload for body in given]

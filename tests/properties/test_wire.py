@@ -136,7 +136,7 @@ class TestUnknown:
 
     @every_format
     def test_unknown_fields_and_parts_survive(self, format: str) -> None:
-        """What kompakt has never heard of goes through byte for byte."""
+        """Unknown fields are rendered byte for byte."""
         body = with_unknowns(format)
         history = kompakt.parse(body, format)
         assert text(kompakt.render(history)) == text(body)

@@ -14,7 +14,7 @@ PIECE = 24
 
 
 def frame(data: Any, event: str | None = None) -> bytes:
-    """Return one event as it goes over the wire."""
+    """Return one event as it is sent."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     named = f"event: {event}\n" if event else ""
     return f"{named}data: {text}\n\n".encode()
@@ -61,7 +61,7 @@ def unknown_keys(body: Body, known: Iterable[str]) -> Iterator[str]:
 
 
 def loaded(text: str) -> Body:
-    """Read a JSON object; what is none comes back as one that equals no call."""
+    """Read a JSON object; anything else gives an object that equals no call."""
     try:
         value = json.loads(text)
     except ValueError:

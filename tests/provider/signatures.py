@@ -114,7 +114,7 @@ def _invalid(text: str) -> Refusal:
 
 
 def _holds(place: Place, known: Issued) -> bool:
-    """The prefix is as it was, and of the earlier thinking only the oldest is gone (AN-15)."""
+    """The prefix is unchanged, and of the earlier thinking only the oldest was removed (AN-15)."""
     kept = len(place.before)
     return (
         place.prefix == known.prefix

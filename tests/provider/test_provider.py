@@ -33,7 +33,7 @@ def usage_of(format: str, last: Any) -> tuple[int, int, int]:
 
 
 @each_format
-def test_the_sdks_read_what_it_says_whole_and_streamed_alike(format: str) -> None:
+def test_the_sdks_read_whole_and_streamed_answers(format: str) -> None:
     histories = []
     for stream in (False, True):
         script = Script(steps=8, seed=3, thinking=True, parallel=0.5, constraints=["Do it"])

@@ -67,7 +67,7 @@ def listed(format: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def test_a_text_instead_of_items_is_stored() -> None:
-    """What was one text comes back as one."""
+    """A single text is read as a single text."""
     body = {"model": "gpt-5.4", "input": "ok"}
 
     async def work() -> None:
@@ -83,7 +83,7 @@ class TestStored:
     @settings(max_examples=60)
     @given(data=st.data())
     def test_export_is_byte_equal(self, format: str, data: st.DataObject) -> None:
-        """Export, projection and references are those of the payload, however it was cut into batches and pages."""
+        """Export, projection and references equal those of the payload, for any batches and pages."""
         body = data.draw(listed(format))
         batches = data.draw(st.composite(cut)(items_of(format, body)))
         page = data.draw(st.integers(1, 7))

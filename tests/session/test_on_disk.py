@@ -77,7 +77,7 @@ class TestReopened:
         run(work())
 
     def test_two_stores_make_one_compaction(self, tmp_path: Path) -> None:
-        """Who waits for another uses its result."""
+        """A writer that waited for another one uses its result."""
 
         async def work() -> None:
             await opened(tmp_path, lambda session: session.save(turns(8), format="openai-chat"))

@@ -196,7 +196,7 @@ class TestCompaction:
 class TestFormats:
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_session_in_another_format_is_translated(self, format: str) -> None:
-        """What a run in one format says goes into a session in another, and comes back in the run's own."""
+        """A run in one format is stored in a session of another format and read in its own."""
 
         async def work() -> None:
             made, store = provider(store_added=("time",))

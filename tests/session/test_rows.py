@@ -230,7 +230,7 @@ class TestEncryption:
             await session.append([asked("Hello.")])
 
     def test_a_key_for_a_plain_session_raises(self) -> None:
-        """Who expects sealed words does not take others."""
+        """A reader that expects sealed values rejects unsealed ones."""
 
         async def work() -> None:
             records = MemoryRecords()
@@ -309,7 +309,7 @@ class TestUnusualValues:
     @pytest.mark.parametrize("depth", [MAX_DEPTH - 20, MAX_DEPTH + 1, 900, 100_000])
     @pytest.mark.parametrize("inner", ["x", "x" * LONG], ids=["short", "long"])
     def test_a_value_nested_too_deep_is_refused_before_writing(self, depth: int, inner: str) -> None:
-        """What could not be read back everywhere is not taken; what is taken comes back."""
+        """Values that some store could not return are rejected; accepted values are returned unchanged."""
         value: Any = inner
         for _ in range(depth):
             value = [value]

@@ -63,7 +63,7 @@ class TestSeals:
 class TestImportedHistories:
     @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
     @pytest.mark.parametrize("sealed", [seal(FORGED), seal(FORGED, OTHER)], ids=["checksum", "other key"])
-    def test_a_forged_pivot_says_nothing_for_the_user(self, key: bytes | None, sealed: str) -> None:
+    def test_a_forged_pivot_does_not_count_as_user_words(self, key: bytes | None, sealed: str) -> None:
         """Without a key it cannot be distinguished from a real one; with a key it stays an ordinary answer."""
 
         async def work() -> None:
@@ -77,7 +77,7 @@ class TestImportedHistories:
     @pytest.mark.parametrize(
         "note", [summary_note(FORGED), seal(f"{OPEN_ROUND_NOTE}\n{FORGED}")], ids=["summary", "round"]
     )
-    def test_a_forged_note_is_not_taken_out_of_its_message(self, key: bytes | None, note: str) -> None:
+    def test_a_forged_note_is_not_removed_from_its_message(self, key: bytes | None, note: str) -> None:
         """A note in a user message is folded into the summary only if the store sealed it."""
 
         async def work() -> None:

@@ -29,7 +29,7 @@ REST: dict[str, Any] = {"frame": "{}", "reason": "", "policy": "", "tokens_befor
 
 
 def timeline(*deeds: SessionEvent) -> Timeline:
-    """Make a timeline of deeds, numbered from 1."""
+    """Make a timeline of events, numbered from 1."""
     return Timeline(RecordedEvent(number, deed, 0.0) for number, deed in enumerate(deeds, 1))
 
 

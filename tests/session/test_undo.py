@@ -80,7 +80,7 @@ class UndoRedo(RuleBasedStateMachine):
     @precondition(lambda self: self.model.turns)
     @rule(share=st.floats(0.2, 1.2), asked=st.booleans(), words=st.booleans())
     def compact(self, share: float, asked: bool, words: bool) -> None:
-        """Compact; all that was said stays."""
+        """Compact; all messages stay."""
 
         async def work() -> None:
             session = await self.session()
@@ -235,7 +235,7 @@ class UndoRedo(RuleBasedStateMachine):
     @precondition(lambda self: self.model.turns)
     @rule(data=st.data())
     def replay(self, data: st.DataObject) -> None:
-        """Take out what was said from a turn on, and the last turns."""
+        """Export from a turn on, and the last turns."""
         model = self.model
         first = data.draw(st.integers(1, len(model.turns)))
         last = data.draw(st.integers(1, len(model.turns) + 1))
@@ -252,7 +252,7 @@ class UndoRedo(RuleBasedStateMachine):
     @precondition(lambda self: self.model.references)
     @rule(data=st.data())
     def recall(self, data: st.DataObject) -> None:
-        """Recall by reference what was ever said here, reverted or not."""
+        """Recall every message by its reference, reverted or not."""
         name = data.draw(st.sampled_from(sorted(self.model.references)))
         message = self.model.references[name]
 

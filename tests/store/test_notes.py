@@ -128,7 +128,7 @@ class TestPostgres:
         asyncio.run(scenario())
 
     def test_many_readers_and_cancelled_ones(self) -> None:
-        """Who finds no connection free waits; a cancelled call never gives its answer to the next; few are opened."""
+        """A call waits for a free connection; the answer of a cancelled call never reaches the next; few are opened."""
         notes = {f"{number}": noise(5000, number) for number in range(40)}
         counting = (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kompakt' AND datname = current_database()"

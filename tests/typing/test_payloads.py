@@ -42,7 +42,7 @@ def errors(*paths: Path) -> Iterator[tuple[str, str]]:
 
 
 class TestPayloads:
-    def test_what_comes_back_has_the_type_of_what_was_given(self, tmp_path: Path) -> None:
+    def test_results_have_the_type_of_the_input(self, tmp_path: Path) -> None:
         """Each ``assert_type`` in payloads.py is correct; a wrong one is reported."""
         if find_spec("pyright") is None or pyright("--version").returncode:
             pytest.skip("pyright is not installed")

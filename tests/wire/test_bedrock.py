@@ -138,7 +138,7 @@ class TestParse:
 class TestRender:
     @given(bodies("bedrock"))
     def test_untouched_messages_are_the_same_objects(self, body: Body) -> None:
-        """Parse and render give back the caller's own objects."""
+        """Parse and render return the caller's own objects."""
         rendered = [wire for message in parse(body["messages"], body) for wire in render(message)]
         assert all(one is other for one, other in zip(rendered, body["messages"], strict=True))
 
@@ -149,7 +149,7 @@ class TestRender:
             assert render(message.with_parts(message.parts)) == [message.raw]
 
     def test_a_renamed_result_keeps_its_values(self) -> None:
-        """Another id leaves JSON content and media as they were."""
+        """A new id does not change JSON content and media."""
         message = parse([answering("t", content=[{"json": {"a": 1}}])], None)[0]
         renamed = msgspec.structs.replace(message.results[0], call_id="u", edited=True)
         assert render(message.with_parts([renamed])) == [answering("u", content=[{"json": {"a": 1}}])]
@@ -310,7 +310,7 @@ class TestRules:
         assert repaired["messages"] == [said("user", brief, {"text": "go"}), HI, said("user", brief, {"text": "go"})]
 
     def test_a_system_message_does_not_part_use_and_result(self) -> None:
-        """The result goes in front of it."""
+        """The result is inserted before it."""
         note = said("system", {"text": "be brief"})
         repaired, _ = run_repair(request(GO, using("a"), note, answering("a"), HI, GO))
         assert repaired["messages"] == [GO, using("a"), answering("a"), note, HI, GO]

@@ -145,7 +145,7 @@ class TestParse:
 class TestRender:
     @given(bodies("gemini"))
     def test_untouched_contents_are_the_same_objects(self, body: Body) -> None:
-        """Parse and render give back the caller's own objects."""
+        """Parse and render return the caller's own objects."""
         history = parse(body["contents"], body)
         rendered = [wire for message in history for wire in render(message)]
         assert all(one is other for one, other in zip(rendered, body["contents"], strict=True))

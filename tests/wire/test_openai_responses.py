@@ -182,7 +182,7 @@ class TestParse:
         ],
     )
     def test_a_wrong_type_is_named_with_its_path(self, item: Any, path: str) -> None:
-        """The caller learns where the payload goes wrong."""
+        """The error names the position in the payload."""
         with pytest.raises(MalformedPayload) as caught:
             parse([USER, item], None)
         assert caught.value.path == path

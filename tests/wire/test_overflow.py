@@ -366,7 +366,7 @@ class TestFailureIn:
         ],
     )
     def test_what_a_model_writes_is_no_failure(self, text: str) -> None:
-        """However it quotes one, whole, streamed or cut off."""
+        """For any quotation: whole, streamed or truncated."""
         assert failure_in(text) is None
 
     @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ class TestOtherServers:
         ]
         assert (reply.usage.output, reply.usage.prompt) == (3, 50)
 
-    def test_a_body_that_says_stream_is_streamed(self) -> None:
+    def test_a_body_with_the_stream_field_is_streamed(self) -> None:
         """Even without ``on_delta``."""
         plan = stream(chunk({"content": "Hi."}), chunk({}, "stop"))
         assert ask("openai-chat", plan, body={"model": "m", "stream": True}).items == (TEXT,)

@@ -43,7 +43,7 @@ class Watched(OpenAIChat):
 
 
 def test_requests_are_accepted_and_overflow_divides_them(address: str) -> None:
-    """A window that is stated too large costs one refusal; what comes back has the user's words or a named fault."""
+    """A window configured too large costs one rejection; the result has the user's words or names the failure."""
 
     async def ask() -> tuple[list[str], str | None]:
         client = Watched("smollm2", base_url=address, api_key="none", context_window=8_000, output_limit=120)

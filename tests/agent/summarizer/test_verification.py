@@ -92,7 +92,7 @@ class TestUnsupported:
         ids=lambda sentence: sentence[:40],
     )
     def test_a_sentence_that_invents_something_is_dropped(self, sentence: str) -> None:
-        """Paths, names, values, ids, quotations, outcomes; what only the reasoning said does not count."""
+        """Paths, names, values, ids, quotations, outcomes; statements of the reasoning alone do not count."""
         assert (
             checked(f"The refill rounds down. {sentence} It is not fixed.")
             == "The refill rounds down. It is not fixed."
@@ -127,7 +127,7 @@ class TestUnsupported:
 
 
 class TestSummarizer:
-    def test_the_account_names_what_was_left_out(self) -> None:
+    def test_the_account_lists_dropped_sentences(self) -> None:
         given = material(*HISTORY)
         text = summarize(Client("It rounds down. The fix is in src/gone.py. Nothing is deployed."), given)
         assert text.startswith("It rounds down. Nothing is deployed.")

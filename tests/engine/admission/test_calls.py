@@ -39,7 +39,7 @@ class TestHeading:
         ],
         ids=["success", "exit code", "reports failures", "quotes", "lines", "long"],
     )
-    def test_it_says_how_a_command_ended(self, command: str, output: str, expected: str) -> None:
+    def test_it_states_how_a_command_ended(self, command: str, output: str, expected: str) -> None:
         """By what the result says itself; what is quoted reports nothing."""
         assert heading(run(command), result("a", output)) == expected
 
@@ -51,7 +51,7 @@ class TestHeading:
         assert len(found) < 300
 
     def test_other_calls_have_none(self) -> None:
-        """Who reads a file sees what is in it."""
+        """A file that was read is shown unchanged."""
         assert heading(ToolCall("a", "read", {"path": "a.py"}), result("a", WAITING)) == ""
 
     def test_it_is_the_first_line(self) -> None:
@@ -76,7 +76,7 @@ class TestHeading:
         copies=st.integers(1, 30),
     )
     def test_output_of_any_command(self, command: str, lines: list[str], copies: int) -> None:
-        """One line, smaller than what came, the same each time; the message itself stays as it was."""
+        """One line, shorter than the input, deterministic; the message itself is unchanged."""
         messages = [user("go"), assistant(run(command)), tool(result("a", "\n".join(lines * copies)))]
         context = admit_all(messages)
         shown = list(context.project())

@@ -23,7 +23,7 @@ def admitted(text: str, level: AdmissionSettings) -> Admitted:
 class TestTables:
     @LEVELS
     def test_head_tail_count_and_ranges_stay(self, level: AdmissionSettings) -> None:
-        """The folded rows are described by column, and no row counts as alike."""
+        """The omitted rows are described by column, and no row counts as a repetition."""
         found = admitted(CSV, level)
         assert found.kind == "table" and "alike" not in found.text
         assert found.text.startswith("id,name,price,status\n1,item 1,0.5,paid\n")
@@ -74,7 +74,7 @@ class TestHtml:
         assert "| berth | C14" in found.text
 
     def test_broken_markup(self) -> None:
-        """A page that never closes its elements is read as far as it goes."""
+        """A page that never closes its elements is read to its end."""
         found = admitted("<html><body><p>open " + "<div><p>words here\n" * 400, FIRM)
         assert "words here" in found.text
 
@@ -92,7 +92,7 @@ class TestLogs:
         ],
     )
     def test_failures_stay_in_any_language(self, level: AdmissionSettings, line: str, failure: str) -> None:
-        """Lines that report a failure are shown each, however alike they are."""
+        """Every line that reports a failure is shown, even if the lines are similar."""
         lines = [(failure if i % 100 == 42 else line).format(i) for i in range(900)]
         found = admitted("\n".join(lines), level)
         assert all(failure.format(i) in found.text for i in range(42, 900, 100))

@@ -70,7 +70,7 @@ class TestOutputs:
         assert admit(text, reference=REFERENCE, settings=LOW) is None
 
     def test_the_reference_is_in_the_last_line(self) -> None:
-        """One line, marked, says what is missing and how it comes back."""
+        """One marked line states what is missing and how to restore it."""
         found = admitted("\n".join(["waiting for the server to come up"] * 200))
         assert found.text.split("\n")[-1] == folded_note(REFERENCE, 198, 200)
         assert found.text.endswith("[kompakt] 198 of 200 lines folded. Original: m7f3a.1")
@@ -120,7 +120,7 @@ def blob(size: int) -> str:
 
 
 class TestJson:
-    def test_layout_goes_and_nothing_else(self) -> None:
+    def test_only_layout_is_removed(self) -> None:
         """The value is the same, digit for digit."""
         text = json.dumps({"items": [{"id": n, "rate": 1.5, "name": f"n {n}\n"} for n in range(20)]}, indent=4)
         found = admitted(text)
@@ -159,7 +159,7 @@ class TestJson:
 
 
 class TestLogs:
-    def test_lines_alike_are_counted(self) -> None:
+    def test_similar_lines_are_counted(self) -> None:
         """Lines that differ in digits only: the first, the last, and how many lie between."""
         lines = [f"12:00:{n:02} worker {n} took {n * 7} ms for the job" for n in range(60)]
         found = admitted("\n".join(lines))
@@ -196,7 +196,7 @@ class TestLogs:
         assert "1 of 3 lines folded" in found.text
 
     def test_numbers_with_their_keys_stay(self) -> None:
-        """Of a short printout, though other lines are alike."""
+        """Of a short output, although other lines are similar."""
         totals = [f"total of part: {number}" for number in (17, 18, 19, 20)]
         found = admitted("\n".join([*totals, *("waiting for it" for _ in range(90))]))
         assert body(found.text)[:4] == totals
@@ -241,7 +241,7 @@ GO_RUN = "\n".join(
 
 
 class TestSuites:
-    def test_what_failed_stays_and_what_passed_is_named(self) -> None:
+    def test_failures_stay_and_passed_tests_are_named(self) -> None:
         """Every test name stays near its result."""
         found = admitted(GO_RUN)
         assert found.kind == "test run"

@@ -65,7 +65,7 @@ class TestTables:
 
     @LEVELS
     def test_columns_aligned_with_spaces(self, level: AdmissionSettings) -> None:
-        """A header in capitals makes a table of lines that look alike."""
+        """A header in capitals makes a table of similar lines."""
         rows = [f"web-{i:04}   {'Evicted' if i == 99 else 'Running':9} {i % 3}   {i}d" for i in range(300)]
         found = admitted("\n".join(["NAME       STATUS    RESTARTS   AGE", *rows]), level)
         assert found.kind == "table" and rows[99] in found.text
@@ -245,7 +245,7 @@ class TestTerminal:
 
 class TestOtherOutputs:
     @LEVELS
-    def test_a_long_listing_says_once_what_is_usual(self, level: AdmissionSettings) -> None:
+    def test_a_long_listing_states_common_values_once(self, level: AdmissionSettings) -> None:
         """Another mode, owner or day is written with its file."""
         rows = [f"-rw-r--r-- 1 web web {i * 10} 2026-03-01 10:{i % 60:02} page_{i}.html" for i in range(90)]
         rows[40] = "-rwsr-xr-x 1 root root 400 2019-07-30 04:00 page_40.html"

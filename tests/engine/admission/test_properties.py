@@ -115,7 +115,7 @@ class TestEveryOutput:
             assert any(key in line and number in line for line in lines)
 
     @given(texts=st.lists(st.one_of(outputs, st.text(max_size=400)), min_size=1, max_size=3))
-    def test_it_is_smaller_and_says_where_the_rest_is(self, level: AdmissionSettings, texts: list[str]) -> None:
+    def test_it_is_smaller_and_has_a_reference_to_the_rest(self, level: AdmissionSettings, texts: list[str]) -> None:
         """By at least the configured share; the last line contains a reference."""
         for place, found in enumerate(admit_all(texts, level)):
             if found is not None:

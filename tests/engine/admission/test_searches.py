@@ -59,7 +59,7 @@ class TestSearches:
             *(f"src/package/module_{n}.py ⋯ 20 more" for n in range(2, 5)),
         ]
 
-    def test_what_a_compiler_says_is_no_search(self) -> None:
+    def test_compiler_output_is_not_a_search(self) -> None:
         """Every one of its lines is needed as it is."""
         lines = [f"src/a_{n}.c:{n}:5: error: unknown type name 'thing_{n}'" for n in range(60)]
         found = admit("\n".join(lines), reference=REFERENCE, settings=HARD)

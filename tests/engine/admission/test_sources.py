@@ -87,7 +87,7 @@ class TestSources:
         lines[100] = "    panic: all is lost"
         assert "   101\t    panic: all is lost" in admitted(numbered(lines), HARD).text
 
-    def test_what_the_tool_says_around_a_page_stays(self) -> None:
+    def test_text_of_the_tool_around_a_page_stays(self) -> None:
         """A header and a trailer are no lines of the file."""
         found = admitted(f"Here is the file:\n{numbered(module(30))}\nThat was all.", HARD)
         assert body(found.text)[0] == "Here is the file:"
@@ -142,10 +142,10 @@ class TestRepeats:
         assert found.kind == "repeat"
         assert found.text == f"error: it broke\n{repeated_note('m0001.0', 31)}"
 
-    def test_words_that_were_said_before_are_pointed_to(self) -> None:
+    def test_repeated_texts_are_replaced_by_a_reference(self) -> None:
         """An output that grew by a few lines shows these."""
         seen = Seen()
-        first = [f"The sentence with the word {word * 5} is one that nobody said before." for word in "abcdefghij"]
+        first = [f"The sentence with the word {word * 5} is a new one without repetition." for word in "abcdefghij"]
         admit("\n".join(first), reference="m0001.0", settings=LOW, seen=seen)
         found = admit("\n".join([*first, "And this is new."]), reference="m0002.0", settings=LOW, seen=seen)
         assert found is not None

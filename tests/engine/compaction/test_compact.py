@@ -149,7 +149,7 @@ class TestPins:
         assert all(any(pin in text for text in found) for pin in pins)
         assert judge("openai-chat", result.payload) == [] and result.tokens_after <= 3000
 
-    def test_a_text_that_stays_is_not_said_twice(self) -> None:
+    def test_a_text_that_stays_is_not_repeated(self) -> None:
         """No note for what a kept message says anyway."""
         payload = chat(user("Never push."), *session(1, 20))
         result = kompakt.compact(payload, 3000, pins=["Never push."])
@@ -264,7 +264,7 @@ class TestThreePoints:
 
 
 class TestIdempotence:
-    """A payload that was compacted comes back as it is under the same budget and policy."""
+    """A compacted payload is unchanged under the same budget and policy."""
 
     @pytest.mark.parametrize(
         ("seed", "chars", "parallel", "format", "share"),

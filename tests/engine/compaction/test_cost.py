@@ -148,8 +148,10 @@ class TestBounds:
 
     @settings(max_examples=150, deadline=None)
     @given(traces, leasts, st.sampled_from([0.0, 0.05, 0.1]))
-    def test_within_twice_of_who_keeps_the_promise(self, trace: Trace, least: int, share: float) -> None:
-        """A clairvoyant who may not risk more than the rule pays at least half as much."""
+    def test_the_cost_is_at_most_twice_that_of_a_clairvoyant_with_the_same_risk(
+        self, trace: Trace, least: int, share: float
+    ) -> None:
+        """A clairvoyant that may not risk more than the rule pays at least half as much."""
         economy = Economy(least=least, share=share)
         rewritten, _ = run(trace, economy)
         best = foreseen(trace, economy, REGRET, economy.trouble)
@@ -262,13 +264,13 @@ class TestEconomy:
         assert not economy.due(100_000, total=100_000)
 
     def test_a_larger_outcome_can_be_foretold(self) -> None:
-        """Who knows that more will stay says so."""
+        """The caller can state that more will stay."""
         economy = Economy()
         for _ in range(20):
             economy.sent(100_000, total=100_000)
         assert not economy.due(100_000, total=100_000, after=60_000)
 
-    def test_a_session_taken_up_again(self) -> None:
+    def test_a_resumed_session(self) -> None:
         """What ran before is known and nothing of it is cached, so the first request may be rewritten for nothing."""
         fresh, resumed = Economy(), Economy()
         resumed.take_up(50_000, 50_000)

@@ -42,7 +42,7 @@ class TestStructure:
             assert judge("openai-chat", kompakt.compact(payload, budget, policy=policy).payload) == []
 
     def test_adjacency_only_pairing_orphans_late_results(self) -> None:
-        """A result that comes after other messages goes and stays with its call."""
+        """A result that comes after other messages is kept or hidden together with its call."""
         late = [
             user("Task."),
             assistant(call("a"), call("b")),
@@ -80,7 +80,7 @@ class TestStructure:
 
     @pytest.mark.parametrize("format", FORMATS)
     @given(data=st.data())
-    def test_every_message_excluded_or_the_task_gone(self, format: str, data: st.DataObject) -> None:
+    def test_every_message_excluded_or_the_task_missing(self, format: str, data: st.DataObject) -> None:
         """At the floor of any history a real request is left, and never an empty request."""
         body = data.draw(bodies(format))
         try:
@@ -129,7 +129,7 @@ class TestStructure:
         assert kept.payload[0] == payload[0] and kept.payload[-4:] == payload[-4:]
 
     def test_parallel_batches_of_50(self) -> None:
-        """A batch goes whole or stays whole; the open one is shortened, not torn."""
+        """A batch is kept or hidden as a whole; the open batch is shortened, not split."""
         batches: list[Message] = []
         for batch in range(6):
             ids = [f"b{batch}_{n}" for n in range(50)]
@@ -166,7 +166,7 @@ class TestStructure:
         ids=["only users", "assistant first", "a system message", "ten system messages", "empty contents"],
     )
     def test_odd_histories(self, history: list[Message]) -> None:
-        """Only users, no user at all, no or many system messages, nothing said: valid before is valid after."""
+        """Only users, no user, no or many system messages, no text: a valid history stays valid."""
         payload = chat(*history)
         kept = kompakt.compact(payload, 2500, format="openai-chat")
         assert kept.tokens_after <= 2500 and kept.payload
@@ -202,8 +202,8 @@ class TestBudget:
         assert len(kept.payload[7]["content"]) > 1000 and kept.payload[7]["content"].startswith("data 12345")
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_irreducible_floor_loops_for_ever(self, policy: str) -> None:
-        """The summariser is asked a bounded number of times, then the error says what is too large."""
+    def test_an_irreducible_floor_does_not_loop(self, policy: str) -> None:
+        """The summarizer is called a limited number of times, then the error names what is too large."""
         payload = chat(system("word " * 3000), user("Task."), *rounds(10))
         with pytest.raises(kompakt.DoesNotFit) as caught:
             kompakt.compact(payload, 2000, policy=policy)
@@ -241,7 +241,7 @@ class TestBudget:
         )
 
     def test_bytes_not_tokens(self) -> None:
-        """Pictures are cheap in tokens and heavy in bytes: a trigger by bytes sees them, and goes by what is shown."""
+        """Images have few tokens and many bytes: a trigger by bytes counts them, if they are visible."""
         picture = Media("image", "image/png", "A" * 2_000_000)
         history = [user("Task.")]
         for n in range(6):

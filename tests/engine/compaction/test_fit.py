@@ -40,7 +40,7 @@ class TestFirstRequest:
         assert kept.tokens_after <= 500 and text.startswith("Make it work.") and text.endswith("Thanks.")
         assert text.count(f"\n{RULE}\n") == 1
 
-    def test_rules_take_half_of_the_room_at_most(self) -> None:
+    def test_rules_use_at_most_half_of_the_tokens(self) -> None:
         """Hundreds of them leave room for what they are about."""
         rules = "\n".join(f"Never touch file number {n} of the old archive." for n in range(300))
         payload = chat(user(f"Make it work.\n{FILLER}\n{rules}\n{FILLER}\nThanks."), user("And?"))
@@ -135,7 +135,7 @@ def test_the_reserve_for_the_answer_yields_before_an_unread_result() -> None:
 
 @pytest.mark.parametrize("policy", ["default", "window", "conservative", "aggressive"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_something_always_says_that_steps_were_left_out(format: str, policy: str) -> None:
+def test_omitted_steps_are_always_mentioned(format: str, policy: str) -> None:
     """From the floor on, at every budget below the size of the history."""
     talk = [user("Make it work."), *steps(20, lines=12), assistant(call("last")), tool(result("last", "ok"))]
     payload = kompakt.render(talk, format)

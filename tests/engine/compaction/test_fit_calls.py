@@ -81,7 +81,7 @@ class TestKinds:
         context.append(ANSWER)
         assert fit(context, BUDGET) and context.shown(1) is not CALLED[1] and context.messages[1] is CALLED[1]
 
-    def test_a_floor_that_is_named_can_be_kept(self) -> None:
+    def test_the_reported_floor_can_be_met(self) -> None:
         """The least of a call is a note and what is short; the error's floor is true."""
         with pytest.raises(kompakt.DoesNotFit) as caught:
             kompakt.compact(written("anthropic"), 20, format="anthropic")
@@ -130,7 +130,7 @@ class TestKinds:
         with pytest.raises(kompakt.DoesNotFit):
             kompakt.compact(messages, BUDGET, format="anthropic")
 
-    def test_what_claims_to_be_json_and_is_none_stays(self) -> None:
+    def test_invalid_json_arguments_stay(self) -> None:
         """Half an object cannot be shortened and still be what it was."""
         with pytest.raises(kompakt.DoesNotFit):
             kompakt.compact(_half(written("openai-chat")), BUDGET, format="openai-chat")

@@ -63,12 +63,12 @@ class TestRepeated:
         said = [item for item in payload["messages"] if item["role"] == "user"]
         assert "total_tokens" not in json.dumps(said) and RULE not in json.dumps(said)
 
-    def test_one_that_says_something_of_its_own_stays(self) -> None:
+    def test_an_instruction_with_other_content_stays(self) -> None:
         """Nothing repeats it, so nothing replaces it."""
         assert RULE in instructions(kompakt.compact(session(60), budget=12_000, format="anthropic").payload)
 
     def test_a_chain_of_calls_keeps_one_copy(self) -> None:
-        """A client that keeps what it got and sends it again finds no more of them after many passes."""
+        """A client that sends compacted histories again has the same number of copies after many passes."""
         body, whole = session(20), session(120)["messages"]
         for at in range(20, 120, 10):
             body["messages"] = kompakt.compact(body, budget=12_000, format="anthropic").payload["messages"]

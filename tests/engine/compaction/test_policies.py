@@ -42,7 +42,7 @@ class TestBuiltIn:
             assert after[name] <= required + (policy.target_share or TARGET_SHARE) * (8000 - required)
         assert after["aggressive"] == min(after.values())
 
-    def test_unknown_name_says_which_there_are(self) -> None:
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
         """The error quotes the name and lists the others."""
         with pytest.raises(UsageError) as caught:
             kompakt.compact(chat(*session(1, 1)), 100, policy="defualt")
@@ -115,7 +115,7 @@ class TestFiles:
             ),
         ],
     )
-    def test_says_what_is_wrong_and_where(self, tmp_path: Path, text: str, words: list[str]) -> None:
+    def test_the_error_names_the_fault_and_its_position(self, tmp_path: Path, text: str, words: list[str]) -> None:
         """A file that cannot be meant is a usage error that names the place."""
         with pytest.raises(UsageError) as caught:
             kompakt.load_policies(write(tmp_path, text))

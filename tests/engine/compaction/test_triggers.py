@@ -151,7 +151,7 @@ class TestTargets:
             make(target=Target(messages=5))
 
     @pytest.mark.parametrize("wrong", [{}, {"tokens": -1}, {"messages": 1.5}, {"groups": True}])
-    def test_a_target_that_says_nothing_is_refused(self, wrong: dict[str, Any]) -> None:
+    def test_an_empty_target_is_rejected(self, wrong: dict[str, Any]) -> None:
         """No measure, or a number that is none."""
         with pytest.raises(UsageError):
             Target(**wrong)
@@ -178,7 +178,7 @@ class TestNoTarget:
         before = context.tokens
         assert run(Truncation(), context) and context.tokens > before * 0.4
 
-    def test_a_limit_in_messages_says_nothing_about_outputs(self) -> None:
+    def test_a_limit_in_messages_does_not_limit_outputs(self) -> None:
         """A strategy that cannot change the trigger's measure comes down in its own."""
         context = Context([user("Task."), *rounds(8, output=LONG * 3)])
         assert run(Shortening(when=over_messages(4)), context)

@@ -1,4 +1,4 @@
-"""A policy that does not suffice is helped, not retried for ever."""
+"""A policy that is not sufficient is supplemented, not retried without end."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class TestSummaries:
 
 
 class TestExclusions:
-    def test_they_stay_what_they_were(self) -> None:
+    def test_they_are_unchanged(self) -> None:
         """Excluded without a summary, as before."""
         first = Context(session(2, 8))
         assert run(Truncation(target=3_000), first)

@@ -33,7 +33,7 @@ def state(context: Context) -> tuple[object, ...]:
 class TestAppend:
     @given(malformed, st.integers(0, 14))
     def test_equals_a_context_built_at_once(self, messages: list[Message], cut: int) -> None:
-        """One by one, in two goes or at once: the same groups, totals and projection, also of malformed histories."""
+        """One by one, in two parts or at once: the same groups, totals and projection, also of malformed histories."""
         whole, parted, single = Context(messages), Context(messages[:cut]), Context()
         parted.project()
         parted.extend(messages[cut:])
@@ -47,7 +47,7 @@ class TestAppend:
 
     @pytest.mark.parametrize("format", FORMATS)
     @given(data=st.data())
-    def test_counts_what_count_counts(self, format: str, data: st.DataObject) -> None:
+    def test_totals_equal_those_of_count(self, format: str, data: st.DataObject) -> None:
         """The total of an untouched context is that of the request: messages, system, tools and media."""
         body = data.draw(bodies(format))
         context = Context(kompakt.parse(body, format))
@@ -75,7 +75,7 @@ class TestAppend:
         assert shown[: len(before)] == before and len(shown) == len(before) + 2
 
     def test_source_id_is_noted_on_message_and_group(self) -> None:
-        """Who added a message is known to its group; the caller's own object stays as it was."""
+        """A group knows the source of its messages; the caller's object is unchanged."""
         context = Context([user("task")])
         added = user("It is noon.")
         context.append(added, source_id="clock")
@@ -187,7 +187,7 @@ class TestPruning:
         assert [part.media for part in context.project()[2].results] == [()]
         assert context.bytes < 200
 
-    def test_leaves_what_would_grow(self) -> None:
+    def test_skips_messages_that_would_grow(self) -> None:
         """An output shorter than its placeholder stays as it is."""
         context = Context([user("go"), assistant(call("a")), tool(result("a", "ok")), user("on")])
         assert not context.prune(2, 0)
@@ -202,7 +202,7 @@ class TestPruning:
 
 class TestState:
     def test_rollback_with_messages_appended_in_between(self) -> None:
-        """What was done is undone, what was appended stays as it was appended."""
+        """The changes are undone; appended messages stay unchanged."""
         history = session(3, 3)
         context, beside = Context(history), Context(history)
         for one in (context, beside):
@@ -273,8 +273,8 @@ class TestAnnotations:
         assert second.group_at(1).excluded == "old" and second.group_at(8).pinned
         assert second.annotations() == first.annotations()
 
-    def test_counts_are_taken_over(self) -> None:
-        """With annotations at hand nothing is counted again."""
+    def test_stored_token_counts_are_reused(self) -> None:
+        """With stored annotations no message is counted again."""
         history = session(2, 2)
         asked: list[str] = []
 
@@ -325,7 +325,7 @@ class TestReferences:
         assert [context.reference(index) for index in range(len(history))] == names
         assert context.reference(3, 1) == f"{names[3]}.1"
 
-    def test_a_taken_name_makes_the_later_one_longer(self) -> None:
+    def test_a_colliding_reference_becomes_longer(self) -> None:
         """Where the short prefix is taken, the later message gets more digits and the earlier keeps its name."""
         first = user("first")
         taken = References([first]).names[0]

@@ -26,7 +26,7 @@ def said(role: str, text: str) -> Any:
 
 class TestExcludedCalls:
     def pending(self) -> Context:
-        """Make a context in which a call waits for its result, and more was said since."""
+        """Make a context in which a call waits for its result, with later messages."""
         return Context(
             [user("Task."), assistant(call("a")), assistant("Meanwhile.", id="x"), user("Well?"), *rounds(2)]
         )

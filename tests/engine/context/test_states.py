@@ -20,7 +20,7 @@ Seen = tuple[list[Message], int, int, int]
 
 
 class ContextMachine(RuleBasedStateMachine):
-    """Appends, excludes, includes, prunes, restores, summarises, pins, goes back; recomputes everything after each."""
+    """Appends, excludes, includes, prunes, restores, summarizes, pins, reverts; recomputes everything after each."""
 
     snapshots = Bundle("snapshots")
 

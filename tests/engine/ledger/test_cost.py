@@ -91,7 +91,7 @@ class TestManyEventsAtOnce:
         return [*first, *(message for pair in seen for message in pair)]
 
     def test_an_old_demand_and_an_old_change_are_there(self) -> None:
-        """However much came later, what the user forbade and which files were changed has priority."""
+        """The user's prohibitions and the changed files have priority over any number of later statements."""
         text = write(self.history(3_000), 2_000)
         assert "Never touch the schema." in text and "a/billing.py: edited" in text
         assert "part_2999" in text

@@ -1,4 +1,4 @@
-"""What was said and done first is still there after many passes, each over the result of the last."""
+"""The first statements and actions survive many passes, each over the result of the previous one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestSixteenPasses:
                 assert any("make first_3" in line and "error: first 3" in line for line in section(found, RUNS)), found
         assert checked >= 8
 
-    def test_nothing_of_kompakts_own_is_taken_for_speech(self, format: str) -> None:
+    def test_texts_of_kompakt_are_not_user_words(self, format: str) -> None:
         """The pivot of a pass is neither a remark nor a demand to the next, and its lines are not repeated."""
         payload = kompakt.render(unique(first_stretch()), format)
         for number in range(4):
@@ -96,7 +96,7 @@ class TestSixteenPasses:
         assert found.narrative == [] and len(found.items) == len(set(found.items))
 
     def test_references_of_a_pass_resolve_in_the_history(self, format: str) -> None:
-        """What the pivot names can be restored from the request as it was."""
+        """References of the pivot restore the originals from the uncompacted request."""
         whole = kompakt.render(unique([*first_stretch(), *(m for n in range(4) for m in stretch(n))]), format)
         made = kompakt.compact(whole, BUDGET // 2, format=format)
         named = set(REFERENCE.findall(ledger_text(format, made.payload)))

@@ -69,7 +69,7 @@ class TestTables:
         text = write(orders(order("W100", 12), order("W200", 40, status="open")))
         assert section(write([], earlier=text), LOOKED) == section(text, LOOKED)
 
-    def test_calls_that_only_looked_are_said_to_have_changed_nothing(self) -> None:
+    def test_read_only_calls_are_stated_as_such(self) -> None:
         looked = orders(order("W100", 12), order("W200", 40))
         assert written(looked, STATE) == ["All calls so far were lookups and changed nothing: get_order (2)"]
         changed = [*looked, *did({"order_id": "W100"}, '{"status": "cancelled"}', name="cancel_order")]
@@ -139,5 +139,5 @@ class TestUnreadLists:
         assert whole_table(output) is None
 
 
-def test_what_was_said_is_not_a_lookup() -> None:
+def test_statements_are_not_lookups() -> None:
     assert written([user("Get the price."), assistant("The price is 12.")], STATE) == []

@@ -84,7 +84,7 @@ class TestUsersWords:
         [said] = section(text, USER)
         assert said.startswith("Rewrite the importer.") and RULE in said and "[…]" in said
 
-    def test_what_a_context_provider_says_is_nobodys(self) -> None:
+    def test_texts_of_context_providers_have_no_speaker(self) -> None:
         provided = Message("user", user("You must always push.").parts, source_id="provider")
         assert written([user("Go."), provided, *NOISE], USER) == ["Go."]
 
@@ -198,7 +198,7 @@ class TestChanges:
         line = written([message for one in operations for message in calls[one]], CHANGES)[0]
         assert line.partition(";")[0] == f"a.py: {said}"
 
-    def test_an_edit_that_was_taken_back_is_not_stated(self) -> None:
+    def test_a_reverted_edit_is_not_stated(self) -> None:
         history = [*edited("a.c", "x;", "x;\nwrong(1);"), *edited("a.c", "x;\nwrong(1);", "right(2);")]
         (line,) = written(history, CHANGES)
         assert line.startswith("a.c: edited 2 times; `right(2);`")
@@ -274,7 +274,7 @@ class TestConversations:
             made += [assistant("Maria: That sounds great, thanks for telling me!") for _ in range(filler)]
         return made
 
-    def test_who_said_what_and_when_over_the_whole_history(self) -> None:
+    def test_speakers_and_dates_of_the_whole_history(self) -> None:
         text = write(self.talk(30), 220)
         assert all(f"{day}:" in text and f"Coco{day[0]}" in text for day in self.DAYS)
         assert "sounds great" not in text
@@ -300,7 +300,7 @@ class TestRoom:
     def test_no_room_no_ledger(self, room: int) -> None:
         assert write(self.history(3), room) == ""
 
-    def test_more_room_says_more(self) -> None:
+    def test_a_larger_budget_states_more(self) -> None:
         sizes = [write(self.history(300), room).count("\n") for room in (200, 400, 800, 1600)]
         assert sizes == sorted(set(sizes))
 

@@ -64,7 +64,7 @@ class TestShapes:
         """The arguments of a call show what it does to which file, for any name of the tool."""
         assert {path: how for how, path in effect_of(ToolCall("c", name, given)).files} == expected
 
-    def test_arguments_as_text_say_the_same(self, name: str, given: Any, expected: dict[str, str]) -> None:
+    def test_arguments_as_text_are_equivalent(self, name: str, given: Any, expected: dict[str, str]) -> None:
         """OpenAI's calls carry JSON text."""
         text = given if isinstance(given, str) else json.dumps(given)
         assert {path: how for how, path in effect_of(ToolCall("c", name, text)).files} == expected
@@ -110,7 +110,7 @@ SHELL: list[tuple[str, list[tuple[str, str]]]] = [
 
 class TestShell:
     @pytest.mark.parametrize(("command", "expected"), SHELL, ids=[command[:30] for command, _ in SHELL])
-    def test_only_what_is_plain(self, command: str, expected: list[tuple[str, str]]) -> None:
+    def test_file_operations_of_shell_commands(self, command: str, expected: list[tuple[str, str]]) -> None:
         """Words in quotes, documents and comments are no commands; a pattern names no file."""
         assert list(file_operations(command)) == expected
 
@@ -138,7 +138,7 @@ class TestOutcomes:
         """A line of its own at either end says how a command went; prose about exit codes does not."""
         assert exit_code(output) == code
 
-    def test_the_text_of_a_file_says_nothing_about_its_reading(self) -> None:
+    def test_the_text_of_a_file_does_not_decide_whether_reading_failed(self) -> None:
         """Reading a document that mentions an exit code succeeded."""
         messages = did({"path": "docs/exits.md"}, "Exit code 1\nmeans that it failed", name="read_file")
         assert written(messages, RUNS) == []

@@ -33,7 +33,7 @@ def summary_of(payload: dict[str, Any]) -> str:
 
 class TestSentBack:
     def test_an_open_round_under_manual_thinking_never_bricks_the_session(self) -> None:
-        """What was said in one message is taken out again, so the floor does not grow with every pass."""
+        """The parts of a merged message are separated again, so the floor does not grow with every pass."""
         body: dict[str, Any] = {
             "model": "claude-sonnet-4-5",
             "max_tokens": 9000,
@@ -47,7 +47,7 @@ class TestSentBack:
         assert "The task." in str(body["messages"][0])
 
     def test_a_summary_is_about_the_work_and_not_about_kompakt(self) -> None:
-        """However often it is folded, no line repeats what kompakt itself said."""
+        """After any number of passes, no line repeats a text of kompakt itself."""
         body: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "The task."}]}
         for turn in range(30):
             rounds = [message for number in range(8) for message in tool_round(8 * turn + number)]
@@ -57,7 +57,7 @@ class TestSentBack:
         assert [line for line in lines[:-1] if "[kompakt" in line] == []
 
     def test_a_summary_does_not_shrink_while_there_is_room(self) -> None:
-        """Room that one kind of statement leaves unused goes to another, in every pass."""
+        """Tokens that one kind of statement leaves unused are used for another, in every pass."""
         body: dict[str, Any] = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "The task."}]}
         counts: list[int] = []
         for turn in range(30):
@@ -66,7 +66,7 @@ class TestSentBack:
             counts.append(len(summary_of(body)) if turn > 4 else 0)
         assert min(counts[15:]) > 0.7 * max(counts) > 700
 
-    def test_two_pivots_are_both_taken_over(self) -> None:
+    def test_two_pivots_are_both_adopted(self) -> None:
         """A history that was joined from two compacted ones keeps what both summaries say, oldest first."""
         pivots = [message for text in ("older facts", "newer facts") for message in pivot.render(text)]
         context = Context([Message("user", (Text("The task."),)), *pivots, Message("user", (Text("Go on."),))])
@@ -82,7 +82,7 @@ class TestPins:
         pinned = broken[17]
         assert pinned in kompakt.compact(broken, 1500, pins=[17], format="openai-chat").payload
 
-    def test_a_pin_said_apart_stays_where_it_is(self) -> None:
+    def test_a_pin_in_a_separate_message_stays_in_place(self) -> None:
         """Text that comes up again later does not move the note: the prefix stays the same until the next rewrite."""
         talk = [{"role": r, "content": f"{r} {n} " + "w " * 100} for n in range(30) for r in ("assistant", "user")]
         history = [{"role": "user", "content": "first"}, *talk]
@@ -106,13 +106,13 @@ class TestPins:
 
 
 class TestShortened:
-    def test_a_short_text_is_not_said_twice(self) -> None:
+    def test_a_short_text_is_not_repeated(self) -> None:
         """A result that is large for its picture keeps its words once and says what is hidden."""
         text = shortened("screenshot taken", 1000, Counter(), reference="m1.0")
         assert text.count("screenshot taken") == 1
         assert "m1.0" in text
 
-    def test_the_note_says_how_much_is_left_out(self) -> None:
+    def test_the_note_states_how_much_is_omitted(self) -> None:
         """About what was cut, not the size of the whole."""
         counter = Counter()
         text = "word " * 9000

@@ -72,7 +72,7 @@ class TestDivision:
         assert material.count(ledger) > material.count(material.facts) * 1.2, "unused room was not given back"
         assert material.count(NARRATIVE) + material.count(ledger) <= room + 10
 
-    def test_in_a_talk_the_narrative_takes_most(self) -> None:
+    def test_in_a_conversation_the_narrative_uses_most_tokens(self) -> None:
         talk = [message for n in range(200) for message in (user(f"Ann: I saw {n} geese."), assistant(f"Bob: So {n}!"))]
         context = Context(talk)
         material, _ = material_of(context, 800)

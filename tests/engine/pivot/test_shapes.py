@@ -116,7 +116,7 @@ class TestImitations:
 @pytest.mark.parametrize("format", FORMATS)
 class TestLaterPasses:
     def test_second_and_third_keep_the_tail_and_fold_the_summary(self, format: str) -> None:
-        """The tail that a pass kept is still there when the next has nothing to do; the task is there for ever."""
+        """The tail that a pass kept is still there when the next pass changes nothing; the task always stays."""
         key = KEYS.get(format, "messages")
         whole = plain.build(format, messages=300, seed=11, mean_chars=600)
         cuts = [n for n in range(1, len(whole[key])) if kompakt.check({**whole, key: whole[key][:n]}, format) == []]
@@ -137,7 +137,7 @@ class TestLaterPasses:
 class TestReasoning:
     @pytest.mark.parametrize("format", ["anthropic", "bedrock"])
     def test_is_stripped_whole_when_the_prefix_changed_and_kept_when_not(self, format: str) -> None:
-        """All thinking or none: a rewritten history has none, one that fits has every block as it was."""
+        """All thinking or none: a rewritten history has none, a history that fits has every block unchanged."""
         body = plain.build(format, messages=80, seed=3)
         total = kompakt.count(body, format=format).total
         mark = "reasoningContent" if format == "bedrock" else '"thinking":'
@@ -200,8 +200,8 @@ class TestReasoning:
         assert judge("gemini", payload) == [] and judge_rewrite(body, payload, "gemini") == []
         assert payload["contents"][-2:] == body["contents"][-2:]
 
-    def test_reasoning_of_chat_models_goes_with_its_message(self) -> None:
-        """``reasoning_content`` of what is kept is as it was said."""
+    def test_reasoning_of_chat_models_stays_with_its_message(self) -> None:
+        """``reasoning_content`` of kept messages is unchanged."""
         payload = chat(user("Task."), *rounds(20))
         for index, message in enumerate(payload):
             if message["role"] == "assistant":

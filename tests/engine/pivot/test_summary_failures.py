@@ -21,7 +21,7 @@ WORDS = "The two of them went through twenty rounds."
 
 
 def compacted(*answers: str | Exception) -> tuple[kompakt.Compaction, int]:
-    """Compact with a summarizer that gives these answers, the last one for ever; count the tries."""
+    """Compact with a summarizer that gives these answers and then repeats the last one; count the attempts."""
     left, asked = list(answers), 0
 
     async def summarizer(material: Material) -> str:
@@ -46,7 +46,7 @@ class TestFailures:
         assert asked == 2 and WORDS in done.report.told
         assert len(done.report.failures) == 1 and "summarizer failed, try 1" in caplog.text
 
-    def test_the_tries_are_bounded_and_the_ledger_takes_over(self, fault: str | Exception) -> None:
+    def test_attempts_are_limited_and_the_ledger_is_the_fallback(self, fault: str | Exception) -> None:
         done, asked = compacted(fault)
         assert asked == TRIES == len(done.report.failures)
         assert done.changed and done.tokens_after <= 3_000 and WORDS not in done.report.told

@@ -96,7 +96,7 @@ class TestSearch:
         assert all(hit.text.startswith("Bo") for hit in memory(*talk(*lines)).recall("What did Bo paint?").hits[:5])
 
     @pytest.mark.parametrize("stamp", ["[9:10 am on 8 May, 2023]", "2023-05-08 09:10", "Monday, May 8th 2023"])
-    def test_a_date_holds_for_what_follows(self, stamp: str) -> None:
+    def test_a_date_applies_to_later_messages(self, stamp: str) -> None:
         """A time stamp at the start of a session is found by its date, some turns later."""
         early = [f"[1:00 pm on 2 March, 2021]\nWe met at the quay, day {number}" for number in range(20)]
         archive = memory(
@@ -184,7 +184,7 @@ class TestSearch:
             assert (found.reference, found.text) == (hit.reference, hit.text) or query == "tide.log", query
         assert "tide.log" in archive.recall("tide.log").hits[0].label + archive.recall("tide.log").hits[0].text
 
-    def test_what_kompakt_said_is_not_content(self) -> None:
+    def test_texts_of_kompakt_are_not_content(self) -> None:
         """Pivots and placeholders of an earlier pass are not found, but the text beside them is."""
         question, summary = pivot("the walrus summary")
         archive = memory(question, summary, tool(pruned_placeholder("m7f3a.0", 900)), user("a walrus swam by"))
@@ -211,7 +211,7 @@ class TestSearch:
         """Signs and words that say nothing leave nothing to find."""
         assert not memory(user("…"), assistant("!? the of")).recall("boat 0")
 
-    def test_nothing_found_says_so(self) -> None:
+    def test_an_empty_result_is_reported(self) -> None:
         """A false answer with a text that a model can act on."""
         found = memory(user("go"), assistant(ToolCall("c1", "read", {"path": "quay/depth.csv"}))).recall("zebra")
         assert not found and found.references == () and "zebra" in found.text and "quay/depth.csv" in found.text
@@ -395,8 +395,8 @@ class TestPromises:
         assert "".join(kept.split()) == "".join(text.split())
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_what_compact_took_out_comes_back(self, format: str) -> None:
-        """Every reference of a report names the text as it was before."""
+    def test_recall_restores_what_compact_removed(self, format: str) -> None:
+        """Every reference of a report restores the original text."""
         body = plain.build(format, messages=60, seed=3, mean_chars=900)
         done = kompakt.compact(body, kompakt.count(body, format=format).total // 4, format=format)
         history = kompakt.parse(body, format)
@@ -425,7 +425,7 @@ class TestPromises:
 
 class TestSurface:
     def test_sources(self) -> None:
-        """A payload, a list whose format nothing decides, a history and a compaction answer alike."""
+        """A payload, a list of ambiguous format, a history and a compaction give the same result."""
         body = {
             "messages": [{"role": "user", "content": "the heron stands"}, {"role": "assistant", "content": "so be it"}]
         }
@@ -464,7 +464,7 @@ class TestSurface:
         with pytest.raises(UnknownFormat, match="telegram"):
             kompakt.recall_tool("telegram")
 
-    def test_an_index_says_how_large_it_is(self) -> None:
+    def test_an_index_reports_its_size(self) -> None:
         """Passages are counted, and messages."""
         index = Index([user("a"), tool(LONG)])
         assert index.messages == 2 and len(index) > 20

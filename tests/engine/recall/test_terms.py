@@ -74,7 +74,7 @@ class TestDates:
         ["[1:56 pm on 8 May, 2023]", "2023-05-08T13:56", "May 8, 2023", "Session of 8th May 2023:", "8 May 2023"],
     )
     def test_a_stamp_is_read(self, line: str) -> None:
-        """Year, month and day, however it is written."""
+        """Year, month and day, in any notation."""
         assert stamp(f"{line}\nhello") == {"2023", "may", "day 8"}
 
     @pytest.mark.parametrize("line", ["hello", "We may 8 times", "in May", "x" * 70 + " 8 May 2023 and more", ""])

@@ -108,7 +108,7 @@ class TestEveryStrategy:
 
 
 class TestTriggers:
-    def test_are_met_by_what_is_shown(self) -> None:
+    def test_triggers_are_due_just_above_their_limit(self) -> None:
         """Tokens, messages, bytes and steps: each is due just above its number."""
         context = Context([user("go"), *rounds(4)])
         assert over_tokens(context.tokens - 1)(context) and not over_tokens(context.tokens)(context)
@@ -130,7 +130,7 @@ class TestTriggers:
 
 class TestTruncation:
     def test_drops_the_oldest_until_the_target(self) -> None:
-        """No more than needed goes, oldest first."""
+        """Only as many as needed are removed, oldest first."""
         context = Context(session(1, 10))
         target = context.tokens - 2 * context.group_at(1).tokens
         assert run(Truncation(target=target), context)
@@ -172,7 +172,7 @@ class TestOutputPruning:
         assert [index for index in range(len(history)) if index in context.visibility.replacements] == [2, 4]
 
     def test_does_nothing_for_too_little(self) -> None:
-        """Unless more than the least would go, nothing goes."""
+        """If less than the minimum would be removed, nothing is removed."""
         context = Context(session(3, 2))
         some = sum(context.counter.part(context.messages[i].parts[0]) for i in (2, 4))
         assert not run(OutputPruning(keep_tokens=0, min_tokens=some, keep_turns=2, target=0), context)
@@ -185,7 +185,7 @@ class TestOutputPruning:
         assert plain.protect_tools == {"skill"}
 
     def test_spares_protected_tools(self) -> None:
-        """The output of a protected tool stays, however old."""
+        """The output of a protected tool stays at any age."""
         history = [
             user("Task."),
             *rounds(1, name="skill"),
@@ -217,7 +217,7 @@ class TestOutputPruning:
                 place for at in hidden for place in (at - 1, at)
             ]
 
-    def test_stops_at_what_was_pruned_before(self) -> None:
+    def test_stops_at_results_pruned_before(self) -> None:
         """Walking back ends at the first output that is hidden already."""
         history = session(4, 2)
         context = Context(history)
@@ -227,7 +227,7 @@ class TestOutputPruning:
 
 
 class TestOutputCollapsing:
-    def test_saves_what_it_says(self) -> None:
+    def test_the_reported_saving_is_exact(self) -> None:
         """Old outputs become their first line and a reference; more than nine tenths of them are saved."""
         history = [user("Task."), *rounds(8, output="verdict: fine\n" + LONG)]
         context = Context(history)
@@ -239,7 +239,7 @@ class TestOutputCollapsing:
         assert all(text.startswith(f"{n} verdict: fine\n") and len(text) < 150 for n, text in enumerate(shown[:6]))
         assert shown[6:] == outputs(history)[6:]
 
-    def test_leaves_what_would_not_shrink(self) -> None:
+    def test_skips_results_that_would_not_shrink(self) -> None:
         """A short output is left as it is."""
         context = Context([user("Task."), *rounds(8, output="ok")])
         assert not run(OutputCollapsing(min_keep_groups=1, target=0), context)
@@ -261,7 +261,7 @@ class TestShortening:
 
 class TestSourceAttribution:
     def test_ephemeral_sources_go_first_and_oldest_first(self) -> None:
-        """What a clock said goes; retrieved documents and the user's own words stay."""
+        """The output of a clock is removed; retrieved documents and the user's own words stay."""
         context = Context([user("Task.")])
         for number in range(6):
             context.append(user(f"{number} " + "tick " * 50), source_id="clock" if number % 2 else "rag")
@@ -274,7 +274,7 @@ class TestSourceAttribution:
         assert run(SourceAttribution(target=0), context)
         assert {group.source_id for group in context.groups if group.excluded} == {"clock"}
 
-    def test_names_say_what_is_ephemeral(self) -> None:
+    def test_names_select_ephemeral_tools(self) -> None:
         """With ``ephemeral`` only those sources go."""
         context = Context([user("Task.")])
         for source in ("clock", "news", "rag"):

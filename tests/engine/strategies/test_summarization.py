@@ -116,7 +116,7 @@ class TestFolding:
             facts = narrative
 
     def test_the_ledger_keeps_the_first_facts(self, format: str) -> None:
-        """Without a model too: what the user said in the first stretch is in the third summary."""
+        """Also without a model: the user's words in the first part are in the third summary."""
         key = KEYS.get(format, "messages")
         whole = plain.build(format, messages=300, seed=8, mean_chars=700)
         cuts = [n for n in range(1, len(whole[key])) if kompakt.check({**whole, key: whole[key][:n]}, format) == []]

@@ -129,7 +129,7 @@ class TestEndpoints:
         found = gate.ask("GET", f"/kompakt/sessions/one/recall?{query}", headers=A)
         assert found.status_code == 400 and found.json()["error"]["code"] == "invalid_query"
 
-    def test_a_deleted_session_is_gone(self, gate: Served) -> None:
+    def test_a_deleted_session_is_not_found(self, gate: Served) -> None:
         """Permanently, and only for the tenant that owned it."""
         gate.run(fill(gate, Tenant("tenant-a", "key"), ["gone"]))
         assert gate.ask("DELETE", "/kompakt/sessions/gone", headers=A).status_code == 204
@@ -137,7 +137,7 @@ class TestEndpoints:
         assert gate.ask("GET", "/kompakt/sessions/gone/recall?q=marker001", headers=A).status_code == 404
 
     def test_other_methods_and_paths_are_rejected(self, gate: Served) -> None:
-        """With the allowed methods; nothing goes upstream."""
+        """With the allowed methods; no request is sent upstream."""
         found = gate.ask("POST", "/kompakt/sessions", headers=A)
         assert found.status_code == 405 and "GET" in found.headers["allow"]
         for path in ("/kompakt", "/kompakt/", "/kompakt/nothing"):

@@ -93,7 +93,7 @@ class TestUndo:
 
 class TestPreview:
     @each_format
-    def test_it_says_what_would_be_done_and_does_nothing(self, format: str, stage: Stage) -> None:
+    def test_it_reports_the_effect_and_changes_nothing(self, format: str, stage: Stage) -> None:
         answer, _ = stage.send(format, 20)
         id = answer.headers["x-kompakt-session"]
         found = stage.ask("GET", f"/kompakt/sessions/{id}/preview", params={"budget": 6_000}).json()

@@ -51,7 +51,7 @@ def test_a_body_that_never_ends_is_given_up(upstream: Upstream, store: str) -> N
 
 
 def exchange(gate: Gate, data: bytes) -> bytes:
-    """Send raw bytes and return all that comes back."""
+    """Send raw bytes and return the whole answer."""
     with connected(gate) as one:
         one.settimeout(3)
         one.sendall(data)
@@ -84,7 +84,7 @@ def test_requests_are_not_smuggled(data: bytes, upstream: Upstream, store: str) 
 
 
 def test_headers_are_not_injected(upstream: Upstream, store: str) -> None:
-    """What a client says in a header comes back only when it is plain; what an upstream says is never the gateway's."""
+    """Only a safe request id of a client is returned; headers of an upstream never replace those of the gateway."""
     spoofed = {"x_kompakt_session": "spoofed", "x_kompakt_compaction": "spoofed", "x_kompakt_degraded": "spoofed"}
     upstream.plan = said(ANSWERS["openai-chat"], **spoofed)
     with gateway(upstream.url, store=store) as gate:

@@ -51,7 +51,7 @@ class TestReady:
             assert found.json() == {"status": "ready", "store": "ok", "upstream openai": "ok"}
 
     def test_not_ready_when_one_does_not(self, upstream: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And asked again only after a while, however many ask."""
+        """The result is reused for a while, for any number of requests."""
         asked: list[float] = []
         with served(settings(upstreams=named(upstream))) as gate:
             records = gate.gateway.store.records
@@ -80,7 +80,7 @@ class TestReady:
 
 
 class TestMetrics:
-    def test_they_are_what_prometheus_reads(self) -> None:
+    def test_prometheus_can_parse_them(self) -> None:
         """Every family of the gateway, in the text format."""
         with served(settings()) as gate:
             gate.post("/v1/messages")
@@ -133,8 +133,8 @@ class TestAccess:
             found = open_gate.ask("GET", path, headers={"host": host, "origin": f"http://{host}"})
             assert found.status_code in (200, 404), host
 
-    def test_keys_open_what_is_theirs(self) -> None:
-        """In their header or as a bearer; a wrong one is refused even here."""
+    def test_keys_give_access_in_their_header_or_as_a_bearer(self) -> None:
+        """In their own header or as a bearer token; a wrong key is rejected."""
         made = settings(keys=HASHED, admin_keys=(hash_key(ADMIN),))
         foreign = {"host": "gateway.example", "x-forwarded-for": "10.0.0.1"}
         with served(made) as gate:

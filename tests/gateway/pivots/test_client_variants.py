@@ -111,7 +111,7 @@ def test_a_repeated_answer_continues_from_the_same_prefix(served: Any) -> None:
     assert len(old) == len(new)
 
 
-def test_two_branches_of_one_history_share_what_was_made_for_both(served: Any) -> None:
+def test_two_branches_of_one_history_share_the_pivot_of_their_prefix(served: Any) -> None:
     provider, gate = served()
     talk = Talk(gate.url, "openai-chat", lines=60)
     talk.say(provider.script.task(TASK))

@@ -296,7 +296,7 @@ def test_recall_stays_on_the_requests_own_chain(tmp_path: Path) -> None:
 
 
 def test_recall_finds_no_later_messages(shared: Shared) -> None:
-    """After a client goes back in its history, recall covers only the messages of the request."""
+    """After a client removed its newest messages, recall covers only the messages of the request."""
     asks = (("", [recall("zanzibar-4711")]), ("Done.", []))
     model = Model(("Fine.", []), ("It is zanzibar-4711.", []), ("Good.", []), *asks)
     with held(shared, model, "openai-chat") as (talk, provider, gate):

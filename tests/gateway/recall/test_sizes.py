@@ -39,7 +39,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @each_case
 def test_the_model_recalls_compacted_messages(format: str, stream: bool, shared: Shared) -> None:
-    """A hidden result comes back byte for byte; prefixes change only when a pivot is made."""
+    """A hidden result is restored byte for byte; prefixes change only when a pivot is built."""
     first = f"{PREFIX[format]}abcdef01_00001_0"
     steps = [("", [read(f"src/{number}.py")]) for number in range(14)]
     early, late = steps[:10], steps[10:]

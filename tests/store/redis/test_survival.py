@@ -130,7 +130,7 @@ class TestSurvival:
         on(url, scenario)
 
     def test_more_tasks_than_connections(self, url: str) -> None:
-        """Who finds no connection free waits for one."""
+        """A call waits when no connection is free."""
 
         async def scenario(records: RedisRecords) -> None:
             head = await start(records)

@@ -86,7 +86,7 @@ class TestClaudeCode:
         assert ancestors(fixed) == [record["uuid"] for record in fixed]
         assert problems(encoded(*fixed)) == []
 
-    def test_a_torn_line_goes_and_its_children_find_another_parent(self) -> None:
+    def test_a_torn_line_is_removed_and_its_children_get_another_parent(self) -> None:
         """The lines around it stay as they are."""
         written = Writer().user("go").assistant("m1", text("a")).assistant("m1", text("b")).user("more")
         broken = encoded(*written.records).splitlines(keepends=True)
@@ -98,7 +98,7 @@ class TestClaudeCode:
         assert json.loads(fixed[2])["parentUuid"] == "u1"
         assert problems(b"".join(fixed)) == []
 
-    def test_a_repeated_record_goes(self) -> None:
+    def test_a_repeated_record_is_removed(self) -> None:
         """Its uuid names the one that stays."""
         written = Writer().user("go").assistant("m1", text("a"))
         data = encoded(*written.records, written.records[1])
