@@ -13,6 +13,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import PromptReference, TextContent, TextResourceContents
+from tests.cli.commands import run
 from tests.hosts.mcp.workspace import RULE, SECRET, Workspace, said_by, talk
 from tests.wire.transcripts.transcript_files import result, text
 
@@ -153,6 +154,16 @@ class TestStoredSessions:
         workspace.claude_code("mine", talk(workspace.project).records)
         assert "the stored session task" in workspace.call("status", store=store)[0]
         assert "the stored session first" in workspace.call("status", {"session": "first"}, store=store)[0]
+
+    def test_the_numbers_are_those_of_the_command_line(self, workspace: Workspace) -> None:
+        store = self.stored(workspace)
+        said, _ = workspace.call("manage", {"action": "compact", "budget": 1_500}, write=True, store=store)
+        text, _ = workspace.call("status", store=store)
+        shown = json.loads(run("session", "show", "task", "--store", store.url, "--json").out)
+        newest = shown["compactions"][-1]
+        assert "compaction" in said and f"context: {shown['tokens']:,} tokens" in text
+        assert f"recallable: {shown['recallable']:,} messages" in text and shown["recallable"] > 0
+        assert f"newest from {newest['tokens_before']:,} to {newest['tokens_after']:,} tokens" in text
 
     def test_manage_changes_a_stored_session(self, workspace: Workspace) -> None:
         """Each change is visible in the status, and undo takes it back."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -53,6 +52,7 @@ from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.records import Head
+from kompakt.view.status import timestamp
 from kompakt.wire.registry import WIRES
 
 if TYPE_CHECKING:
@@ -283,8 +283,8 @@ class SessionsApi:
             format=head.format,
             messages=head.messages,
             turns=head.turn,
-            created=_timestamp(head.created),
-            touched=_timestamp(head.touched or head.created),
+            created=timestamp(head.created),
+            touched=timestamp(head.touched or head.created),
             compactions=len(live),
             tokens_before=newest.tokens_before if newest is not None else None,
             tokens_after=newest.tokens_after if newest is not None else None,
@@ -299,7 +299,7 @@ class SessionsApi:
             compactions=[
                 CompactionSummary(
                     id=one.id,
-                    at=_timestamp(one.at),
+                    at=timestamp(one.at),
                     reason=one.reason,
                     policy=one.policy,
                     tokens_before=one.tokens_before,
@@ -355,10 +355,6 @@ async def session_of(found: FoundSession) -> Session:
 
 def _id(head: Head) -> str:
     return head.id.decode("utf-8", "replace")
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:
