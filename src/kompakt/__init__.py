@@ -4,9 +4,6 @@ It takes the history an agent would send to a model and gives back one that fits
 which nothing is lost.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from kompakt.errors import (
     AmbiguousFormat,
     Busy,
@@ -30,6 +27,7 @@ from kompakt.errors import (
 )
 from kompakt.version import __version__
 
+TYPE_CHECKING = False  # a hook runs at every tool call, and importing typing takes longer than all of this
 if TYPE_CHECKING:
     from kompakt import admission, evals, events, strategies, triggers
     from kompakt.agent.agent import Agent
@@ -251,6 +249,8 @@ program that only uses some of them should not pay for the rest."""
 def __getattr__(name: str) -> object:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # late: see TYPE_CHECKING
+
     module = import_module(_LATE[name])
     found = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = found

@@ -26,8 +26,7 @@ A message quotes the offending value and names the way out. Nothing else leaves 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # a hook runs at every tool call, and importing typing takes longer than all of this
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 

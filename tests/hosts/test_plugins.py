@@ -173,7 +173,7 @@ class PluginRun:
     def _wait_for_recording(self) -> None:
         """Wait for the process that records the end of the session."""
         deadline = time.monotonic() + 60
-        while line_of(STEPS, 90) not in self.recorded:
+        while f"All {STEPS} steps are done." not in self.recorded:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.2)
 
@@ -267,6 +267,7 @@ class TestPlugins:
         steps = [step for step in range(1, STEPS + 1) if step not in (TURN, HUGE_STEP, RECALL_STEP)]
         recorded = session.recorded
         assert [step for step in steps if line_of(step, 90) not in recorded] == []
+        assert f"All {STEPS} steps are done." in recorded
 
     def test_undo_leaves_no_trace(self, session: PluginRun) -> None:
         """No file of the agent's settings mentions kompakt, and those of the user are as they were."""

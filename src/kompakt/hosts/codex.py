@@ -26,7 +26,9 @@ def answer(event: str, given: dict[str, Any], *, recall: bool = True) -> HookRes
     """Answer an event."""
     if event == "SessionStart":
         return events.session_start(AGENT, given, recall=recall)
-    work = events.recording(AGENT, given["session_id"], given.get("transcript_path") or "")
+    # Codex has no event for the end of a session; at the end of a turn its last answer is in the file.
+    is_over = event == "Stop"
+    work = events.recording(AGENT, given["session_id"], given.get("transcript_path") or "", is_over=is_over)
     if event == "PostCompact":
         return HookResponse(events.compared(AGENT, given, None), work)
     return HookResponse(after=work if event in ("PreCompact", "Stop") else None)
