@@ -78,6 +78,13 @@ class TestTables:
             admit("\n".join(["NAME       STATUS    RESTARTS   AGE", *rows]), reference="m1a2b", settings=GENTLE) is None
         )
 
+    @LEVELS
+    def test_a_first_row_of_data_is_no_header(self, level: AdmissionSettings) -> None:
+        """A number in the first row names no column, and the row counts as a row."""
+        rows = [f"{i * 37 % 90}\tsrc/module_{i}.py" for i in range(300)]
+        found = admitted("\n".join(rows), level)
+        assert "of 300 rows not shown; column 1 0 to 89; column 2: 300 values" in found.text
+
     def test_times_with_commas_make_no_table(self) -> None:
         """Lines of a log with one comma each are lines of a log."""
         lines = [f"2026-01-05 12:00:{i % 60:02},{i:03} worker picked job {i}" for i in range(300)]
@@ -110,6 +117,11 @@ class TestJson:
         assert len(text) > GENTLE.max_json_tokens * 4
         found = admitted(text, GENTLE)
         assert sum(f'"a{i:04}"' in found.text for i in range(130)) > 4 * GENTLE.max_items
+
+    def test_items_without_keys_are_counted(self) -> None:
+        """Lists of lists have nothing to describe."""
+        found = admitted(json.dumps([[["a" * 30, "b" * 30]] for _ in range(900)]), GENTLE)
+        assert 'of 900 items not shown"' in found.text
 
     def test_long_texts_are_cut_before_items_are_left_out(self) -> None:
         """Every item says something; the middle of its text says less."""

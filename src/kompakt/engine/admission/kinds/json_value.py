@@ -148,7 +148,7 @@ class _Sampler:
                 gone += 1
                 continue
             if gone:
-                out.append(f"{FOLD}{total} of {len(values)} items not shown; {description}" if total else _gap(gone))
+                out.append(_hidden(total, len(values), "items", description) if total else _gap(gone))
                 gone = total = 0
             out.append(self.sample(item, longest, items, depth))
         return out
@@ -163,6 +163,10 @@ class _Sampler:
             found |= {place for place, shape in enumerate(shapes) if counts[shape] <= _MAX_RARE} | _failing(values)
             known = self._notable[id(values)] = found, description
         return known
+
+
+def _hidden(gone: int, of: int, what: str, description: str) -> str:
+    return f"{FOLD}{gone} of {of} {what} not shown{'; ' if description else ''}{description}"
 
 
 def _gap(gone: int) -> str:
@@ -293,7 +297,7 @@ def shrink_lines(text: str, settings: AdmissionSettings, records: Mapping[int, d
             gone += 1
             continue
         if gone:
-            out.append(f"{FOLD}{hidden} of {len(values)} lines not shown; {description}" if hidden else _gap(gone))
+            out.append(_hidden(hidden, len(values), "lines", description) if hidden else _gap(gone))
             gone = hidden = 0
         if number is not None:
             out.append(written[number])

@@ -110,13 +110,13 @@ def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
     split, width = shape
     cells = {place: split(line) for place, line in enumerate(lines) if line.strip() and not _RULE.match(line)}
     regular = [place for place, row in cells.items() if len(row) == width]
-    header, last = regular[0], regular[-1]
-    body = [place for place in cells if header < place <= last]
+    names = _names(cells[regular[0]], cells[regular[1]])
+    rows = regular[1:] if names else regular
+    body = [place for place in cells if rows[0] <= place <= rows[-1]]
     limit = settings.max_table_rows
     if len(body) <= limit + 1:
         return None
-    names = [_label(name.strip(), place) for place, name in enumerate(cells[header])]
-    values = {str(column): {place: cells[place][column] for place in regular[1:]} for column in range(width)}
+    values = {f"column {column + 1}": {place: cells[place][column] for place in rows} for column in range(width)}
     odd, description = columns.read(values, len(body), settings.max_items, names)
     tail = limit // 3
     keep = {*body[: limit - tail], *body[len(body) - tail :]} | failures(text, lines)
@@ -135,6 +135,12 @@ def shrink(text: str, settings: AdmissionSettings) -> Shrunk | None:
     return Shrunk("\n".join(out), len(gone), len(lines), ())
 
 
-def _label(name: str, place: int) -> str:
-    """Name a column by its header; a number is no name."""
-    return f"column {place + 1}" if not name or name.replace(".", "", 1).lstrip("-").isdigit() else name
+def _names(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Read the first row as names of columns; none if it has a number where the second row has one too."""
+    if any(_is_number(name) and _is_number(cell) for name, cell in zip(first, second, strict=True)):
+        return []
+    return [name.strip() or f"column {place}" for place, name in enumerate(first, 1)]
+
+
+def _is_number(cell: str) -> bool:
+    return cell.strip().replace(".", "", 1).lstrip("-").isdigit()
