@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= ../shared/transcripts
 OUT ?= eval-out
 PEERS := .venv-peers
+COMMON_FRAMEWORKS := langchain litellm openai_agents pydantic_ai strands # `make test` covers these, `make soak` all
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
@@ -64,6 +65,7 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python scripts/test_integrations.py $(COMMON_FRAMEWORKS)
 
 test-integrations: $(VENV)/.dev
 	$(BIN)/python scripts/test_integrations.py $(FRAMEWORKS)
@@ -96,6 +98,7 @@ soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py --mutations 100000
 	$(BIN)/python scripts/soak.py --sessions 10
 	$(BIN)/python scripts/soak.py --gateway 10
+	$(BIN)/python scripts/test_integrations.py
 
 fuzz: $(VENV)/.dev
 	$(PIP) install atheris

@@ -119,7 +119,7 @@ def judge(messages: Sequence[dict[str, Any]]) -> list[str]:
 
 def texts(messages: Sequence[dict[str, Any]]) -> str:
     """Return everything the model reads, in one text."""
-    return "\n".join(one["content"] if isinstance(one["content"], str) else str(one["content"]) for one in messages)
+    return "\n".join(str(one.get("content") or "") for one in messages)
 
 
 def run_page(name: str, **names: Any) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class LiveConversation(Generic[Item]):
         self._projected: Sequence[Message] = ()
         self._rendered = 0
         self._view: list[Item] = []
+        self._last: Sequence[Item] = ()
+        """The last view that was returned."""
 
     # --- view -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +187,8 @@ class LiveConversation(Generic[Item]):
             await self._save(request.with_messages(context.messages), waits=waits)
             context = await self._rewrite(context, request, order, forced=refused is not None)
         self._sent = context.projected_tokens
-        return self._shown(context)
+        self._last = self._shown(context)
+        return list(self._last)
 
     def _order(
         self, request: History, frame: RequestFrame, model: str | None, counter: Counter, refused: Overflow | None
@@ -221,16 +224,16 @@ class LiveConversation(Generic[Item]):
     # --- read -----------------------------------------------------------------------------------------------------
 
     def _read(self, items: Sequence[Item], request: History, frame: RequestFrame, model: str | None) -> Context:
-        """Append what is new; start over if the list does not extend the known one."""
-        known = len(self._items)
-        if not (len(items) >= known and all(map(operator.is_, self._items, items))):
-            wires = [self._converter.to_wire(item) for item in items]
-            if len(items) >= known and list(map(list, wires[:known])) == list(map(list, self._wires)):
-                self._items[:] = items[:known]  # the framework made new objects with the same content
-                self._projected = ()
-            else:
-                self._restart()
-                known = 0
+        """Append what is new; start over if the list extends neither the known one nor the last view of it.
+
+        A framework that keeps the view as its own history passes the view with what came after it.
+        """
+        if _extends(items, self._items):
+            new = items[len(self._items) :]
+        elif self._last and _extends(items, self._last):
+            new = items[len(self._last) :]
+        else:
+            new = self._reread(items)
         if self._context is None or self._frame is None or self._frame.model != frame.model:
             messages = self._context.messages if self._context is not None else ()
             self._context = Context(request.with_messages(messages), counter=counter_for(model).own())
@@ -239,8 +242,19 @@ class LiveConversation(Generic[Item]):
             self._context.set_envelope(request)
             self._context.fixed_tokens += self._system_tokens(frame, self._context.counter)
         self._frame = frame
-        self._append(items[known:])
+        self._append(new)
         return self._context
+
+    def _reread(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Compare by content, for frameworks that make new objects at every step; return what is new."""
+        known = len(self._items)
+        wires = [list(self._converter.to_wire(item)) for item in items[:known]]
+        if len(items) >= known and wires == list(map(list, self._wires)):
+            self._items[:] = items[:known]
+            self._projected = ()
+            return items[known:]
+        self._restart()
+        return items
 
     def _append(self, items: Sequence[Item]) -> None:
         assert self._context is not None
@@ -302,7 +316,7 @@ class LiveConversation(Generic[Item]):
     def _shown(self, context: Context) -> list[Item]:
         """Return the projection as messages of the framework. Only what is new since the last call is rendered."""
         if not context.differs and len(context.messages) == sum(map(len, self._wires)):
-            return list(self._items)
+            return self._items
         shown = context.project()
         if shown is not self._projected:
             self._projected, self._rendered, self._view = shown, 0, []
@@ -320,7 +334,7 @@ class LiveConversation(Generic[Item]):
                         self._flush(run)
         self._flush(run)
         self._rendered = len(shown)
-        return list(self._view)
+        return self._view
 
     def _flush(self, run: list[tuple[JsonObject, int, Message]]) -> None:
         """Add the message that a run of items was made from; without some of its items, a message for each."""
@@ -357,6 +371,11 @@ class LiveConversation(Generic[Item]):
             if self._memory is None or len(self._memory) != len(messages):
                 self._memory = Memory(messages, counter=counter)
             return self._memory.recall(query_or_reference, tokens=tokens)
+
+
+def _extends(items: Sequence[object], known: Sequence[object]) -> bool:
+    """Return whether a list starts with the very objects of another."""
+    return len(items) >= len(known) and all(map(operator.is_, known, items))
 
 
 class Conversations(Generic[Item]):

@@ -139,6 +139,7 @@ class Context:
         """Use another system prompt and other tools from now on."""
         self.fixed_tokens = PRIMING + self._envelope_tokens(history)
         self._system = [message.text for message in history.system]
+        self.visibility.touch()
 
     def _envelope_tokens(self, history: History) -> int:
         tools = tool_tokens(history.tools, self.counter) if history.tools else 0

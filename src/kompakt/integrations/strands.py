@@ -1,0 +1,129 @@
+"""Strands Agents: a conversation manager that compacts before every model call, also inside of a tool loop.
+
+Strands sends the messages that the agent keeps, so the manager rewrites them in place. Give it a ``store`` to keep the
+whole conversation: it is saved before each rewrite. Messages of Strands have the format of Bedrock already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.errors import DoesNotFit, Overflowed
+from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing, overflow_of
+from kompakt.model.budget import Budget
+from kompakt.model.messages import JsonObject
+from kompakt.wire.overflow import Overflow
+
+try:
+    from strands import tool
+    from strands.agent.conversation_manager import ConversationManager
+    from strands.hooks import AfterModelCallEvent, BeforeModelCallEvent, HookRegistry
+    from strands.types.exceptions import ContextWindowOverflowException
+except ImportError as error:
+    raise missing("strands", error) from error
+
+__all__ = ["KompaktConversationManager", "StrandsOverflowed"]
+
+
+class StrandsOverflowed(Overflowed, ContextWindowOverflowException):
+    """The request stays too long after it was shortened. Also an error of Strands."""
+
+
+class _MessageConverter:
+    """Messages of Strands are messages of Bedrock."""
+
+    format = "bedrock"
+
+    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
+        return (item,)
+
+    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
+        return item
+
+
+class KompaktConversationManager(ConversationManager):
+    """Keeps the messages of an agent inside the context window. Use one manager for each agent.
+
+    ``budget`` is a number of tokens or a ``Budget``; by default it is the window of the model. ``pins`` are texts that
+    must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation before each rewrite. Give
+    ``recall_tool`` to the agent (``tools=[…, manager.recall_tool]``): the model can then search what left its context.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        store: str | None = None,
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self._conversations = Conversations(_MessageConverter(), self._options)
+        self._key = ""
+        self._was_refused = False
+        self.recall_tool = self._recall_tool()
+
+    def _recall_tool(self) -> Any:
+        @tool(name=TOOL_NAME, description=TOOL_DESCRIPTION)
+        def recall(query: str) -> str:
+            return self._conversations.get(self._key).recall(query).text
+
+        return recall
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Compact before every model call; Strands itself calls a manager only after a whole invocation."""
+        super().register_hooks(registry, **kwargs)
+        registry.add_callback(BeforeModelCallEvent, lambda event: self.apply_management(event.agent))
+        registry.add_callback(AfterModelCallEvent, self._note_answer)
+
+    def _note_answer(self, event: AfterModelCallEvent) -> None:
+        if event.exception is None:
+            self._was_refused = False
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> None:
+        """Rewrite the messages of the agent if they exceed the budget."""
+        self._rewrite(agent, None)
+
+    def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+        """Shorten the messages after the provider rejected them as too long.
+
+        Raises:
+            StrandsOverflowed: they were shortened already, or nothing more can be removed.
+        """
+        refused = (overflow_of(e) if e is not None else None) or Overflow(source="strands", message=str(e or ""))
+        message = f"the request is too long, also after it was shortened: {e}"
+        if self._was_refused:
+            raise StrandsOverflowed(message, overflow=refused) from e
+        self._was_refused = True
+        try:
+            self._rewrite(agent, refused)
+        except DoesNotFit as error:
+            raise StrandsOverflowed(f"{message}; {error}", overflow=refused) from e
+
+    def _rewrite(self, agent: Any, refused: Overflow | None) -> None:
+        self._key = f"strands-{agent.agent_id}-{id(agent)}"
+        messages = cast("list[JsonObject]", agent.messages)
+        view = self._conversations.get(self._key).view(messages, _frame(agent), refused=refused)
+        if len(view) != len(messages) or any(one is not other for one, other in zip(view, messages, strict=True)):
+            self.removed_message_count += max(0, len(messages) - len(view))
+            messages[:] = view
+
+
+def _frame(agent: Any) -> RequestFrame:
+    specs = agent.tool_registry.get_all_tool_specs()
+    envelope: JsonObject = {"messages": []}
+    if agent.system_prompt:
+        envelope["system"] = [{"text": agent.system_prompt}]
+    if specs:
+        envelope["toolConfig"] = {"tools": [{"toolSpec": dict(spec)} for spec in specs]}
+    name = (agent.model.get_config() or {}).get("model_id")
+    return RequestFrame(envelope, model=name if isinstance(name, str) else None)

@@ -1,0 +1,96 @@
+"""The Strands adapter with Strands' own agent and a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from strands import Agent, tool
+from strands.models.model import Model
+from strands.types.exceptions import ContextWindowOverflowException
+from tests.integrations.contract import TASK, AdapterContract, Run, Script, TooLong, page, run_page
+
+from kompakt.integrations.strands import KompaktConversationManager
+
+
+def as_chat(messages: Any) -> list[dict[str, Any]]:
+    """Translate messages of Bedrock, independently of kompakt."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        text = "\n".join(block["text"] for block in message["content"] if "text" in block)
+        calls = [
+            {"id": block["toolUse"]["toolUseId"], "function": {"name": block["toolUse"]["name"]}}
+            for block in message["content"]
+            if "toolUse" in block
+        ]
+        for block in message["content"]:
+            if "toolResult" in block:
+                result = block["toolResult"]
+                content = "".join(str(one.get("text", "")) for one in result["content"])
+                found.append({"role": "tool", "tool_call_id": result["toolUseId"], "content": content})
+        if text or calls:
+            found.append({"role": message["role"], "content": text, "tool_calls": calls})
+    return found
+
+
+class ScriptedModel(Model):
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def update_config(self, **_: Any) -> None: ...
+
+    def get_config(self) -> Any:
+        return {"context_window_limit": 200_000}
+
+    def structured_output(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    async def stream(self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **_: Any) -> Any:
+        try:
+            answer = self.script.answer(as_chat(messages), {spec["name"] for spec in tool_specs or ()})
+        except TooLong as error:
+            raise ContextWindowOverflowException(str(error)) from error
+        yield {"messageStart": {"role": "assistant"}}
+        if "text" in answer:
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": answer["text"]}}}
+        else:
+            id, name, arguments = answer["call"]
+            yield {"contentBlockStart": {"start": {"toolUse": {"toolUseId": id, "name": name}}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(arguments)}}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "end_turn" if "text" in answer else "tool_use"}}
+
+
+@tool
+def read_page(number: int) -> str:
+    """Read one page."""
+    return page(number)
+
+
+class TestStrands(AdapterContract):
+    modes = ("sync", "async")
+    rewrites = True
+
+    def run_loop(self, script: Script, *, mode: str = "sync", thread: str = "one", **options: Any) -> Run:
+        manager = KompaktConversationManager(**options)
+        tools = [read_page, *([manager.recall_tool] if options.get("recall", True) else [])]
+        agent = Agent(
+            model=ScriptedModel(script),
+            tools=tools,
+            system_prompt="You read.",
+            conversation_manager=manager,
+            callback_handler=None,
+        )
+        result = agent(TASK) if mode == "sync" else asyncio.run(agent.invoke_async(TASK))
+        return Run(script, str(result).strip())
+
+    def test_recall_finds_what_left_the_context(self) -> None:
+        """Tools of Strands are fixed, so recall is offered from the start."""
+        run = self.run_loop(Script(recall_at=25), budget=4_000)
+        assert any("D15838" in str(one["content"]) for one in run.script.requests[25])
+
+    def test_the_page_runs(self) -> None:
+        names = run_page("strands", model=ScriptedModel(Script(steps=2)), tools=[read_page])
+        assert str(names["answer"]).strip() == "done"

@@ -1,0 +1,183 @@
+"""The common part of the framework adapters, with a framework that keeps plain dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.integrations.contract import PIN, TASK, TooLong, judge, page, texts
+
+import kompakt
+from kompakt.engine.compaction.report import Report
+from kompakt.errors import Overflowed
+from kompakt.integrations.conversation import AdapterOptions, Conversations, LiveConversation, RequestFrame
+from kompakt.wire.overflow import Overflow
+
+BUDGET = 4_000
+
+
+class Plain:
+    """Messages are wire items; counts the conversions."""
+
+    format = "openai-chat"
+
+    def __init__(self) -> None:
+        self.converted = 0
+
+    def to_wire(self, item: Any) -> Sequence[Any]:
+        self.converted += 1
+        return (item,)
+
+    def from_wire(self, item: Any, original: Any) -> Any:
+        return item
+
+
+def step(number: int) -> list[Any]:
+    """Return one call and its result."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "read_page", "arguments": "{}"}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": page(number)},
+    ]
+
+
+def history(steps: int) -> list[Any]:
+    return [{"role": "user", "content": TASK}, *(one for number in range(1, steps + 1) for one in step(number))]
+
+
+def conversation(**options: Any) -> LiveConversation[Any]:
+    return LiveConversation("c", Plain(), AdapterOptions(budget=BUDGET, **options))
+
+
+class TestView:
+    def test_a_history_that_fits_comes_back_as_it_is(self) -> None:
+        given = history(3)
+        view = conversation().view(given, RequestFrame())
+        assert [id(one) for one in view] == [id(one) for one in given]
+
+    def test_messages_that_stay_are_the_same_objects(self) -> None:
+        given = history(30)
+        view = conversation().view(given, RequestFrame())
+        assert judge(view) == []
+        assert kompakt.count(view, format="openai-chat").total <= BUDGET
+        own = {id(one) for one in given}
+        assert [one for one in view if one in given and id(one) not in own] == []
+        assert view[-1] is given[-1]
+
+    def test_a_step_converts_only_what_is_new(self) -> None:
+        made = conversation()
+        given = history(30)
+        made.view(given, RequestFrame())
+        before = made._converter.converted  # type: ignore[attr-defined]
+        given += step(31)
+        made.view(given, RequestFrame())
+        assert made._converter.converted == before + 2  # type: ignore[attr-defined]
+
+    def test_requests_extend_the_one_before_until_the_next_compaction(self) -> None:
+        made, given = conversation(), history(20)
+        before = made.view(given, RequestFrame())
+        given += step(21)
+        after = made.view(given, RequestFrame())
+        assert after[: len(before)] == before
+
+    def test_equal_messages_in_new_objects_are_recognized(self) -> None:
+        """Frameworks such as OpenAI Agents rebuild their input for every call."""
+        made = conversation()
+        before = made.view(history(20), RequestFrame())
+        rebuilt = history(21)
+        after = made.view(rebuilt, RequestFrame())
+        assert after[: len(before)] == before
+        assert after[-1] is rebuilt[-1]
+
+    def test_a_framework_may_keep_the_view_as_its_history(self) -> None:
+        made, kept = conversation(), history(20)
+        for number in range(21, 60):
+            kept = [*made.view(kept, RequestFrame()), *step(number)]
+            assert judge(kept) == []
+        assert "D15838" in made.recall("depot number of fact-2").text
+
+    def test_an_edited_history_starts_over(self) -> None:
+        made = conversation()
+        made.view(history(30), RequestFrame())
+        other = [{"role": "user", "content": "Another task."}, *step(1)]
+        assert made.view(other, RequestFrame()) == other
+
+    def test_system_prompt_and_tools_count(self) -> None:
+        reports: list[Report] = []
+        made = conversation(on_compaction=reports.append)
+        given = history(5)
+        assert made.view(given, RequestFrame()) == given
+        made.view(given, RequestFrame(system="Follow the rules. " * 700))
+        assert len(reports) == 1
+        assert reports[0].tokens_before > BUDGET
+
+    def test_pins_stay(self) -> None:
+        assert PIN in texts(conversation(pins=(PIN,)).view(history(30), RequestFrame()))
+
+    def test_pins_must_be_a_list(self) -> None:
+        with pytest.raises(kompakt.UsageError, match="not a list"):
+            AdapterOptions(pins="one")  # type: ignore[arg-type]
+
+    def test_an_invalid_history_is_repaired_when_it_is_compacted(self) -> None:
+        given = history(30)
+        del given[4]  # the result of the second call
+        assert judge(conversation().view(given, RequestFrame())) == []
+
+    def test_a_store_object_in_a_synchronous_framework_is_a_usage_error(self) -> None:
+        store: Any = object.__new__(kompakt.Store)
+        with pytest.raises(kompakt.UsageError, match="URL"):
+            conversation(store=store).view(history(30), RequestFrame())
+
+
+class TestSend:
+    def test_a_rejected_view_is_shortened_once(self) -> None:
+        sent: list[list[Any]] = []
+
+        def call(view: list[Any]) -> str:
+            sent.append(view)
+            if len(sent) == 1:
+                raise TooLong(BUDGET // 2)
+            return "done"
+
+        made, given = conversation(), history(8)
+        assert made.send(given, RequestFrame(), call) == "done"
+        sizes = [kompakt.count(view, format="openai-chat").total for view in sent]
+        assert sizes[1] < sizes[0]
+        assert judge(sent[1]) == []
+
+    def test_what_the_provider_accepts_is_remembered(self) -> None:
+        made, given = conversation(), history(8)
+        first = made.view(given, RequestFrame())
+        made.view(given, RequestFrame(), refused=Overflow(source="test", limit=2_000))
+        given += step(9)
+        later = made.view(given, RequestFrame())
+        assert (
+            kompakt.count(later, format="openai-chat").total <= 2_000 < kompakt.count(first, format="openai-chat").total
+        )
+
+    def test_a_second_rejection_is_a_typed_error(self) -> None:
+        def call(view: list[Any]) -> str:
+            raise TooLong(BUDGET)
+
+        with pytest.raises(Overflowed) as caught:
+            conversation().send(history(8), RequestFrame(), call)
+        assert isinstance(caught.value.__cause__, TooLong)
+
+    def test_other_errors_pass(self) -> None:
+        def call(view: list[Any]) -> str:
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            conversation().send(history(8), RequestFrame(), call)
+
+
+class TestConversations:
+    def test_ids_keep_conversations_apart(self) -> None:
+        known = Conversations(Plain(), AdapterOptions(budget=BUDGET))
+        one, other = known.get("one"), known.get("other")
+        assert one is known.get("one")
+        one.view(history(30), RequestFrame())
+        other.view([{"role": "user", "content": "Hello"}], RequestFrame())
+        assert one.recall("depot number of fact-2")
+        assert not other.recall("depot number of fact-2")
