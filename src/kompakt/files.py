@@ -58,7 +58,9 @@ def load(source: str | Path) -> Loaded:
     name, session = _split(source)
     shown = "standard input" if name == "-" else name
     if name != "-" and _begins(name, SQLITE):
-        return _chosen(shown, read(_database(name)), session)
+        one = _database(name, session) if session else None
+        found = read(Document(value=one or _database(name)))
+        return _chosen(shown, found, None if one else session)
     return decode(_bytes(name, shown), shown, session=session)
 
 
@@ -70,7 +72,7 @@ def load_all(source: str | Path) -> list[Transcript]:
     """
     name, _ = _split(source)
     if _begins(name, SQLITE):
-        return read(_database(name))
+        return read(Document(value=_database(name)))
     document = _document(_bytes(name, name), name)
     return read(document) if kind_of(document) is not None else []
 
@@ -173,20 +175,30 @@ def _begins(name: str, magic: bytes) -> bool:
         return False
 
 
-def _database(name: str) -> Document:
-    """Read the sessions of an opencode database."""
+def opencode_session(path: str, session: str) -> JsonObject | None:
+    """Read one session of an opencode database in the shape of ``opencode export``; ``None`` if it is not there.
+
+    Raises:
+        UnreadableFile: the file is not a database of opencode.
+    """
+    found = cast("list[JsonObject]", _database(path, session))
+    return found[0] if found else None
+
+
+def _database(name: str, session: str | None = None) -> Json:
+    """Read all sessions of an opencode database, or one."""
     import sqlite3  # late: only this kind of file needs it
 
     try:
         with closing(sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            rows = opencode.rows(connection)
+            rows = opencode.rows(connection, session)
     except sqlite3.Error as error:
         raise UnreadableFile(f"{name}: {error}") from None
     if rows is None:
         raise UnreadableFile(
             f"{name}: a SQLite database, but not of opencode; open a store of kompakt as sqlite:///{name}"
         )
-    return Document(value=rows)
+    return rows
 
 
 def _bytes(source: str, name: str) -> bytes:

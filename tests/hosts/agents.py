@@ -150,6 +150,7 @@ def _opencode_environment(url: str, home: Path) -> dict[str, str]:
     }
     named = "local/test-model"
     settings: Mapping[str, Any] = {
+        "$schema": "https://opencode.ai/config.json",  # opencode adds it otherwise
         "autoupdate": False,
         "share": "disabled",
         "permission": "allow",
@@ -200,7 +201,9 @@ OPENCODE = Agent(
     call=lambda command: ("bash", {"command": command, "description": "Write the report of a shard"}),
     command=lambda prompt, home: [str(opencode_binary()), "run", "--format", "json", prompt],
     environment=_opencode_environment,
-    compacted_itself=lambda output, home: '"type":"compaction"' in output,
+    compacted_itself=lambda output, home: any(
+        b'"type":"compaction"' in path.read_bytes() for path in (home / "data" / "opencode").glob("opencode*.db*")
+    ),
 )
 
 AGENTS = (CLAUDE_CODE, CODEX, OPENCODE)

@@ -69,7 +69,20 @@ def own_codex(home: Path) -> None:
     )
 
 
-CASES = [("claude-code", nothing), ("claude-code", own_settings), ("codex", nothing), ("codex", own_codex)]
+def own_opencode(home: Path) -> None:
+    """The user has another plugin."""
+    (home / ".config" / "opencode" / "plugin").mkdir(parents=True)
+    (home / ".config" / "opencode" / "plugin" / "mine.js").write_text("export const Mine = async () => ({})")
+
+
+CASES = [
+    ("claude-code", nothing),
+    ("claude-code", own_settings),
+    ("codex", nothing),
+    ("codex", own_codex),
+    ("opencode", nothing),
+    ("opencode", own_opencode),
+]
 Prepare = Callable[[Path], None]
 
 

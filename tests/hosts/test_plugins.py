@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
-from tests.hosts.agents import CLAUDE_CODE, CODEX, Agent, Finished, line_of, run, shell_step
+from tests.hosts.agents import CLAUDE_CODE, CODEX, OPENCODE, Agent, Finished, line_of, run, shell_step
 from tests.hosts.binaries import codex_binary
 from tests.provider.answer import Answer, Seen
 from tests.provider.script import Script
@@ -73,6 +73,20 @@ def _codex(prompt: str, home: Path, session: str | None) -> list[str]:
     return [str(codex_binary()), "exec", *options, "--json", *(["resume", session] if session else []), prompt]
 
 
+def _opencode(prompt: str, home: Path, session: str | None) -> list[str]:
+    return [*OPENCODE.command(prompt, home), *(["--session", session] if session else [])]
+
+
+def _opencode_environment(url: str, home: Path) -> dict[str, str]:
+    """Give the model a window that 40 steps do not fit into."""
+    environment = OPENCODE.environment(url, home)
+    path = home / "config" / "opencode" / "opencode.json"
+    settings = json.loads(path.read_text())
+    settings["provider"]["local"]["models"]["test-model"]["limit"] = {"context": 60_000, "output": 8_000}
+    path.write_text(json.dumps(settings))
+    return environment
+
+
 CLAUDE_PLUGIN = Plugged(
     agent=CLAUDE_CODE,
     compacts={"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"},
@@ -94,6 +108,18 @@ CODEX_PLUGIN = Plugged(
     shortens=False,
     recall="recall",
     calls_recall=False,
+)
+
+
+OPENCODE_PLUGIN = Plugged(
+    agent=dataclasses.replace(OPENCODE, environment=_opencode_environment),
+    compacts={},
+    command=_opencode,
+    session_key="sessionID",
+    asks="anchored summary from the conversation history",
+    instructs=True,
+    shortens=True,
+    recall="kompakt_recall",
 )
 
 
@@ -212,7 +238,7 @@ class PluginRun:
 
 EACH = [
     pytest.param(plugged, marks=pytest.mark.xdist_group(plugged.agent.name), id=plugged.agent.name)
-    for plugged in (CLAUDE_PLUGIN, CODEX_PLUGIN)
+    for plugged in (CLAUDE_PLUGIN, CODEX_PLUGIN, OPENCODE_PLUGIN)
 ]
 
 

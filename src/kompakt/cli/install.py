@@ -11,7 +11,7 @@ import typer
 
 from kompakt.cli.input import AsJson
 from kompakt.errors import UsageError, nearest
-from kompakt.hosts import claude_code_settings, codex_settings, places
+from kompakt.hosts import claude_code_settings, codex_settings, places, shim_settings
 from kompakt.hosts import install as installation
 from kompakt.hosts.install import HostPlan, PlannedChange, Scope
 from kompakt.model.json import indented_json
@@ -19,6 +19,7 @@ from kompakt.model.json import indented_json
 PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
     "claude-code": claude_code_settings.plan,
     "codex": codex_settings.plan,
+    "opencode": shim_settings.opencode_plan,
 }
 """Agents that kompakt can be installed into."""
 

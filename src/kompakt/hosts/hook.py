@@ -65,6 +65,10 @@ def _answer(agent: str, event: str, data: bytes, *, recall: bool) -> HookRespons
         from kompakt.hosts import codex
 
         return codex.answer(event, given, recall=recall)
+    if agent in ("opencode", "pi"):
+        from kompakt.hosts import shims
+
+        return shims.answer(agent, event, given, recall=recall)
     raise ValueError(f"unknown agent {agent!r}")
 
 

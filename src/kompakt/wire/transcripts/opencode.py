@@ -31,8 +31,10 @@ INTERRUPTED_STATES = ("pending", "running")
 _TABLES = {"session", "message", "part"}
 
 
-def rows(connection: sqlite3.Connection) -> Json:
+def rows(connection: sqlite3.Connection, session: str | None = None) -> Json:
     """Return the sessions of a database in the shape of ``opencode export``, newest first; ``None`` for other tables.
+
+    With ``session`` only that one is read, or none.
 
     Raises:
         sqlite3.Error: the database is damaged.
@@ -40,17 +42,21 @@ def rows(connection: sqlite3.Connection) -> Json:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables >= _TABLES:
         return None
+    own = (session, session)
     parts: dict[str, list[Json]] = {}
-    for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
+    of_session = "message_id IN (SELECT id FROM message WHERE session_id = ?)"
+    query = f"SELECT message_id, data FROM part WHERE ? IS NULL OR {of_session} ORDER BY id"
+    for message, data in connection.execute(query, own):
         parts.setdefault(message, []).append(_column(data))
     messages: dict[str, list[Json]] = {}
-    for id, session, data in connection.execute("SELECT id, session_id, data FROM message ORDER BY id"):
+    query = "SELECT id, session_id, data FROM message WHERE ? IS NULL OR session_id = ? ORDER BY id"
+    for id, name, data in connection.execute(query, own):
         info = {**as_object(_column(data)), "id": id}
-        messages.setdefault(session, []).append({"info": info, "parts": parts.get(id, [])})
-    sessions = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
+        messages.setdefault(name, []).append({"info": info, "parts": parts.get(id, [])})
+    query = "SELECT id, title FROM session ORDER BY parent_id IS NOT NULL, time_updated DESC, id"
     return [
         {"info": {"id": id, "title": title}, "messages": messages[id]}
-        for id, title in connection.execute(sessions)
+        for id, title in connection.execute(query)
         if id in messages
     ]
 

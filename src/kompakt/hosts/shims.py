@@ -1,0 +1,107 @@
+"""opencode and pi: what ``kompakt-hook`` answers to the plugins that ``kompakt install`` writes for them.
+
+The plugins are small JavaScript files that pass events on. An answer is plain text: the short form of an output,
+instructions for the agent's summarizer, or the notes that follow its summary.
+
+Contracts as found by running opencode 1.18.33:
+
+- ``experimental.session.compacting``: texts in ``output.context`` are appended to the summarizer's prompt.
+- ``experimental.chat.messages.transform`` runs before every request. Its changes reach the model and are not stored.
+- ``tool.execute.after``: the model gets ``output.output`` as the plugin leaves it; the database then has only that.
+- Sessions are in SQLite. The session of an event is exported to a file, which the MCP server reads, too.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kompakt.hosts import events, places
+from kompakt.hosts.response import HookResponse
+
+TYPE_CHECKING = False  # the module typing takes 10 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+OPENCODE, PI = "opencode", "pi"
+
+
+def answer(agent: str, event: str, given: dict[str, Any], *, recall: bool = True) -> HookResponse:
+    """Answer an event of a plugin."""
+    session: str = given["session_id"]
+    if event == "PostToolUse":
+        return HookResponse(_shortened(agent, given))
+    transcript = opencode_export(session) if agent == OPENCODE else given["transcript_path"]
+    work = events.recording(agent, session, transcript, is_over=event == "Stop")
+    if event == "SessionStart":
+        places.note_session(agent, session, folder=given.get("cwd") or os.getcwd(), transcript=transcript)
+        return HookResponse(after=work)
+    if event == "Stop":
+        return HookResponse(after=work)
+    from kompakt.hosts import notes  # late: takes 0.2 s
+
+    if event == "PreCompact":
+        return HookResponse(notes.before_compaction(notes.read_transcript(transcript)), work)
+    if event == "Notes":
+        return HookResponse(_notes(agent, session, given["summary"], transcript, recall=recall), work)
+    return HookResponse()
+
+
+def _shortened(agent: str, given: dict[str, Any]) -> str:
+    from kompakt.hosts import recorder  # late: takes 0.5 s
+
+    short = recorder.shorten(
+        agent,
+        given["session_id"],
+        call_id=given["tool_use_id"],
+        tool=given["tool_name"],
+        call_input=given.get("tool_input"),
+        output=given["output"],
+    )
+    return short or ""
+
+
+def _notes(agent: str, session: str, summary: str, transcript: str, *, recall: bool) -> str:
+    """Return the notes that follow a summary. They are written once, because they are part of a cached prefix."""
+    from kompakt.hosts import notes  # late: takes 0.2 s
+
+    path = places.session_file(agent, f"{session}-{summary}", "notes")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    text = notes.after_compaction(notes.read_transcript(transcript), max_chars=events.MAX_CONTEXT, recall=recall)
+    places.write(path, text.encode("utf-8", "replace"))
+    return text
+
+
+# --- opencode --------------------------------------------------------------------------------------------------------
+
+
+def opencode_export(session: str) -> str:
+    """Write a session of opencode to a file, in the shape of ``opencode export``, and return its path.
+
+    Raises:
+        UnreadableFile: no database has the session.
+    """
+    import msgspec  # late: takes 0.1 s
+
+    from kompakt import files
+
+    found = next((value for path in _databases() if (value := files.opencode_session(path, session))), None)
+    path = places.session_file(OPENCODE, session, "json")
+    if found is not None:
+        places.write(path, msgspec.json.encode(found))
+    return path
+
+
+def _databases() -> list[str]:
+    """List the databases of opencode; versions other than releases have names of their own."""
+    named = os.environ.get("OPENCODE_DB")
+    folder = os.path.join(
+        os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share"), "opencode"
+    )
+    if named:
+        return [os.path.join(folder, named)]  # an absolute path stays as it is
+    if not os.path.isdir(folder):
+        return []
+    names = [name for name in os.listdir(folder) if name.startswith("opencode") and name.endswith(".db")]
+    return [os.path.join(folder, name) for name in sorted(names, key=lambda name: (name != "opencode.db", name))]
