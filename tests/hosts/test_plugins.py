@@ -129,7 +129,7 @@ class PluginRun:
     def __init__(self, plugged: Plugged, home: Path) -> None:
         self.plugged, self.home, self.agent = plugged, home, plugged.agent
         home.mkdir(parents=True)
-        self.script = Script(STEPS, make=self._calls, turn=TURN)
+        self.script = Script(STEPS, make=self._calls, turn=TURN, recalls=plugged.calls_recall)
         self.task = self.script.task(f"Write the report of each shard, one after the other. {RULE}")
         written = Answer(text=SUMMARY)
         with Provider(self._answer, window=200_000, models=self.agent.models, summary=lambda _: written) as provider:
