@@ -21,7 +21,7 @@ from typing_extensions import TypeIs
 
 from kompakt.errors import KompaktError, UsageError
 from kompakt.hosts.mcp.directory import Action, Caller, ServedSession, SessionDirectory
-from kompakt.hosts.mcp.untrusted import bounded, cleaned, framed, label
+from kompakt.hosts.mcp.untrusted import AS_NOTES, bounded, cleaned, framed, label
 from kompakt.version import __version__
 
 RECALL_TOKENS = 2_000
@@ -245,8 +245,6 @@ class _Handlers:
             raise UsageError(
                 f"no message has the reference {label(query)!r} in {label(session.origin)}; search with words"
             )
-        if not found:
-            return f"[kompakt] Searched {label(session.origin)}.\n{_bounded(found.text, tokens)}"
         more = f"\n[kompakt] More: recall {found.rest}" if found.rest else ""
         return framed(_bounded(found.text, tokens), origin=session.origin) + more
 
@@ -258,7 +256,7 @@ class _Handlers:
         text = await session.ledger(tokens, sections)
         if not text:
             return f"[kompakt] Nothing to note in {label(session.origin)}."
-        return framed(_bounded(text, tokens), origin=session.origin)
+        return framed(_bounded(text, tokens), origin=session.origin, meaning=AS_NOTES)
 
     async def _status(self, arguments: Arguments, caller: Caller) -> str:
         session = await self._session(arguments, caller)
@@ -268,7 +266,7 @@ class _Handlers:
             f" of {status.window:,} ({status.fullness:.0%})" if status.window and status.fullness is not None else ""
         )
         lines = [
-            f"session {label(status.id)}: {label(session.origin)}",
+            f"session: {label(session.origin)}",
             f"context: {status.tokens:,} tokens{window}",
             f"messages: {status.messages:,} in {status.turns:,} turns",
             f"compactions: {len(live):,}",
