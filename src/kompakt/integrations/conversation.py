@@ -219,7 +219,7 @@ class LiveConversation(Generic[Item]):
         )
 
     def _system_tokens(self, frame: RequestFrame, counter: Counter) -> int:
-        return counter.scaled(counter.text(frame.system)) if frame.system else 0
+        return counter.tokens(frame.system) if frame.system else 0
 
     # --- read -----------------------------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class _Task:
         """
         free = window - self._size(self._text("-", self._record("", " (part 10 of 10)"), self._kept(window)))
         most = int(window * EARLIER_SHARE)
-        earlier = min(self._tokens(self.material.earlier or ""), most)
+        earlier = min(self.counter.tokens(self.material.earlier or ""), most)
         if free - earlier >= MIN_ROOM:
             portions = self.script.portions(free - earlier, MAX_CALLS) or [""]
             if len(portions) == 1:
@@ -321,9 +321,6 @@ class _Task:
 
     def _size(self, text: str) -> int:
         return api.count(self._body(text), self.owner.model or self.client.model, self.wire.format).total
-
-    def _tokens(self, text: str) -> int:
-        return self.counter.scaled(self.counter.text(text))
 
     def _cut(self, summary: str, room: int) -> str:
         return cut(summary, room, self.counter, "the earlier summary") if summary else ""

@@ -96,7 +96,7 @@ class Script:
         if (whole := self._in_one(room)) is not None:
             return [whole] if whole else []
         texts = [self.shown(index, room) for index in range(len(self._messages))]
-        sizes = [self._tokens(text) for text in texts]
+        sizes = [self._counter.tokens(text) for text in texts]
         packed = list(_packed(_runs(self._messages, sizes, room), room))
         if len(packed) > most:
             cap = min(level(sizes, int(room * _PACKED) * most), room // 4)
@@ -104,7 +104,7 @@ class Script:
                 text if size <= cap else self.shown(i, cap)
                 for i, (text, size) in enumerate(zip(texts, sizes, strict=True))
             ]
-            packed = list(_packed([([i], self._tokens(text)) for i, text in enumerate(texts)], room))
+            packed = list(_packed([([i], self._counter.tokens(text)) for i, text in enumerate(texts)], room))
         return ["\n".join(texts[index] for index in portion) for portion in packed]
 
     def _in_one(self, room: int) -> str | None:
@@ -113,14 +113,14 @@ class Script:
         left = int(room * NEWEST_SHARE)
         for index in range(len(self._messages) - 1, -1, -1):
             text = self.shown(index, sys.maxsize, share=None)
-            left -= self._tokens(text) + 1
+            left -= self._counter.tokens(text) + 1
             if left < 0:
                 break
             newest.append(text)
         older = len(self._messages) - len(newest)
         for share in LIMITS:
             texts = [self.shown(index, sys.maxsize, share=share) for index in range(older)] + newest[::-1]
-            if sum(map(self._tokens, texts)) + len(texts) <= room:
+            if sum(map(self._counter.tokens, texts)) + len(texts) <= room:
                 return "\n".join(texts)
         return None
 
@@ -131,7 +131,7 @@ class Script:
         chosen = set[int]()
         for at in ([] if asked is None else [asked]) + list(range(len(wanted) - 1, -1, -1)):
             if at not in chosen:
-                room -= self._tokens(wanted[at]) + 1
+                room -= self._counter.tokens(wanted[at]) + 1
                 if room < 0:
                     break
                 chosen.add(at)
@@ -155,13 +155,13 @@ class Script:
             for piece in pieces
         ]
         whole = "\n".join([header, *map(self._framed, pieces, bodies)])
-        if self._tokens(whole) <= room:
+        if self._counter.tokens(whole) <= room:
             return whole
-        sizes = [self._tokens(body) for body in bodies]
+        sizes = [self._counter.tokens(body) for body in bodies]
         cap = level(sizes, room - FRAME * (len(pieces) + 1))
         bodies = [self._cut(body, cap, reference) for body in bodies]
         cut = "\n".join([header, *map(self._framed, pieces, bodies)])
-        return cut if self._tokens(cut) <= room else f"{header}{cut_note(reference, sum(sizes))}".rstrip()
+        return cut if self._counter.tokens(cut) <= room else f"{header}{cut_note(reference, sum(sizes))}".rstrip()
 
     def listed(self) -> str:
         """List the messages, one line each, with the beginning of their text."""
@@ -177,13 +177,10 @@ class Script:
     def _cut(self, text: str, limit: int, reference: str) -> str:
         return cut(text, limit, self._counter, reference)
 
-    def _tokens(self, text: str) -> int:
-        return self._counter.scaled(self._counter.text(text))
-
 
 def cut(text: str, limit: int, counter: Counter, reference: str) -> str:
     """Keep head and tail of a text that is too long."""
-    if counter.scaled(counter.text(text)) <= limit:
+    if counter.tokens(text) <= limit:
         return text
     return shortened(text, limit, counter, reference=reference)
 

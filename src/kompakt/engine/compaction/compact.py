@@ -339,7 +339,7 @@ def _largest(context: Context) -> list[tuple[str, int]]:
     """List the largest protected messages."""
     sizes = [(context.message_tokens(index), index) for index in context.shown_indices()]
     found = [(context.reference(index), tokens) for tokens, index in sorted(sizes, reverse=True)[:5]]
-    pinned = sum(context.counter.scaled(context.counter.text(pin)) for pin in context.missing_pins)
+    pinned = sum(context.counter.tokens(pin) for pin in context.missing_pins)
     return [*found, ("system and tools", context.fixed_tokens), *([("pinned texts", pinned)] if pinned else [])]
 
 

@@ -177,7 +177,7 @@ def _limit_given(context: Context, limit: int) -> bool:
 def _pivot_text_tokens(context: Context) -> int:
     if context.summary_text is None:
         return 0
-    return context.counter.scaled(context.counter.text(pivot_text(context)))
+    return context.counter.tokens(pivot_text(context))
 
 
 def _shorten(context: Context, limit: int) -> bool:
@@ -291,7 +291,7 @@ def _with_rules(text: str, limit: int, context: Context, reference: str) -> str:
     rules: list[str] = []
     left = limit // 2
     for rule in binding(text):
-        left -= counter.scaled(counter.text(rule)) + 1
+        left -= counter.tokens(rule) + 1
         if left < 0:
             break
         rules.append(rule)

@@ -106,7 +106,7 @@ def pivot_text(context: Context) -> str:
 def _written(context: Context, shown: list[int]) -> str:
     summary = context.summary_text
     assert summary is not None
-    frame = context.counter.scaled(context.counter.text(summary.text)) if summary.text else 0
+    frame = context.counter.tokens(summary.text) if summary.text else 0
     ledger = _ledger(context, shown, summary.room - frame, summary.upto, narrates=bool(summary.text))
     return "\n\n".join(filter(None, [summary.text, ledger])) or RUNTIME_LINE
 

@@ -143,19 +143,16 @@ class AnswerBuilder:
         self._lines: set[str] = set()
         self.chosen: list[AnswerPassage] = []
 
-    def _size(self, text: str) -> int:
-        return self._counter.scaled(self._counter.text(text))
-
     def fill(self, waiting: Iterable[AnswerPassage]) -> None:
         """Choose passages, best first; further passes fill the room that the estimate left."""
         tokens = self._tokens
         for _ in range(_PASSES):
             before = len(self.chosen)
-            room = None if tokens is None else tokens - self._size(printed(self.chosen))
+            room = None if tokens is None else tokens - self._counter.tokens(printed(self.chosen))
             waiting = self._take(waiting, room)
             if len(self.chosen) == before or tokens is None:
                 break
-        while self.chosen and tokens is not None and self._size(printed(self.chosen)) > tokens:
+        while self.chosen and tokens is not None and self._counter.tokens(printed(self.chosen)) > tokens:
             self.chosen.pop()
         best = next(iter(waiting), None)
         if not self.chosen and best is not None and tokens is not None:
@@ -185,7 +182,7 @@ class AnswerBuilder:
         low, high = 0, len(one.text)
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self._size(printed([msgspec.structs.replace(one, text=one.text[:middle])])) <= tokens
+            fits = self._counter.tokens(printed([msgspec.structs.replace(one, text=one.text[:middle])])) <= tokens
             low, high = (middle, high) if fits else (low, middle - 1)
         return [msgspec.structs.replace(one, text=one.text[:low])] if low else []
 
@@ -207,7 +204,7 @@ def answer(
     return Recalled(
         text=text,
         references=tuple(dict.fromkeys(one.reference for one in chosen)),
-        tokens=counter.scaled(counter.text(text)),
+        tokens=counter.tokens(text),
         hits=tuple(Hit(one.reference, one.score, one.label, one.text) for one in chosen),
     )
 

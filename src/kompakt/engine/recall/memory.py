@@ -266,7 +266,7 @@ class Memory:
 
     def _nothing(self, reason: str, tokens: int | None) -> Recalled:
         text = f"[kompakt] {reason}."
-        size = self._counter.scaled(self._counter.text(text))
+        size = self._counter.tokens(text)
         return Recalled(text=text, tokens=size) if tokens is None or size <= tokens else Recalled(text="")
 
 

@@ -110,7 +110,7 @@ def fetch_with_results(
     references, parts, rest = [*found.references], [*found.parts], None
     for number, (other, own) in enumerate(results):
         head = f"{text}\n{own.name} result:\n"
-        room = tokens - _count(head, counter) - _JOINT
+        room = tokens - counter.tokens(head) - _JOINT
         if room < _MIN_RESULT:
             text += f"\n[kompakt] Results: recall {', '.join(one.name for _, one in results[number:])}."
             break
@@ -121,7 +121,7 @@ def fetch_with_results(
         if rest is not None and number + 1 < len(results):
             text += f"\n[kompakt] Results: recall {', '.join(one.name for _, one in results[number + 1 :])}."
             break
-    size = _count(text, counter)
+    size = counter.tokens(text)
     if size > tokens:
         return found
     return Recalled(text=text, references=tuple(references), tokens=size, rest=rest, parts=tuple(parts))
@@ -137,12 +137,12 @@ def _fetch_part(part: Part, asked: Reference, tokens: int | None, counter: Count
         part = media[asked.media]
     if type(part) is Media and tokens is not None:
         text = _within(described(part, asked.name), tokens, counter)
-        return Recalled(text=text, references=(asked.name,), tokens=_count(text, counter), parts=(part,))
+        return Recalled(text=text, references=(asked.name,), tokens=counter.tokens(text), parts=(part,))
     text, first, last, total = _lines(exact(part), asked)
     if tokens is not None and type(part) is ToolResult:
         shown = [described(item, f"{_numbered(asked)}.{n}") for n, item in enumerate(part.media)]
         text = "\n".join([text, *shown])
-    size = _count(text, counter)
+    size = counter.tokens(text)
     if tokens is None or size <= tokens:
         name = asked.name if asked.first is None else f"{asked.name}:{first}-{last}"
         return Recalled(text=text, references=(name,), tokens=size, parts=(part,))
@@ -176,20 +176,20 @@ def _beginning(
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if _count(text[: ends[middle - 1]] + _note(asked, first, middle, total, tail), counter) <= tokens:
+        if counter.tokens(text[: ends[middle - 1]] + _note(asked, first, middle, total, tail)) <= tokens:
             low = middle
         else:
             high = middle - 1
     if not low:
         cut = _within(text, tokens, counter)
         return Recalled(
-            text=cut, references=(asked.name,), tokens=_count(cut, counter), rest=f"{asked.name}:{first}-{tail}"
+            text=cut, references=(asked.name,), tokens=counter.tokens(cut), rest=f"{asked.name}:{first}-{tail}"
         )
     shown = text[: ends[low - 1]] + _note(asked, first, low, total, tail)
     return Recalled(
         text=shown,
         references=(f"{asked.name}:{first}-{first + low - 1}",),
-        tokens=_count(shown, counter),
+        tokens=counter.tokens(shown),
         rest=f"{asked.name}:{first + low}-{tail}",
         parts=(part,),
     )
@@ -209,30 +209,26 @@ def _fetch_message(message: Message, asked: Reference, tokens: int | None, count
         whole = _fetch_part(part, asked._replace(part=number, first=None, last=None), tokens, counter)
         text = "\n".join([*texts, f"{names[number]} {name_of(part)}:\n{whole.text}"])
         note = _others(names[number + 1 :])
-        if tokens is not None and (whole.rest or _count(text + note, counter) > tokens):
+        if tokens is not None and (whole.rest or counter.tokens(text + note) > tokens):
             text = _within("\n".join(texts) + _others(names[number:]), tokens, counter)
             return Recalled(
-                text=text, references=tuple(names[:number]) or (asked.message,), tokens=_count(text, counter)
+                text=text, references=tuple(names[:number]) or (asked.message,), tokens=counter.tokens(text)
             )
         texts.append(f"{names[number]} {name_of(part)}:\n{whole.text}")
     text = "\n".join(texts)
-    return Recalled(text=text, references=(asked.message,), tokens=_count(text, counter), parts=message.parts)
+    return Recalled(text=text, references=(asked.message,), tokens=counter.tokens(text), parts=message.parts)
 
 
 def _others(names: list[str]) -> str:
     return f"\n[kompakt] Further parts: recall {', '.join(names)}." if names else ""
 
 
-def _count(text: str, counter: Counter) -> int:
-    return counter.scaled(counter.text(text))
-
-
 def _within(text: str, tokens: int | None, counter: Counter) -> str:
     """Cut a text to a number of tokens."""
-    if tokens is None or _count(text, counter) <= tokens:
+    if tokens is None or counter.tokens(text) <= tokens:
         return text
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _count(text[:middle], counter) <= tokens else (low, middle - 1)
+        low, high = (middle, high) if counter.tokens(text[:middle]) <= tokens else (low, middle - 1)
     return text[:low]

@@ -158,17 +158,17 @@ def shortened(text: str, limit: int, counter: Counter, *, reference: str, middle
 
     ``middle`` is the part of the rest that must stay; it follows the note.
     """
-    total = counter.scaled(counter.text(text))
+    total = counter.tokens(text)
     if total <= limit:
         return f"{text}{hidden_media_note(reference)}"
     note = cut_note(reference, total - max(0, limit)) + middle
-    room = limit - counter.scaled(counter.text(note)) - 8
+    room = limit - counter.tokens(note) - 8
     while room > 0:
         keep = int(len(text) * room / max(1, total))
         head = _safe_end(text, int(keep * _HEAD))
         tail = max(head, _safe_start(text, len(text) - (keep - int(keep * _HEAD))))
         candidate = f"{text[:head]}{note}{text[tail:]}"
-        if counter.scaled(counter.text(candidate)) <= limit:
+        if counter.tokens(candidate) <= limit:
             return candidate
         room = int(room * 0.85) - 1
     return note.strip()

@@ -144,7 +144,7 @@ class Summarization:
             references=tuple(context.reference(index) for index in indices),
             earlier=_earlier_narrative(context),
             max_tokens=max_tokens,
-            count=lambda text: context.counter.scaled(context.counter.text(text)),
+            count=context.counter.tokens,
             instructions=context.instructions,
             facts=facts_beside(context, groups, room - max_tokens),
             kept=tuple(context.messages[index] for index in kept),
@@ -186,7 +186,7 @@ def _load_of(context: Context, group: ContextGroup) -> Load:
 def _room(context: Context, load: Load) -> int:
     """Return the tokens to reserve: an earlier pivot in full, and a share of the rest, at most its whole ledger."""
     new = context.inherited if context.inherited and not context.is_resumed else None
-    inherited = context.counter.scaled(context.counter.text(new)) if new else 0
+    inherited = context.counter.tokens(new) if new else 0
     return inherited + FRAME + min(load.weight, int(load.hidden * LEDGER_SHARE))
 
 
