@@ -142,6 +142,18 @@ class TestUndo:
         assert config.read_text().startswith(before)
         assert "projects" in tomllib.loads(config.read_text())
 
+    def test_a_hook_that_was_added_to_our_group_stays(self, home: Path) -> None:
+        """Only ours goes out of it."""
+        run("install", "claude-code", "--yes")
+        settings = home / ".claude" / "settings.json"
+        value = json.loads(settings.read_text())
+        value["hooks"]["Stop"][0]["hooks"].insert(0, {"type": "command", "command": "bell"})
+        settings.write_text(json.dumps(value, indent=2))
+        run("install", "claude-code", "--undo", "--yes")
+        assert json.loads(settings.read_text()) == {
+            "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "bell"}]}]}
+        }
+
     def test_undo_without_an_installation_does_nothing(self, home: Path) -> None:
         own_settings(home)
         before = files_of(home)

@@ -160,6 +160,9 @@ def take_hooks(text: str, *, name: str) -> str:
     hooks = jsonc.read(text, name).find(("hooks",))
     for event in hooks.keys if hooks is not None else ():
         text = jsonc.drop_items(text, ("hooks", event), _is_own_group, name)
+        groups = jsonc.read(text, name).find(("hooks", event))
+        for at in range(len(groups.values) if groups is not None else 0):  # groups that others added hooks to
+            text = jsonc.drop_items(text, ("hooks", event, at, "hooks"), is_own_hook, name)
     return text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,10 @@ _TRIVIA = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _SCALAR = re.compile(r"-?\d[\d.eE+-]*|true|false|null")
 _COMMENT = re.compile(r"//|/\*")
+
+
+Path: TypeAlias = Sequence[str | int]
+"""Keys of objects and positions in arrays."""
 
 
 class JsonNode(msgspec.Struct):
@@ -34,13 +38,16 @@ class JsonNode(msgspec.Struct):
     values: list[JsonNode] = []
     """The values of the members of an object, or the items of an array."""
 
-    def find(self, path: Sequence[str]) -> JsonNode | None:
-        """Return the value at a path of keys."""
+    def find(self, path: Path) -> JsonNode | None:
+        """Return the value at a path of keys and positions."""
         node = self
         for key in path:
-            if not isinstance(node.value, dict) or key not in node.value:
+            if isinstance(key, int) and isinstance(node.value, list) and key < len(node.values):
+                node = node.values[key]
+            elif isinstance(key, str) and isinstance(node.value, dict) and key in node.value:
+                node = node.values[node.keys.index(key)]
+            else:
                 return None
-            node = node.values[node.keys.index(key)]
         return node
 
 
@@ -174,7 +181,7 @@ def drop(text: str, path: Sequence[str], name: str) -> str:
     return _deleted(text, parent, parent.keys.index(path[-1]))
 
 
-def drop_items(text: str, path: Sequence[str], is_ours: Callable[[Any], bool], name: str) -> str:
+def drop_items(text: str, path: Path, is_ours: Callable[[Any], bool], name: str) -> str:
     """Delete the items of the array at a path of keys that satisfy a condition; also the array if it is then empty."""
     while True:
         found = read(text, name).find(path)
@@ -183,8 +190,9 @@ def drop_items(text: str, path: Sequence[str], is_ours: Callable[[Any], bool], n
         index = next((at for at, item in enumerate(found.value) if is_ours(item)), None)
         if index is None:
             return text
-        if len(found.inner) == 1 and not _has_comment(text, found):
-            return drop(text, path, name)
+        keys = [key for key in path if isinstance(key, str)]
+        if len(found.inner) == 1 and len(keys) == len(path) and not _has_comment(text, found):
+            return drop(text, keys, name)
         text = _deleted(text, found, index)
 
 
