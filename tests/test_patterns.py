@@ -83,7 +83,12 @@ def _named() -> Iterator[tuple[str, re.Pattern[Any]]]:
     for found in pkgutil.walk_packages(kompakt.__path__, "kompakt."):
         if found.name.endswith("__main__"):
             continue
-        module = importlib.import_module(found.name)
+        try:
+            module = importlib.import_module(found.name)
+        except ImportError:  # an adapter whose framework is not installed
+            if not found.name.startswith("kompakt.integrations."):
+                raise
+            continue
         for name, value in list(vars(module).items()):
             yield from _patterns_in(value, f"{module.__name__}.{name}")
             if isinstance(value, type) and value.__module__ == module.__name__:

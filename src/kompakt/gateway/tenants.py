@@ -263,7 +263,6 @@ async def heads_of(records: Records, tenant: str, *, after: str = "") -> AsyncIt
 
 # --- Access ---
 
-
 _LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|::1|::ffff:127(?:\.\d{1,3}){3}")
 _NAMES = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
 _LOCAL = re.compile(rf"localhost|{_LOOPBACK.pattern}", re.IGNORECASE)

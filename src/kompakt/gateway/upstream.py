@@ -34,7 +34,6 @@ from kompakt.gateway.tenants import is_private
 
 # --- Routes ---
 
-
 Name: TypeAlias = Literal["chat", "responses", "messages", "count_tokens", "generate", "stream", "models", "other"]
 """The kind of an endpoint; also a label of the metrics."""
 
@@ -156,7 +155,6 @@ def _protocol_of(headers: Mapping[str, str]) -> str:
 
 # --- Requests and responses ---
 
-
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer".split()
     + b"transfer-encoding upgrade".split()
@@ -264,15 +262,19 @@ def has_body(request: Request) -> bool:
     return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
-def forwarded_headers(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
-    """Return the client's headers that go upstream."""
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are not hop-by-hop, with names in lower case."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in pairs if name == b"connection" for part in value.split(b",")}
-    left_out = _HOP | named | {b"host", b"content-length"}
+    return [(name, value) for name, value in pairs if name not in _HOP and name not in named]
+
+
+def forwarded_headers(headers: Iterable[tuple[bytes, bytes]], settings: GatewayConfig) -> list[tuple[bytes, bytes]]:
+    """Return the client's headers that go upstream."""
     return [
         (name, value)
-        for name, value in pairs
-        if name not in left_out and not is_private(name.decode("latin-1"), settings)
+        for name, value in _end_to_end(headers)
+        if name not in (b"host", b"content-length") and not is_private(name.decode("latin-1"), settings)
     ]
 
 
@@ -351,9 +353,9 @@ def client_response(upstream: UpstreamResponse, headers: Sequence[tuple[str, str
 
 def client_headers(upstream: UpstreamResponse, *, without: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
     """Return the provider's headers for the client, without those of the gateway and those that contradict the body."""
-    raw = [(name.lower(), value) for name, value in upstream.response.headers.raw]
-    named = {part.strip().lower() for name, value in raw if name == b"connection" for part in value.split(b",")}
-    left_out = _HOP | named | without
-    if upstream.status in _EMPTY:
-        left_out |= {b"content-length"}
-    return [(name, value) for name, value in raw if name not in left_out and not name.startswith(b"x-kompakt-")]
+    left_out = without | {b"content-length"} if upstream.status in _EMPTY else without
+    return [
+        (name, value)
+        for name, value in _end_to_end(upstream.response.headers.raw)
+        if name not in left_out and not name.startswith(b"x-kompakt-")
+    ]

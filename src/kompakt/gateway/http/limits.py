@@ -163,7 +163,6 @@ def _busy(who: str, limit: int) -> GatewayError:
 
 # --- Connections ---
 
-
 Value = TypeVar("Value")
 
 _TOO_LONG = b"431 Request Header Fields Too Large"

@@ -68,7 +68,6 @@ from kompakt.wire.registry import WIRES
 
 # --- Build one pivot in a worker thread. It is pure if there is no summarizer. ---
 
-
 _log = logging.getLogger("kompakt.gateway")
 
 
@@ -386,7 +385,6 @@ def _prepared_name(chain: HashChain, terms: PivotTerms) -> str:
 
 
 # --- Narratives ---
-
 
 AUTO = "auto"
 """Value of ``--summarize`` for the model of the request."""

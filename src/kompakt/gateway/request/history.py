@@ -43,7 +43,6 @@ from kompakt.wire.registry import WIRES
 
 # --- Body ---
 
-
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _NAME = msgspec.json.Encoder()
@@ -355,7 +354,6 @@ def _item_media(item: bytes, format: str) -> int:
 
 
 # --- Hash chain ---
-
 
 MAX_DIGESTS = 20_000
 """Items in the cache: about 7 MB."""

@@ -265,7 +265,6 @@ async def recall_in_branch(store: Store, branch: RecordedBranch, query: str, *, 
 
 # --- In the background ---
 
-
 PAUSE_FACTOR = 10.0
 """Pause after a write as a multiple of its duration, while the queue is nearly empty."""
 
