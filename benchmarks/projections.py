@@ -1,6 +1,6 @@
 """Projections of recorded sessions before and after a change of the compacted context, side by side.
 
-    python -m benchmarks.projections SESSIONS --before OLD/src    write results/projections/README.md
+    python -m benchmarks.projections SESSIONS --before OLD/src --out PAGE.md
 
 `OLD/src` is the source of the version to compare with, for example from `git archive COMMIT src`. Both versions run in
 a process of their own on the same payloads and budgets. Each excerpt is the beginning of the text that stands for what
@@ -52,6 +52,13 @@ LINES, WIDTH = 25, 130
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _KEY = re.compile(r"\b(?:sk|ghp|gho|xox[bap]|AKIA|AIza)[-_A-Za-z0-9]{12,}|\b[A-Za-z0-9+]{48,}={0,2}")
 _HOME = re.compile(r"/(?:Users|home)/([\w.-]+)")
+
+
+HEAD = """# Projections before and after
+
+Each session is compacted to 15 % of its tokens (at least 3,000) by two versions. Shown is the beginning of the text
+that stands for what left the context. The sentence on a session is one person's judgement of these excerpts.
+"""
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -159,6 +166,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", type=Path, nargs="?", help="directory of recorded sessions")
     parser.add_argument("--before", type=Path, help="source folder of the version to compare with")
+    parser.add_argument(
+        "--out", type=Path, default=Path("projections.md"), help="page to write; it quotes the sessions"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given: Any = parser.parse_args()
     if given.worker is not None:
@@ -166,9 +176,7 @@ def main() -> None:
         return
     if given.sessions is None or given.before is None:
         parser.error("SESSIONS and --before are needed")
-    readme = OUT / "README.md"
-    head, mark, _ = readme.read_text().partition("<!-- projections -->\n")
-    readme.write_text(f"{head}{mark}\n{report(given.sessions, given.before)}")
+    given.out.write_text(f"{HEAD}\n{report(given.sessions, given.before)}")
 
 
 if __name__ == "__main__":
