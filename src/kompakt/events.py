@@ -74,7 +74,8 @@ class Result(msgspec.Struct, frozen=True):
     usage: Usage
     """Tokens paid for in the whole run."""
     stop: str
-    """Why the run ended: ``end``, ``length``, ``refused``, or ``steps`` when it reached ``max_steps``."""
+    """Why the run ended: ``end``, ``length``, ``refused``, ``steps`` when it reached ``max_steps``, or ``recalls`` when
+    the model only called the recall tool, even after it was no longer offered."""
 
 
 RunEvent: TypeAlias = Spoke | Thought | Called | Answered | Stepped | Compacted | Recovered | Result

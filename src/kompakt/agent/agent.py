@@ -16,18 +16,20 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Literal, Self
 
-from kompakt.agent.client import ChatClient
+from kompakt.agent.client import ChatClient, ToolSpec
 from kompakt.agent.compaction import ProviderCompactor
 from kompakt.agent.config import CompactionConfig, budget_of, config_of, instructions_of, policy_of, summarizer_of
 from kompakt.agent.live_session import LiveSession
 from kompakt.agent.loop import Loop, shielded
+from kompakt.agent.recall.tool import can_offer, free_name
 from kompakt.agent.tools import Function, Tool, sendable, tools_of
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.pivot.pivot import Summarizer
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_SCHEMA
 from kompakt.errors import UsageError
 from kompakt.events import Result, RunEvent
 from kompakt.model.budget import Budget
-from kompakt.model.messages import Json, Message, Text
+from kompakt.model.messages import Json, JsonObject, Message, Text
 from kompakt.model.tokens import Tokenizer
 from kompakt.session.compaction import SessionCompaction
 from kompakt.session.providers import ContextProvider, HistoryProvider, Run
@@ -46,6 +48,9 @@ class Agent:
 
     By default a model writes a part of each summary: the client's own, or ``CompactionConfig.summary_model``, asked in
     the background. ``summarizer="off"`` leaves summaries to code; an ``LLMSummarizer`` may ask another client.
+
+    Once something has left the context, an agent with tools also offers the model the tool ``recall``, which searches
+    and restores it. Its calls are in the session, but they are no events of a run. ``recall=False`` does not offer it.
     """
 
     def __init__(
@@ -62,12 +67,14 @@ class Agent:
         compaction: CompactionConfig | None = None,
         providers: Sequence[ContextProvider] = (),
         max_steps: int = MAX_STEPS,
+        recall: bool = True,
     ) -> None:
         self.client = client
         self.system = system
         self.tools = tools_of(tools)
         self.providers = tuple(providers)
         self.max_steps = max_steps
+        self.recall = recall
         own = CompactionConfig(budget=budget, policy=policy, summarizer=summarizer, tokenizer=tokenizer)
         self._config = own.over(compaction) if compaction is not None else own
         loading = (one for one in self.providers if isinstance(one, HistoryProvider) and one.loads)
@@ -177,9 +184,27 @@ class Agent:
         )
 
     def _live(self, session: Session, config: CompactionConfig) -> LiveSession:
-        envelope = self.client.envelope(system=self.system, tools=[tool.spec for tool in self.tools.values()])
-        format, model = self.client.format, self.client.model
-        return LiveSession(session, envelope, format=format, model=model, tokenizer=config.tokenizer)
+        specs = [tool.spec for tool in self.tools.values()]
+        envelope = self.client.envelope(system=self.system, tools=specs)
+        name, with_recall = self._recall_name(envelope), None
+        if name is not None:
+            spec = ToolSpec(name, TOOL_DESCRIPTION, TOOL_SCHEMA)
+            with_recall = self.client.envelope(system=self.system, tools=[*specs, spec])
+        return LiveSession(
+            session,
+            envelope,
+            format=self.client.format,
+            model=self.client.model,
+            tokenizer=config.tokenizer,
+            with_recall=with_recall,
+        )
+
+    def _recall_name(self, envelope: JsonObject) -> str | None:
+        """Return the name of the recall tool; ``None`` when it is not offered. The client stores no conversation."""
+        fields = {**envelope, "store": False}
+        if not self.recall or not self.tools or not can_offer(self.client.format, fields.get):
+            return None
+        return free_name(frozenset(self.tools))
 
     async def _start(
         self, text: str | None, session: str | None, config: CompactionConfig, *, streams: bool
@@ -220,6 +245,7 @@ class Agent:
                 emit=events.put_nowait,
                 max_steps=self.max_steps,
                 streams=streams,
+                recall=self._recall_name(live.envelope),
             )
             if text is None and live.is_finished:  # the run was interrupted after its last answer
                 return loop.last_result()

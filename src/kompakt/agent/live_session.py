@@ -42,9 +42,14 @@ class LiveSession:
         format: str,
         model: str,
         tokenizer: Tokenizer | None = None,
+        with_recall: JsonObject | None = None,
     ) -> None:
         self.session = session
         self.envelope = envelope
+        self._with_recall = with_recall
+        """The envelope with the recall tool; ``None`` when it is never offered."""
+        self.offers_recall = False
+        """Whether requests offer the recall tool: once a message or an output has left the context."""
         self.format = format
         self.model = model
         self.tokenizer = tokenizer
@@ -67,6 +72,9 @@ class LiveSession:
         found = await resume_session(reader, model=self.model, tokenizer=self.tokenizer)
         self.context, self._shown, self._rendered = found.context, (), 0
         self._rows, self._events = reader.head.rows, reader.head.events
+        if self._with_recall is not None and _has_hidden(reader, found):
+            self.offers_recall = True
+            self.context.set_envelope(self._wire.parse([], {**self._with_recall, self._wire.messages_key: []}))
         if calls := self.open_calls():
             await self.append_results(await self._saved_results(reader, found, calls))
         self._needs_repair = bool(api.check(self._history(), resting=True))
@@ -118,17 +126,19 @@ class LiveSession:
         found = [newest[at].parts[part] for at, part in pair(newest).open]
         return [call for call in found if type(call) is ToolCall and not call.hosted]
 
-    def body(self, *, copied: bool = False) -> JsonObject:
+    def body(self, *, copied: bool = False, recall: bool = True) -> JsonObject:
         """Return the request body. Only new messages are rendered, unless earlier ones changed.
 
         The list of messages grows with the session. ``copied`` returns a list of its own, at the cost of its length.
+        ``recall=False`` omits the recall tool.
         """
         shown = self.context.project()
         if shown is not self._shown:
             self._items, self._shown, self._rendered = [], shown, 0
         self._items += [item for message in shown[self._rendered :] for item in self._wire.render(message)]
         self._rendered = len(shown)
-        body = {**self.envelope, self._wire.messages_key: list(self._items) if copied else self._items}
+        envelope = self._with_recall if recall and self.offers_recall and self._with_recall else self.envelope
+        body = {**envelope, self._wire.messages_key: list(self._items) if copied else self._items}
         return api.repair(body, self._wire.format).payload if self._needs_repair else body
 
     # --- write ----------------------------------------------------------------------------------------------------
@@ -216,6 +226,15 @@ class LiveSession:
 
         if (await self.session.apply(system_text)).changed:
             await self.load()
+
+
+def _has_hidden(reader: SessionReader, found: ResumedSession) -> bool:
+    """Return whether messages or outputs of a session are hidden; a changed system prompt alone does not count."""
+    pivot = reader.timeline.pivot
+    if pivot is None:
+        return False
+    system = {seq for seq, message in zip(found.seqs, found.history, strict=True) if message.role == "system"}
+    return pivot.covers_to > 0 or found.context.hides or bool(found.altered - system)
 
 
 def _with_source(message: Message, source_id: str | None) -> Message:

@@ -26,15 +26,17 @@ from kompakt.agent.config import (
     summarizer_of,
 )
 from kompakt.agent.live_session import LiveSession
+from kompakt.agent.recall.rounds import MAX_ROOM, MAX_ROUNDS, recall_result
 from kompakt.agent.summarizer.llm import LLMSummarizer
 from kompakt.agent.tools import Tool, failed, interrupted
 from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.strategies import OverflowByRounds
-from kompakt.errors import DoesNotFit, Overflowed
+from kompakt.errors import DoesNotFit, Overflowed, StoreError
 from kompakt.events import Answered, Called, Compacted, Recovered, Result, RunEvent, Spoke, Stepped, Thought
 from kompakt.model.budget import Usage, size_after_refusal
 from kompakt.model.json import json_text
 from kompakt.model.messages import Message, ToolCall, ToolResult
+from kompakt.model.phrases import RECALL_DOWN
 from kompakt.session.compaction import CompactionOptions, SessionCompaction, resume_text
 from kompakt.session.timeline import PreparedCompaction
 from kompakt.wire.overflow import Overflow, truncated
@@ -69,6 +71,7 @@ class Loop:
         emit: Callable[[RunEvent], None],
         max_steps: int,
         streams: bool,
+        recall: str | None = None,
     ) -> None:
         self._client = client
         self._live = live
@@ -77,6 +80,10 @@ class Loop:
         self._emit = emit
         self._max_steps = max_steps
         self._streams = streams
+        self._recall_tool = recall
+        """The name of the recall tool."""
+        self._recall_rounds = 0
+        """Steps in a row in which the model only called the recall tool."""
         self._budget = budget_of(client, config)
         self._policy = policy_of(config)
         self._resume = True if config.resume is None else config.resume
@@ -123,7 +130,11 @@ class Loop:
             calls = self._live.open_calls()
             if not calls:
                 return self._result(said, "end" if reply.stop == "tools" else reply.stop)
+            only_recalls = all(call.name == self._recall_tool for call in calls)
+            self._recall_rounds = self._recall_rounds + 1 if only_recalls else 0
             await self._run_tools(calls)
+            if self._recall_rounds > MAX_ROUNDS:  # it calls the tool although the request did not offer it
+                return self._result(said, "recalls")
             if self._steps >= self._max_steps:
                 return self._result(said, "steps")
 
@@ -275,7 +286,8 @@ class Loop:
             self._sent = self._live.context.projected_tokens
             try:
                 on_delta = self._emit_delta if self._streams else None
-                reply = await self._client.send(self._live.body(), on_delta=on_delta, changes=self._provider.changes)
+                body = self._live.body(recall=self._recall_rounds < MAX_ROUNDS)
+                reply = await self._client.send(body, on_delta=on_delta, changes=self._provider.changes)
             except Overflowed as error:
                 if attempt > TRIES:
                     message = f"{error}; caused by {self._cause}; nothing more can be removed"
@@ -389,27 +401,46 @@ class Loop:
     async def _run_tools(self, calls: Sequence[ToolCall]) -> None:
         """Run the called tools concurrently and save each result as soon as it is there."""
         for call in calls:
+            if call.name == self._recall_tool:
+                continue
             self._emit(Called(call.id, call.name, call.input if isinstance(call.input, str) else json_text(call.input)))
         left = len(calls)
+        recalls = sum(call.name == self._recall_tool for call in calls)
 
         async def one(call: ToolCall) -> ToolResult:
             nonlocal left
-            result = await self._run_tool(call)
+            result = await self._run_tool(call, recalls)
             self._finished[call.id] = result
             if left > 1:
                 await shielded(self._live.save_result(result))
             left -= 1
-            self._emit(Answered(call.id, call.name, result.output, result.is_error))
+            if call.name != self._recall_tool:
+                self._emit(Answered(call.id, call.name, result.output, result.is_error))
             return result
 
         results = await asyncio.gather(*map(one, calls))
         self.produced += await shielded(self._live.append_results(results))
         self._finished = {}
 
-    async def _run_tool(self, call: ToolCall) -> ToolResult:
-        """Run a tool and record its times and status."""
+    async def _recall(self, query: str, tokens: int) -> str:
+        try:
+            return (await self._live.session.recall(query, tokens)).text
+        except StoreError as error:
+            _log.warning("recall failed: %s", error)
+            return RECALL_DOWN
+
+    def _room(self) -> int:
+        used = int(self._live.context.projected_tokens * self._ratio)
+        return self._budget.usable - used if self._budget.window else MAX_ROOM
+
+    async def _run_tool(self, call: ToolCall, recalls: int) -> ToolResult:
+        """Run a tool and record its times and status. ``recalls`` is the number of recall calls in this step."""
         started, tool = time.time(), self._tools.get(call.name)
-        if tool is None:
+        if tool is None and call.name == self._recall_tool:
+            is_last = self._recall_rounds >= MAX_ROUNDS
+            text = await recall_result(call, self._recall, room=self._room, calls=recalls, is_last=is_last)
+            result = ToolResult(call.id, text, name=call.name)
+        elif tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
             result = failed(call, f"unknown tool {call.name!r}; available tools: {known}")
         else:
