@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -89,11 +90,14 @@ def mcp(
 
 
 def _serve(create_directory: Any, *, write: bool, port: int | None) -> None:
+    gc.disable()  # the library creates thousands of objects when it is imported; collecting takes a tenth of that time
     try:
         from kompakt.hosts.mcp.server import create_server
         from kompakt.hosts.mcp.transports import run_http, run_stdio
     except ImportError as error:
         raise UsageError(f"the MCP server needs {error.name}; install it with: pip install 'kompakt[mcp]'") from None
+    finally:
+        gc.enable()
     from kompakt.hosts.mcp.directory import LateDirectory
 
     def create() -> Any:
