@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from kompakt.engine.compaction.fit import largest_cap
 from kompakt.engine.context.archive import speaks
 from kompakt.engine.ledger.excerpts import harmless, one_line
 from kompakt.engine.pivot.pivot import Material
@@ -99,7 +100,7 @@ class Script:
         sizes = [self._counter.tokens(text) for text in texts]
         packed = list(_packed(_runs(self._messages, sizes, room), room))
         if len(packed) > most:
-            cap = min(level(sizes, int(room * _PACKED) * most), room // 4)
+            cap = min(largest_cap(sizes, int(room * _PACKED) * most), room // 4)
             texts = [
                 text if size <= cap else self.shown(i, cap)
                 for i, (text, size) in enumerate(zip(texts, sizes, strict=True))
@@ -158,7 +159,7 @@ class Script:
         if self._counter.tokens(whole) <= room:
             return whole
         sizes = [self._counter.tokens(body) for body in bodies]
-        cap = level(sizes, room - FRAME * (len(pieces) + 1))
+        cap = largest_cap(sizes, room - FRAME * (len(pieces) + 1))
         bodies = [self._cut(body, cap, reference) for body in bodies]
         cut = "\n".join([header, *map(self._framed, pieces, bodies)])
         return cut if self._counter.tokens(cut) <= room else f"{header}{cut_note(reference, sum(sizes))}".rstrip()
@@ -262,17 +263,6 @@ def clean(text: str) -> str:
 
 
 # --- portions ----------------------------------------------------------------------------------------------------
-
-
-def level(sizes: Sequence[int], room: int) -> int:
-    """Return the size to which the largest ones must be cut so that all fit together."""
-    rest = max(0, room)
-    for number, size in enumerate(sorted(sizes)):
-        share = rest // (len(sizes) - number)
-        if size > share:
-            return share
-        rest -= size
-    return max(sizes, default=0)
 
 
 def _runs(messages: Sequence[Message], sizes: Sequence[int], room: int) -> Iterator[tuple[list[int], int]]:

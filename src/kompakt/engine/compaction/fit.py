@@ -17,7 +17,7 @@ reference that restores it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -33,6 +33,9 @@ from kompakt.model.phrases import RUNTIME_LINE
 
 PartsOf: TypeAlias = Callable[[Context, int], Iterator[tuple[int, Part]]]
 """Yields the parts of one kind that a message shows, with their positions."""
+
+CutParts: TypeAlias = Callable[[Context, int, int], bool]
+"""Cuts the parts of one kind in a message to a number of tokens."""
 
 _ATTEMPTS = 6
 """Attempts at a cap before everything is cut to the minimum. Each cap is a fifth lower, because counts of single parts
@@ -69,8 +72,8 @@ def fit(context: Context, limit: int, *, ceiling: int = 0) -> bool:
     reduce_to_line(context)
     return (
         context.projected_tokens <= ceiling
-        or _shorten(context, ceiling)
-        or _shorten_given(context, ceiling)
+        or _shorten(context, ceiling, results_of, shorten_results)
+        or _shorten(context, ceiling, answered_calls, shorten_calls)
         or _shorten_first_request(context, ceiling)
     )
 
@@ -180,18 +183,11 @@ def _pivot_text_tokens(context: Context) -> int:
     return context.counter.tokens(pivot_text(context))
 
 
-def _shorten(context: Context, limit: int) -> bool:
-    """Shorten all results to the largest common cap that fits."""
-    sizes = _sizes(context, results_of)
+def _shorten(context: Context, limit: int, parts_of: PartsOf, cut: CutParts) -> bool:
+    """Shorten all parts of a kind to the largest common cap that fits."""
+    sizes = _sizes(context, parts_of)
     cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
-    return _lower(context, results_of, shorten_results, cap, lambda: context.projected_tokens <= limit)
-
-
-def _shorten_given(context: Context, limit: int) -> bool:
-    """Shorten the input of all answered calls to the largest common cap that fits."""
-    sizes = _sizes(context, answered_calls)
-    cap = largest_cap(sizes, limit - (context.projected_tokens - sum(sizes)))
-    return _lower(context, answered_calls, shorten_calls, cap, lambda: context.projected_tokens <= limit)
+    return _lower(context, parts_of, cut, cap, lambda: context.projected_tokens <= limit)
 
 
 def _places(context: Context, parts_of: PartsOf, *, protected: bool = False) -> list[int]:
@@ -206,9 +202,7 @@ def _sizes(context: Context, parts_of: PartsOf, *, protected: bool = False) -> l
     return [context.counter.part(part) for index in places for _, part in parts_of(context, index)]
 
 
-def _lower(
-    context: Context, parts_of: PartsOf, cut: Callable[[Context, int, int], bool], cap: int, fits: Callable[[], bool]
-) -> bool:
+def _lower(context: Context, parts_of: PartsOf, cut: CutParts, cap: int, fits: Callable[[], bool]) -> bool:
     """Cut parts of a kind to one cap and lower it until they fit; the last attempt uses 0. Return whether they fit."""
     shown = {index: context.shown(index) for index in _places(context, parts_of)}
     for attempt in range(_ATTEMPTS + 1):
@@ -222,7 +216,7 @@ def _lower(
     return fits()
 
 
-def largest_cap(sizes: list[int], room: int) -> int:
+def largest_cap(sizes: Sequence[int], room: int) -> int:
     """Find the largest cap for which the sum of ``min(size, cap)`` fits.
 
     Goes from the smallest size up: a size below an equal share of what is left stays whole and leaves the rest of its

@@ -20,7 +20,7 @@ from kompakt.model.json import compact_json
 from kompakt.model.messages import Json, JsonObject, Message, Reasoning, Text, ToolCall
 from kompakt.model.phrases import BRIDGE, CONTINUE_LINE
 from kompakt.wire.fields import model_of
-from kompakt.wire.openai_chat.messages import is_custom
+from kompakt.wire.openai_chat.messages import calls_of, is_custom
 from kompakt.wire.pair_repair import PairRules
 from kompakt.wire.wire import Change, Problem
 
@@ -60,7 +60,7 @@ def _message_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
     path = f"messages[{i}]"
     if raw["role"] == "tool" and not _ID.fullmatch(raw.get("tool_call_id") or ""):
         yield Problem("MI-5", f"{path}.tool_call_id", "the id must have nine letters and digits")
-    for j, call in enumerate(_calls(raw)):
+    for j, call in enumerate(calls_of(raw)):
         function = call.get("function") or {}
         where = f"{path}.tool_calls[{j}]"
         if not _ID.fullmatch(call.get("id") or ""):
@@ -71,10 +71,6 @@ def _message_problems(raw: JsonObject, i: int) -> Iterator[Problem]:
             )
         if type(function.get("arguments")) is str and not is_json(function["arguments"]):
             yield Problem("OC-8", f"{where}.function.arguments", "arguments are not valid JSON")
-
-
-def _calls(raw: JsonObject) -> list[JsonObject]:
-    return raw.get("tool_calls") or [] if raw["role"] == "assistant" else []
 
 
 def is_json(text: str) -> bool:
@@ -114,12 +110,12 @@ def _reasoning_problems(items: Sequence[Json], body: JsonObject | None) -> list[
     found = [
         Problem("DS-2", f"messages[{i}].reasoning_content", f"{model} rejects reasoning on an answer without calls")
         for i, raw in enumerate(items)
-        if model == _OLD_REASONER and "reasoning_content" in raw and not _calls(raw)
+        if model == _OLD_REASONER and "reasoning_content" in raw and not calls_of(raw)
     ]
     return found + [
         Problem("DS-1", f"messages[{i}].reasoning_content", message)
         for i, raw in enumerate(items)
-        if _calls(raw) and type(raw.get("reasoning_content")) is not str
+        if calls_of(raw) and type(raw.get("reasoning_content")) is not str
     ]
 
 

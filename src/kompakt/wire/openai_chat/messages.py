@@ -234,6 +234,11 @@ def _build_call(call: ToolCall) -> JsonObject:
     return {**raw, "id": call.id, "function": function}
 
 
+def calls_of(raw: JsonObject) -> list[JsonObject]:
+    """Return the calls of an assistant message in wire form; other messages have none."""
+    return raw.get("tool_calls") or [] if raw["role"] == "assistant" else []
+
+
 def is_custom(call: JsonObject) -> bool:
     """Return whether a call is for a custom tool, which takes any text instead of JSON."""
     return call.get("custom") is not None and call.get("function") is None

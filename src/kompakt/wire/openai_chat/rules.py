@@ -15,7 +15,7 @@ from kompakt.model.groups import PartPlace
 from kompakt.model.json import compact_json
 from kompakt.model.messages import History, Json, JsonObject, Message, Opaque, Part, Text, ToolCall, ToolResult
 from kompakt.wire.openai_chat import compatible as compatible
-from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, is_custom
+from kompakt.wire.openai_chat.messages import CONTRACT, MAX_ID, calls_of, is_custom
 from kompakt.wire.pair_repair import PairCodes, PairRules, repair_pairs
 from kompakt.wire.wire import Change, Problem
 
@@ -64,11 +64,6 @@ def problems(items: Sequence[Json], body: JsonObject | None, *, strict: bool = F
     if strict:
         found.extend(compatible.problems(items, body))
     return found
-
-
-def calls_of(raw: JsonObject) -> list[JsonObject]:
-    """Return the calls of an assistant message; other messages have none."""
-    return raw.get("tool_calls") or [] if raw["role"] == "assistant" else []
 
 
 def _check_result(raw: JsonObject, i: int, caller: int, known: dict[str, bool], report: Any) -> None:
