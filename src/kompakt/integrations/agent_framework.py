@@ -1,0 +1,139 @@
+"""Microsoft Agent Framework: a compaction strategy that keeps the model calls of a run inside the context window.
+
+The function loop of the framework works on a list of its own. The strategy replaces messages in that list, so the
+messages of the response and of the session stay whole, and nothing in them is marked as excluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.model.budget import Budget
+from kompakt.model.messages import JsonObject
+from kompakt.session.store import Store
+
+try:
+    from agent_framework import Content, FunctionTool, Message
+except ImportError as error:
+    raise missing("agent_framework", error) from error
+
+__all__ = ["KompaktStrategy"]
+
+RUN_KEY = "_kompakt_run"
+"""Additional property of the first message of a run: the id of its conversation. It is never sent to a provider."""
+
+
+class _ContentConverter:
+    """Messages of Agent Framework as messages of OpenAI Chat: one for each function result, else one for a message."""
+
+    format = "openai-chat"
+
+    def to_wire(self, item: Message) -> Sequence[JsonObject]:
+        results = list(_results(item))
+        if results:
+            return results
+        text = "\n".join(_texts(item))
+        calls = [
+            {
+                "id": one.call_id,
+                "type": "function",
+                "function": {"name": one.name, "arguments": _arguments(one)},
+            }
+            for one in item.contents
+            if one.type == "function_call"
+        ]
+        if calls:
+            return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
+        return [{"role": item.role if item.role in ("system", "assistant") else "user", "content": text or "(empty)"}]
+
+    def from_wire(self, item: JsonObject, original: Message | None) -> Message:
+        text = item["content"] if isinstance(item["content"], str) else ""
+        if item["role"] == "tool":
+            contents = [Content.from_function_result(item["tool_call_id"], result=text)]
+        else:
+            contents = [Content.from_text(text)] if text else []
+            contents += [
+                Content.from_function_call(
+                    call["id"], call["function"]["name"], arguments=call["function"]["arguments"]
+                )
+                for call in item.get("tool_calls") or ()
+            ]
+        author = original.author_name if original is not None else None
+        return Message(item["role"], contents, author_name=author)
+
+
+def _results(item: Message) -> Iterator[JsonObject]:
+    for one in item.contents:
+        if one.type == "function_result":
+            result: Any = one.result
+            text = result if isinstance(result, str) else "" if result is None else str(result)
+            yield {"role": "tool", "tool_call_id": one.call_id, "content": text or one.exception or "(empty)"}
+
+
+def _texts(item: Message) -> Iterator[str]:
+    """Yield the texts of a message; the type of a content that is no text. Reasoning stays with its message."""
+    for one in item.contents:
+        if one.type == "text":
+            yield one.text or ""
+        elif one.type not in ("function_call", "function_result", "text_reasoning"):
+            yield f"({one.type})"
+
+
+def _arguments(call: Content) -> str:
+    arguments: Any = call.arguments
+    if arguments is None or isinstance(arguments, str):
+        return arguments or "{}"
+    return msgspec.json.encode(dict(arguments)).decode()
+
+
+class KompaktStrategy:
+    """Keeps the model calls of an agent inside the window: ``Agent(…, compaction_strategy=KompaktStrategy(budget=…))``.
+
+    ``budget`` is a number of tokens or a ``Budget``. The framework does not show instructions, tools and the model to
+    a strategy, so subtract room for them; without ``budget``, ``policy`` needs triggers. ``pins`` are texts that must
+    be kept verbatim. ``store`` gets the whole conversation at each compaction. Give ``recall_tool`` to the agent
+    (``tools=[…, strategy.recall_tool]``): the model can then search what left its context.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        store: Store | str | None = None,
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+    ) -> None:
+        self._options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self._conversations = Conversations(_ContentConverter(), self._options)
+        self._current: ContextVar[str] = ContextVar("kompakt_run", default="")
+        """The run whose tools are called: tools run in the task, or in a child, of the model call before them."""
+        self.recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
+
+    def _recall(self, query: str) -> str:
+        return self._conversations.get(self._current.get()).recall(query).text
+
+    async def __call__(self, messages: list[Message]) -> bool:
+        """Replace messages in the list of the function loop if they exceed the budget."""
+        if not messages:
+            return False
+        run = messages[0].additional_properties.get(RUN_KEY) or f"agent-framework-{uuid4().hex}"
+        self._current.set(run)
+        view = await self._conversations.get(run).aview(messages, RequestFrame())
+        view[0].additional_properties[RUN_KEY] = run
+        if len(view) == len(messages) and all(one is other for one, other in zip(view, messages, strict=True)):
+            return False
+        messages[:] = view
+        return True
