@@ -42,7 +42,7 @@ class Pairing(Generic[Owner]):
             for call_id, owners in run.items():
                 if owners:
                     self._waiting.setdefault(call_id, deque()).extend(owners)
-            self._run = {}
+            run.clear()
 
     def expect(self, call_id: str, owner: Owner) -> None:
         """Register a call."""

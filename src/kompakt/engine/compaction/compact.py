@@ -87,7 +87,7 @@ async def compact(history: History, order: CompactionOrder) -> Outcome:
     pinned = _pinned_indices(len(history), order.pins)
     counts = list(map(order.counter.message, history))
     first = _first_check(context, history, counts, order, pinned)
-    gate = _Gate(order.policy)
+    gate, admits = _Gate(order.policy), order.policy.admission is not None
     steps: list[Step] = []
     reason: str | None = None
     previous = "system"
@@ -97,7 +97,8 @@ async def compact(history: History, order: CompactionOrder) -> Outcome:
         context.append_counted(message, counts[index])
         if index in pinned:
             context.pin(context.group_at(index))
-        gate.admit_new(context)
+        if admits:
+            gate.admit_new(context)
         previous = message.role
         if order.progress is not None and index % _PROGRESS_EVERY == 0:
             order.progress(index, len(history))

@@ -103,7 +103,8 @@ class Archive:
         grouping, rounds = self._grouping, self._grouping.runs
         number = grouping.add(message)
         if grouping.runs > rounds:
-            self._waiting = {id: call for id, call in self._waiting.items() if call[1]} if self._waiting else {}
+            if self._waiting:
+                self._waiting = {id: call for id, call in self._waiting.items() if call[1]}
             self.newest_answer = index
         elif message.role == "user" and speaks(message):
             self._note_request(message, index)
