@@ -226,11 +226,22 @@ class TestLargeOutputs:
         recorder.record("claude-code", SESSION, str(host.transcript))
         assert outputs_of(MAIN)[0] == LARGE
 
-    @pytest.mark.parametrize("tool", ["Read", "Edit", "mcp__kompakt__recall"])
-    def test_other_tools_are_left_alone(self, host: Host, tool: str) -> None:
+    @pytest.mark.parametrize("wrap", [str, lambda text: [{"type": "text", "text": text, "annotations": {}}]])
+    def test_an_output_of_an_mcp_tool_keeps_its_shape(self, host: Host, wrap: Any) -> None:
+        """A string stays a string, and a text block a text block."""
+        call = {"tool_name": "mcp__logs__fetch", "tool_use_id": "toolu_0", "tool_input": {}}
+        answer = json.loads(host.call("PostToolUse", tool_response=wrap(LARGE), **call).stdout)
+        changed = answer["hookSpecificOutput"]["updatedToolOutput"]
+        text = changed if isinstance(changed, str) else changed[0]["text"]
+        assert changed == wrap(text)
+        assert len(text) < len(LARGE) / 2
+
+    @pytest.mark.parametrize("tool", ["Read", "Edit", "mcp__kompakt__recall", "mcp__disk__read_text_file", "Unknown"])
+    @pytest.mark.parametrize("response", [{"stdout": LARGE}, LARGE, [{"type": "image", "data": LARGE}], None])
+    def test_other_tools_are_left_alone(self, host: Host, tool: str, response: Any) -> None:
         """An agent edits what it has read, and what it recalled it wants to see."""
-        answer = host.call("PostToolUse", tool_name=tool, tool_use_id="t", tool_response={"stdout": LARGE})
-        assert answer.stdout == b""
+        given = host.event("PostToolUse", tool_name=tool, tool_use_id="t", tool_response=response)
+        assert hook._answer("claude-code", "PostToolUse", json.dumps(given).encode(), recall=True).text == ""
 
     def test_small_outputs_are_not_even_parsed(self, host: Host) -> None:
         """Nothing is imported, written or logged."""

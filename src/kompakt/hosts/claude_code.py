@@ -36,7 +36,14 @@ MAX_SHORT = 16_000
 """Characters of the largest short form of an output that the host already clipped to a preview."""
 
 TEXT_FIELDS = {"Bash": "stdout", "Grep": "content"}
-"""Tools whose output is shortened, and the field with its text. Not file reads: an agent edits what it has read."""
+"""Built-in tools whose output is shortened, and the field with its text; tools of MCP servers, too. Not file reads: an
+agent edits what it has read."""
+
+OWN_TOOLS = "kompakt__"
+"""Part of the names of our own tools. What was recalled is wanted whole."""
+
+MATCHER = f"{'|'.join(TEXT_FIELDS)}|mcp__(?!{OWN_TOOLS}).*"
+"""Tools whose outputs are looked at."""
 
 RECORDED = ("Stop", "SubagentStop", "SessionEnd")
 """Events after which the session is recorded and that need no answer."""
@@ -73,12 +80,8 @@ def _recording(given: dict[str, Any], *, is_over: bool = False) -> Callable[[], 
 
 def _shortened(given: dict[str, Any]) -> str:
     """Return the replacement of a very large output, as JSON; empty if it stays."""
-    field, response = TEXT_FIELDS.get(given["tool_name"]), given.get("tool_response")
-    if field is None or not isinstance(response, dict) or not isinstance(response.get(field), str):
-        return ""
-    is_clipped = isinstance(response.get("persistedOutputPath"), str)
-    text = _read(response["persistedOutputPath"]) if is_clipped else response[field]
-    if not MIN_OUTPUT <= len(text) <= MAX_OUTPUT or response.get("isImage"):
+    found = _text_of(given["tool_name"], given.get("tool_response"))
+    if found is None or not MIN_OUTPUT <= len(found.text) <= MAX_OUTPUT:
         return ""
     from kompakt.hosts import recorder  # late: takes 0.5 s
 
@@ -88,13 +91,47 @@ def _shortened(given: dict[str, Any]) -> str:
         call_id=given["tool_use_id"],
         tool=given["tool_name"],
         call_input=given.get("tool_input"),
-        output=text,
+        output=found.text,
     )
-    if short is None or (is_clipped and len(short) > MAX_SHORT):
+    if short is None or (found.is_clipped and len(short) > MAX_SHORT):
         return ""
-    output = {key: value for key, value in response.items() if not key.startswith("persistedOutput")}
-    changed = {"hookEventName": "PostToolUse", "updatedToolOutput": {**output, field: short}}
+    changed = {"hookEventName": "PostToolUse", "updatedToolOutput": found.replaced(short)}
     return json.dumps({"hookSpecificOutput": changed})
+
+
+class _LargeOutput:
+    """The text in the output of a tool, and the same output with another text."""
+
+    def __init__(self, text: str, replaced: Callable[[str], object], *, is_clipped: bool = False) -> None:
+        self.text = text
+        self.replaced = replaced
+        self.is_clipped = is_clipped
+        """Whether the host shows only the beginning of the text."""
+
+
+def _text_of(tool: str, response: Any) -> _LargeOutput | None:
+    """Find the text of an output that may be shortened."""
+    if tool.startswith("mcp__"):
+        return None if OWN_TOOLS in tool or "read" in tool or "file" in tool else _mcp_text(response)
+    field = TEXT_FIELDS.get(tool)
+    if field is None or not isinstance(response, dict) or not isinstance(response.get(field), str):
+        return None
+    if response.get("isImage"):
+        return None
+    output: dict[str, Any] = {key: value for key, value in response.items() if not key.startswith("persistedOutput")}
+    path = response.get("persistedOutputPath")
+    text = _read(path) if isinstance(path, str) else response[field]
+    return _LargeOutput(text, lambda short: {**output, field: short}, is_clipped=isinstance(path, str))
+
+
+def _mcp_text(response: Any) -> _LargeOutput | None:
+    """Find the text of an output of an MCP tool: a string, or a list with one block, which is text."""
+    if isinstance(response, str):
+        return _LargeOutput(response, lambda short: short)
+    block = response[0] if isinstance(response, list) and len(response) == 1 else None
+    if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+        return None
+    return _LargeOutput(block["text"], lambda short: [{**block, "text": short}])
 
 
 def _read(path: str) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from kompakt.hosts import jsonc
-from kompakt.hosts.claude_code import AGENT, TEXT_FIELDS
+from kompakt.hosts.claude_code import AGENT, MATCHER
 from kompakt.hosts.install import (
     NO_SERVER,
     HostFile,
@@ -89,8 +89,7 @@ def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
 
 
 def _put_settings(text: str, *, scope: Scope, name: str) -> str:
-    matchers = {"PostToolUse": "|".join(TEXT_FIELDS)}
-    text = put_hooks(text, agent=AGENT, events=EVENTS, matchers=matchers, scope=scope, name=name)
+    text = put_hooks(text, agent=AGENT, events=EVENTS, matchers={"PostToolUse": MATCHER}, scope=scope, name=name)
     status = jsonc.read(text, name).find(("statusLine",))
     if status is None or is_own_hook(status.value):
         line = {"type": "command", "command": hook_command(AGENT, "statusline", scope)}
