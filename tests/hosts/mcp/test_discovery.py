@@ -123,13 +123,18 @@ class TestCaller:
 
 
 class TestNote:
-    def test_a_note_of_hooks_is_found_from_a_folder_below(self, workspace: Workspace) -> None:
-        path = workspace.claude_code("mine", talk(workspace.project).records)
+    def test_a_note_of_hooks_names_transcript_and_store(self, workspace: Workspace) -> None:
+        """Also for an agent whose transcripts are elsewhere."""
+        path = write(workspace.root / "elsewhere.jsonl", talk(workspace.project).records, 1_000)
         places.note_session("claude-code", "mine", folder=str(workspace.project), transcript=str(path))
-        below = workspace.project / "src" / "deep"
-        below.mkdir(parents=True)
-        (noted,) = transcripts_of(below, workspace.environ)
+        (noted,) = transcripts_of(workspace.project, workspace.environ)
         assert (noted.session, noted.path, noted.store) == ("mine", path, places.store_url())
+
+    def test_a_note_on_a_folder_above_is_ignored(self, workspace: Workspace) -> None:
+        """A session in the home folder does not belong to every project below it."""
+        path = write(workspace.root / "elsewhere.jsonl", talk(workspace.root).records, 1_000)
+        places.note_session("claude-code", "above", folder=str(workspace.root), transcript=str(path))
+        assert found(workspace) == []
 
     def test_a_note_on_a_file_that_is_gone_is_ignored(self, workspace: Workspace) -> None:
         places.note_session("claude-code", "gone", folder=str(workspace.project), transcript=os.devnull + "x")

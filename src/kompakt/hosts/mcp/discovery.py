@@ -52,7 +52,7 @@ def transcripts_of(folder: Path, environ: Mapping[str, str], *, client: str = ""
     folders = _spellings(folder, environ)
     readers = (_claude_code, _codex, _pi, _gemini_cli)
     found = {one.path: one for read in readers for one in read(folders, environ)}
-    for one in _noted(folder):
+    for one in _noted(folder, folders):
         found[one.path] = one
     agent = next((agent for agent in AGENTS if re.search(rf"\b{agent.partition('-')[0]}\b", client.lower())), None)
     chosen = [one for one in found.values() if agent in (None, one.agent)]
@@ -102,11 +102,13 @@ def _spellings(folder: Path, environ: Mapping[str, str]) -> set[str]:
     return {os.path.normpath(one) for one in given if one}
 
 
-def _noted(folder: Path) -> Iterator[FoundTranscript]:
-    """Yield the transcript that the hooks of an agent noted for this folder or one above it."""
+def _noted(folder: Path, folders: set[str]) -> Iterator[FoundTranscript]:
+    """Yield the transcript that hooks of an agent noted for this folder. A note on a folder above does not count."""
     note = places.current_session(str(folder)) or {}
     path, agent, session = (note.get(key) for key in ("transcript", "agent", "session"))
     if not (isinstance(path, str) and isinstance(agent, str) and isinstance(session, str)):
+        return
+    if os.path.normpath(str(note.get("folder"))) not in folders:
         return
     store = note.get("store")
     state = _state(Path(path))
