@@ -1,6 +1,6 @@
 """The events of a session: who said what, which call got which answer.
 
-Reading a message costs little: events only point at its parts. What they mean is worked out when a ledger is written.
+Reading a message costs little: events only refer to its parts. They are interpreted when a ledger is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kompakt.engine.ledger.extract.tool_calls import Effect, effect_of, fields_o
 from kompakt.model.messages import ToolCall, ToolResult
 
 THOUGHT = "thought"
-"""The role of what the assistant thought and did not say."""
+"""The role of the assistant's reasoning."""
 
 
 class Spoken(msgspec.Struct, eq=False, gc=False):

@@ -88,7 +88,7 @@ class Ledger:
         return is_own(text) or (message.role != "user" and unseal(text, self._seal_key) is not None)
 
     def write(self, request: LedgerRequest) -> str:
-        """Write down what is hidden; empty when nothing is, or when there is no room."""
+        """Write the ledger of what is hidden; empty if nothing is, or if there is no room."""
         upto, is_hidden = request.upto, request.is_hidden
         events = [event for event in self.events if event.at < upto]
 
@@ -144,7 +144,7 @@ CHARS_PER_CELL = 2.0
 """The same in a row of a table, which consists of numbers and names."""
 
 LEAST_VALUE = 1.0
-"""Items below this value are left out even when there is room for them."""
+"""Items below this value are left out even if there is room for them."""
 
 SHARES = {USER: 0.4, FINDINGS: 0.5, CHANGES: 0.35, RUNS: 0.3}
 """Share of the room that a section takes before others had their turn. A reader needs the wishes, what came of them and
@@ -191,7 +191,7 @@ def _tokens(item: Item) -> float:
 
 
 def _filled(ranked: Sequence[Item], room: float) -> tuple[list[Item], bool]:
-    """Take items by rank, first as far as the share of their section allows, then whatever fits.
+    """Choose items by rank, first within the share of their section, then whatever fits.
 
     Returns them, and whether they are all there are.
     """

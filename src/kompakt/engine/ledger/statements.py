@@ -164,7 +164,7 @@ class FileChanges(msgspec.Struct):
     """The note of each edit, with the text that the edit inserted."""
 
     def text(self) -> str:
-        """Say what became of it, without what changed in it."""
+        """Return what happened to the file, without the changes in it."""
         times = f" {self.count} times" if self.count > 1 and self.how.endswith("edited") else ""
         return f"{harmless(self.path)}: {self.how}{times}"
 
@@ -315,7 +315,7 @@ class Statements:
             self._passes[key] = self._item(RUNS, event.at, text, 1.0 + 2 * recency, partial=True)
 
     def _read_other(self, event: ToolUse, effect: Effect, *, lasting: bool) -> None:
-        """Say what a tool that nothing is known of was given and answered."""
+        """Add the input and the answer of a tool of unknown kind."""
         assert event.result is not None
         name, recency = event.call.name, event.at / self._upto
         thought = next((value for key, value in effect.fields.items() if key in _THINKS), None)
@@ -354,7 +354,7 @@ class Statements:
             self._add(CHANGES, event.at, text, 8, partial=True)
 
     def _read_report(self, event: ToolUse) -> None:
-        """Take the passages that settle most from prose that a tool returned: a sub-agent's report, a web page."""
+        """Add the passages that settle most of prose that a tool returned: a sub-agent's report, a web page."""
         assert event.result is not None
         self._reports += 1
         parts = passages(report_text(event.result.output))
@@ -398,7 +398,7 @@ class Statements:
                 self.items.append(Item(LOOKED, at, line, value, reference, label=label))
 
     def _note_lookups(self, events: Sequence[Event]) -> None:
-        """Say that no call changed anything, where the names of all calls say so."""
+        """Add that no call changed anything, if the names of all calls imply it."""
         names = Counter(event.call.name for event in events if type(event) is ToolUse)
         if any(item.section in (CHANGES, STATE) for item in self.items):
             return
@@ -507,13 +507,13 @@ class Statements:
             said |= words
 
     def _passed_later(self, key: str, at: float) -> bool:
-        """Tell whether a command, or the last one of a chain, passed after it had failed."""
+        """Return whether a command, or the last one of a chain, passed after it had failed."""
         last = _chained(key)[-1]
         runs = self._runs.items()
         return any(ran > at and not failed and last in _chained(one) for one, (ran, failed) in runs)
 
     def _read_earlier(self, earlier: Earlier) -> None:
-        """Take over what an earlier pass wrote. It was chosen before, so it is worth keeping."""
+        """Add the items that an earlier pass wrote."""
         total = len(earlier.items) + len(earlier.narrative) + 1
         root = ""
         for number, line in enumerate(earlier.narrative):

@@ -1,7 +1,6 @@
 """Test runs: what failed stays as it is; what passed is listed by name, several per line.
 
-A name stays within sight of its result, so that the two can be read together. Cost: one look at each line, then that
-of a log.
+A name stays near its result, so that the two can be read together. Cost: one pass over the lines, then that of a log.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _IDLE = re.compile(r"=== (?:RUN|PAUSE|CONT|NAME)\b|PASS$")
 _HINTS = ("--- PASS", "--- FAIL", "\nok  ", "ok  \t", " PASSED", " FAILED", " ... ok", "✓ ", "✔ ", "√ ")
 
 _WIDTH = 150
-"""Characters of a line of names: the result stands within reach of each."""
+"""Characters of a line of names, so that each is near its result."""
 
 _MIN_SHARE = 0.3
 
@@ -68,7 +67,7 @@ def shrink(text: str, settings: AdmissionSettings) -> Shrunk:
 
 
 def _result(line: str) -> tuple[str, str] | None:
-    """Read a line that tells of one success: how it is said, and of what."""
+    """Return the wording and the name in a line that reports one success."""
     found = _PASSED.match(line)
     if found is None:
         return None
@@ -86,7 +85,7 @@ def _result(line: str) -> tuple[str, str] | None:
 
 
 def _flush(out: list[str], places: set[int], label: str, names: list[str]) -> int:
-    """Write the names gathered for one result; return how many lines that took."""
+    """Write the collected names of one result; return the number of lines."""
     before = len(out)
     line = label
     for name in names:

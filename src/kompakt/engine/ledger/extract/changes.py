@@ -97,12 +97,12 @@ def _compared(old: list[str], new: list[str]) -> str:
 
 
 def _telling(lines: list[str]) -> Iterator[str]:
-    """Go through the lines that say something: not a bracket, an empty line or an import."""
+    """Yield the lines with content: no brackets, empty lines or imports."""
     return (stripped for line in lines if len(stripped := line.strip()) > 3 and not _IMPORT.match(stripped))
 
 
 def _patched_lines(patch: str, path: str) -> tuple[list[str], list[str]]:
-    """Take the lines that a patch removes from a file and those that it adds."""
+    """Return the lines that a patch removes from a file and those that it adds."""
     old: list[str] = []
     new: list[str] = []
     is_here = False

@@ -1,7 +1,7 @@
 """How a call went: succeeded, failed or refused by the user, with the lines that say why, and what tests it ran.
 
-A result says so by its error flag or by an exit code that stands alone on a line of its text. The lines are taken as
-they stand. Cost: linear; the output is searched for a few literal words, and lines are only looked at where one stands.
+A result has an error flag, or an exit code alone on a line of its text. Lines are quoted unchanged. Cost: linear; the
+output is searched for a few literal words, and only the lines that contain one are examined.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kompakt.engine.ledger.extract.tool_calls import Effect
 from kompakt.model.messages import ToolResult
 
 MAX_LINES = 12
-"""Failure lines kept of one output; the first and the last say most."""
+"""Failure lines kept of one output, the first and the last ones."""
 
 MAX_LINE = 2_000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are examined."""
 
 _EXIT = re.compile(
     r"^[^\w\n]{0,12}(?:[A-Za-z]+:? ){0,6}(?:exit(?:ed)?[ _-]?(?:with )?(?:code|status)?"
@@ -27,28 +27,28 @@ _EXIT = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _EXIT_ZONE = 400
-"""Characters at either end of an output where an exit code is looked for."""
+"""Characters at either end of an output that are searched for an exit code."""
 
 _COMMON = "zqjxkvbywgpfmucdlhr:sinaote "
-"""What most texts are made of, the rarest first; capitals and signs that are not here are rarer still."""
+"""Common characters, the rarest first. Characters that are not listed are rarer."""
 
 
 def _with_rarest(*words: str) -> tuple[tuple[str, str], ...]:
-    """Put before each word the rarest sign in it: one that a text has not is found missing far sooner than a word."""
+    """Pair each word with its rarest character: searching for one character first is much faster."""
     return tuple((min(word, key=_COMMON.find), word) for word in words)
 
 
 _EXIT_WORDS = _with_rarest("exit", "return")
-"""What an exit code cannot be stated without."""
+"""Words of which every statement of an exit code contains one."""
 
 _SIGNS = _with_rarest(
     "rror", "ERROR", "ERR!", "FAIL", "ailed", "panic", "atal", "FATAL", "xception", "nterrupt", "xit code",
     "xit status", "xited with", "command not found", "No such file", "ermission denied", "annot find", "ndefined:",
 )  # fmt: skip
-"""What a line that reports a failure has in it; looked for one by one, which is far cheaper than together."""
+"""Pieces of lines that report a failure; searching for them one by one is much faster than with one pattern."""
 
 _SHOUTS = re.compile(r"E(?<!\w.)RROR\b|F(?<!\w.)(?:AIL|AILED|ATAL)\b")
-"""Whole words in capitals; apart from the rest because most lines have one, and a fixed first letter is found fast."""
+"""Whole words in capitals; a pattern with a fixed first letter is fast."""
 
 _REPORTS = re.compile(
     r"(?i:\berror(?:\[\w+\])?:|\berror [A-Z]{1,4}\d+|\berror -"
@@ -71,7 +71,7 @@ _TEST_WORDS = _with_rarest(
 
 
 def exit_code(output: str) -> int | None:
-    """Find the exit code that an output states on one of its first lines, else on one of its last."""
+    """Return the exit code on one of the first or last lines of an output."""
     start, end = output[:_EXIT_ZONE], output[-_EXIT_ZONE:]
     zone = output if len(output) <= 2 * _EXIT_ZONE else f"{start}\n{end}"
     if zone.isascii() and not _has(_EXIT_WORDS, zone.lower()):
@@ -83,7 +83,7 @@ def exit_code(output: str) -> int | None:
 
 
 def outcome(result: ToolResult, *, is_data: bool = False) -> str:
-    """Say how a call went, in words; the text of a file says nothing about it."""
+    """Describe the outcome of a call in words; the text of a file is ignored."""
     code = None if is_data else exit_code(result.output)
     if code:
         return f"failed, exit code {code}"
@@ -104,18 +104,18 @@ _BROKEN = re.compile(
 _BROKEN_WORDS = _with_rarest(
     "FAIL", "failed", "error", "panic: ", "fatal: ", "npm ERR!", ": ***", "Traceback", "exit status",
 )  # fmt: skip
-"""Words of which each such line has one."""
+"""Words of which each such line contains one."""
 
 
 _REFUSES = re.compile(
     r"\s*(?:error|failed|failure|invalid|exception|no replacement|could not|cannot|unable to|not found)\b",
     re.IGNORECASE,
 )
-"""Beginnings of answers with which tools without an error flag say that they did nothing."""
+"""Beginnings of answers of tools that have no error flag and did nothing."""
 
 
 def has_failed(result: ToolResult, effect: Effect) -> bool:
-    """Tell whether a call failed: by its error flag or exit code, or because its output ends a failed run.
+    """Return whether a call failed, by its error flag or exit code, or because its output ends a failed run.
 
     Behind a pipe the exit code is that of the filter, so a test run cut by ``tail`` counts as failed when it says so.
     What a command only quotes, as a search does, says nothing about the command.
@@ -141,7 +141,7 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _REFUSED_WORDS = _with_rarest("user", "doesn't want to", "tool use was rejected")
-"""Words of which each refusal has one."""
+"""Words of which each refusal contains one."""
 _REASON = re.compile(
     r"(?:the user said|user feedback|user's reason|reason|feedback|instructions?)\s*:\s*(.*)", re.DOTALL | re.IGNORECASE
 )
@@ -164,7 +164,7 @@ def refusal(result: ToolResult) -> str | None:
 
 
 def failure_lines(output: str) -> list[str]:
-    """Take the lines that report a failure, as they stand but for the space around them, each once."""
+    """Return the lines that report a failure, stripped and without repetitions."""
     lines = list(dict.fromkeys(_reporting(output)))
     half = MAX_LINES // 2
     return lines if len(lines) <= MAX_LINES else [*lines[:half], *lines[-half:]]
@@ -184,12 +184,12 @@ def _reporting(output: str) -> Iterator[str]:
 
 
 def _is_clean(line: str) -> bool:
-    """Tell whether a line says that there was no failure; most have nothing in them that could say so."""
+    """Return whether a line says that there was no failure."""
     return ("0 " in line or "no error" in line.lower()) and _CLEAN.search(line) is not None
 
 
 def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:
-    """Find lines that have a sign in them, with where they begin; of very many the first and the last."""
+    """Return the lines that contain a sign, with their positions; of very many, the first and the last ones."""
     at, found = output.find(sign), 0
     while at >= 0:
         start, line, end = _line_at(output, at)
@@ -201,19 +201,19 @@ def _lines_with(sign: str, output: str) -> Iterator[tuple[int, str]]:
 
 
 MAX_SIGNS = 12
-"""Lines with one sign that are looked at from the beginning, and again from near the end."""
+"""Lines with one sign that are examined at the beginning, and again near the end."""
 
 LAST = 8_000
-"""Characters at the end of an output that are always looked at; of a very long one the middle is not."""
+"""Characters at the end of an output that are always examined; the middle of a very long one is not."""
 
 
 def speaks_of_tests(output: str) -> bool:
-    """Tell whether an output can name tests or say how they went; most have not a word of it."""
+    """Return whether an output may contain the names or results of tests."""
     return _has(_TEST_WORDS, output)
 
 
 def test_totals(output: str) -> list[str]:
-    """Take the lines in which a test run says how it ended."""
+    """Return the lines with the totals of a test run."""
     lines: dict[str, None] = {}
     end = -1
     for found in _TOTALS.finditer(output):
@@ -224,7 +224,7 @@ def test_totals(output: str) -> list[str]:
 
 
 def _has(words: Iterable[tuple[str, str]], text: str) -> bool:
-    """Tell whether one of the words stands in a text; one by one is far cheaper than together."""
+    """Return whether a text contains one of the words; searching one by one is faster than with one pattern."""
     for rarest, word in words:  # noqa: SIM110 — a generator for each text costs more than the search
         if rarest in text and word in text:
             return True
@@ -232,7 +232,7 @@ def _has(words: Iterable[tuple[str, str]], text: str) -> bool:
 
 
 def _line_at(text: str, at: int) -> tuple[int, str, int]:
-    """Return the line around a place, with where it begins and ends."""
+    """Return the line at a position, with its start and end."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     end = len(text) if end < 0 else end

@@ -125,7 +125,7 @@ class Focus:
                     self._tools.setdefault(name, set()).add(tool)
 
     def mentions(self, key: str, *, whole: bool = False) -> bool:
-        """Return whether somebody spoke of what a key names; with ``whole``, all its words must occur."""
+        """Return whether the conversation mentions a key; with ``whole``, all its words must occur."""
         words = _CAMEL.sub("_", key).lower().split("_")
         telling = (word for word in words if len(word) >= _MIN_WORD and word not in _GENERIC)
         known = [word[:_STEM] in self._stems for word in telling]
@@ -176,7 +176,7 @@ def whole_table(output: str) -> str | None:
 
 
 def _is_ambiguous(value: Json, depth: int) -> bool:
-    """Return whether a value would be cut or could not be told from its neighbours."""
+    """Return whether a value would be cut or be confused with its neighbours."""
     if isinstance(value, str):
         return len(value) > MAX_CELL or not value.isprintable() or not _SEPARATORS.isdisjoint(value)
     if isinstance(value, dict):

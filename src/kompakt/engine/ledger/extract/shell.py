@@ -1,8 +1,8 @@
 """Which files a shell command plainly reads, writes or removes.
 
-Only what can be told without running it: removals, moves, copies, redirections, in-place edits. A word with a variable
-or a pattern in it names no file, what stands in quotes is no command, and what runs only if something else failed is
-not told. Linear in the command.
+Only what is certain without running it: removals, moves, copies, redirections, in-place edits. A word with a variable
+or a pattern does not name a file, quoted text is not a command, and commands that run only if another one failed are
+ignored. Linear in the command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Operations = Iterator[tuple[str, str]]
 
 
 def quotes(command: str) -> bool:
-    """Tell whether a command shows what somebody wrote, so that a failure named in its output is not its own."""
+    """Return whether a command prints existing text, so that a failure in its output is not its own."""
     return _QUOTING.search(command[:MAX_COMMAND]) is not None
 
 
@@ -49,11 +49,11 @@ class _Simple(msgspec.Struct, gc=False):
     doubtful: bool = False
     """Whether it runs only if another one failed."""
     end: str = ""
-    """What ends it."""
+    """The operator after it."""
 
 
 def file_operations(command: str) -> Operations:
-    """Tell what a command does to which files, as (operation, path)."""
+    """Yield what a command does to files, as (operation, path)."""
     if ">" not in command and not any(name in command for name in _KNOWN):
         return
     for one in _chain(_without_documents(command[:MAX_COMMAND])):
@@ -72,7 +72,7 @@ def file_operations(command: str) -> Operations:
 
 
 def _without_documents(command: str) -> str:
-    """Leave out here-documents, but not the rest of the line that begins one."""
+    """Remove here-documents, but not the rest of the line that starts one."""
     if "<<" not in command:
         return command
     kept: list[str] = []
@@ -88,7 +88,7 @@ def _without_documents(command: str) -> str:
 
 
 def _chain(command: str) -> Iterator[_Simple]:
-    """Take a chain apart; what stands behind a quote that is never closed is not read."""
+    """Split a chain into its commands; the text after an unclosed quote is ignored."""
     one = _Simple([], [])
     sign = ""
     for token in _TOKEN.finditer(command):
@@ -113,7 +113,7 @@ def _chain(command: str) -> Iterator[_Simple]:
 
 
 def _bare(word: str) -> str:
-    """Take the quotes off a word that is quoted as a whole."""
+    """Remove the quotes around a whole word."""
     return word[1:-1] if len(word) > 1 and word[0] in "\"'" and word[0] == word[-1] else word
 
 
@@ -122,7 +122,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _names(words: list[str]) -> list[str]:
-    """Keep the words that name a file."""
+    """Return the words that name a file."""
     return [word for word in words if word[:1] != "-" and _is_plain(word) and ("/" in word or "." in word)]
 
 
@@ -152,7 +152,7 @@ def _tee(words: list[str]) -> Operations:
 
 
 def _edit(words: list[str]) -> Operations:
-    """Tell what sed does: change the files with -i, else read them when it only prints."""
+    """Yield what sed does: it changes files with -i, and reads them if it only prints."""
     names = _names(words[1:])
     if any(word.startswith(("-i", "--in-place")) for word in words):
         return (("modified", name) for name in names[-1:])

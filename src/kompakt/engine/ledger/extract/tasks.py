@@ -69,7 +69,7 @@ class Tasks:
         return iter(self._tasks.values())
 
     def read_line(self, line: str) -> bool:
-        """Take over a task that an earlier pass wrote; return whether the line is one."""
+        """Read a task that an earlier pass wrote; return whether the line is one."""
         found = _WRITTEN.fullmatch(line)
         if found is not None:
             self._tasks[found[2] or found[3]] = Task(found[3], found[1], found[2] or "")
@@ -98,7 +98,7 @@ class Tasks:
             self._tasks[id or title] = task
 
     def _replace_list(self, stated: list[tuple[str, str, dict[str, Json]]], at: int) -> None:
-        """Take the list as restated: what it no longer names is no longer a task."""
+        """Replace the list; tasks that it no longer contains are removed."""
         titles = {title for _, title, _ in stated}
         for key in self._listed - titles:
             self._tasks.pop(key, None)

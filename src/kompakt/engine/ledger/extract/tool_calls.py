@@ -1,8 +1,8 @@
-"""What a tool call does, told by the shape of its input and not by one agent's names for its tools.
+"""What a tool call does, recognised by the shape of its input and not by one agent's names for its tools.
 
-A call that names a file and carries old and new text changes it; with the whole text it writes it; with neither it
-reads it, unless it also carries a pattern, then it searches, or its name says that it does something else. A command is
-whatever stands under a key that says so.
+A call with a file and old and new text changes the file; with the whole text it writes it; with neither it reads it,
+unless it has a pattern and so searches, or its name says that it does something else. A command is the value of a key
+such as ``command``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _ACTS = re.compile(
 )
 
 TASK_KEYS = frozenset(["status", "state", "subject", "activeForm", "active_form"])
-"""Keys of calls that make a task or change the state of one."""
+"""Keys of calls that create a task or change its state."""
 
 _WORDS = 256
-"""Keys, and calls of one shape, of which it is remembered what they mean."""
+"""Entries of the caches for keys and for shapes of calls."""
 
 _LONG = 1_000
-"""Characters of keys that are not worth remembering."""
+"""Total length of keys from which a call is not cached."""
 
 _LONGEST_END = 40
-"""More characters than a word for a path has."""
+"""Characters at the end of a key that are read; words for paths are shorter."""
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +74,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reads(self) -> bool:
-        """Tell whether the answer is the text of a file or what a search found in files: data, not news."""
+        """Return whether the answer is the text of a file or the result of a search in files."""
         return self.searches or (bool(self.files) and all(how == "read" for how, _ in self.files))
 
 
@@ -96,7 +96,7 @@ def effect_of(call: ToolCall, fields: Mapping[str, Json] | None = None) -> Effec
 
 
 def fields_of(call: ToolCall) -> dict[str, Json]:
-    """Return the input of a call as a table; empty when it is none."""
+    """Return the input of a call as an object; empty if it is not one."""
     given = call.input
     if isinstance(given, str):
         if not given.startswith("{"):
@@ -123,7 +123,7 @@ def _command(fields: Mapping[str, Json]) -> str | None:
 
 
 def _is_verb(value: str, fields: Mapping[str, Json]) -> bool:
-    """Tell whether a command is a word for what to do with the file that stands beside it."""
+    """Return whether a command is a verb for the file in the same input, such as ``view``."""
     return value in _VERBS and any(True for _ in _paths(fields))
 
 
@@ -137,7 +137,7 @@ def _paths(fields: Mapping[str, Json]) -> Iterator[str]:
 
 @lru_cache(maxsize=_WORDS)
 def _is_path(end: str) -> bool:
-    """Tell by the end of a key whether a path stands under it."""
+    """Return whether the value of a key is a path, by the end of the key."""
     return _PATH_KEY.search(snake_case(end)) is not None
 
 
@@ -147,7 +147,7 @@ def snake_case(key: str) -> str:
 
 
 def _files(name: str, fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Tell which files a call names and what it does to them."""
+    """Yield what a call does to the files it names."""
     for key in ("patch", "diff", "input"):
         value = fields.get(key)
         if isinstance(value, str) and "*** " in value:
@@ -174,7 +174,7 @@ def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
 
 @lru_cache(maxsize=_WORDS)
 def _shaped(name: str, given: tuple[str, ...]) -> str | None:
-    """Tell by the name of a call and the keys it is given what it does to the files it names."""
+    """Return what a call does to the files it names, by its name and keys; ``None`` if nothing."""
     keys = [key for key in map(snake_case, given) if not _PATH_KEY.search(key)]
     if any(_CHANGE_KEY.match(key) for key in keys):
         return "modified"
@@ -214,7 +214,7 @@ _ACTIVE_KEYS = frozenset([*_COMMAND_KEYS, *TASK_KEYS, "patch", "diff", "input", 
 
 
 def _moved(verb: str, paths: list[str]) -> Iterator[tuple[str, str]]:
-    """Tell what became of the two files that a move or a copy names."""
+    """Yield what happens to the two files of a move or a copy."""
     if len(paths) == 2:
         if verb not in ("copy", "cp"):
             yield "deleted", paths[0]

@@ -42,7 +42,7 @@ def own_words(text: str) -> str:
 
 
 def _untagged(text: str) -> Iterator[str]:
-    """Go through what stands outside of tags; one that is never closed but has a line to itself reaches to the end."""
+    """Yield the text outside of tags; an unclosed tag on a line of its own reaches to the end."""
     tags = list(_TAG.finditer(text))
     opened: dict[str, list[int]] = {}
     closed: dict[int, int] = {}
@@ -64,13 +64,13 @@ def _untagged(text: str) -> Iterator[str]:
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    """Tell whether nothing else stands in a line."""
+    """Return whether a line contains nothing else."""
     before = text[max(0, start - 200) : start].rpartition("\n")[2]
     return not before.strip() and not text[end : end + 200].partition("\n")[0].strip()
 
 
 def _unfenced(lines: list[str]) -> Iterator[str]:
-    """Go through the lines outside of code blocks."""
+    """Yield the lines outside of code blocks."""
     fence = ""
     for line in lines:
         begun = line.lstrip()[:3]
@@ -83,20 +83,20 @@ def _unfenced(lines: list[str]) -> Iterator[str]:
 
 
 def spoken_lines(text: str) -> list[str]:
-    """Return the lines of a user's text that are the user's own, as they stand."""
+    """Return the lines of a user's text that the user wrote."""
     lines = map(str.strip, own_words(text).split("\n"))
     return [line for line in lines if line and not _is_pasted(line) and not _TAG.match(line)]
 
 
 def _is_pasted(line: str) -> bool:
-    """Tell whether a line looks like code, a log or a quotation."""
+    """Return whether a line looks like code, a log or a quotation."""
     if _PASTED.search(line[:MAX_LINE]) or line.endswith(("{", "}")):
         return True
     return line.endswith(";") and not _CODE.isdisjoint(line)
 
 
 def binding(text: str) -> list[str]:
-    """Take the sentences that forbid, demand or restrict, with the line they stand in when it is not long."""
+    """Return the sentences that forbid, demand or restrict something, with their line if it is not long."""
     if not STRICT.search(text):
         return []
     found: list[str] = []
@@ -128,12 +128,12 @@ _COMMAND_WORDS = re.compile(r"<command-args>(.{1,4000}?)</command-args>", re.DOT
 
 
 def is_notice(text: str) -> bool:
-    """Tell whether a text in a user message only reports something and asks for nothing."""
+    """Return whether a text in a user message only reports something and requests nothing."""
     return _NOTICE.match(text) is not None
 
 
 def is_injected(text: str) -> bool:
-    """Tell whether a text in a user message is an agent's and not a person's, as far as its beginning tells."""
+    """Return whether an agent and not a person wrote a text in a user message, by its beginning."""
     if _NOTICE.match(text) or _READ_IN.match(text):
         return True
     return "<command-name>" in text[:400] and not user_message(text)
