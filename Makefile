@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo "make demo    install kompakt; repair and compact bundled sessions, and run one through the gateway"
 	@echo "make test    install all test dependencies and run all tests"
-	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode"
+	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode, pi"
 	@echo "make test-integrations  test the framework adapters, each in its own environment: FRAMEWORKS=\"langchain litellm\""
 	@echo "make check   lint, format check, type check, fast tests"
 	@echo "make bench   measure speed and write benchmarks/results"
@@ -54,8 +54,10 @@ $(VENV)/.hosts: $(BIN)/python hosts.txt
 	$(PIP) install --no-deps --upgrade --target $(HOSTS)/claude $$(grep claude-agent-sdk hosts.txt)
 	@command -v npm >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y npm >/dev/null; } || true
 	@if command -v npm >/dev/null; \
-		then npm install --no-audit --no-fund --ignore-scripts --silent --prefix $(HOSTS)/node $$(grep -v claude-agent-sdk hosts.txt); \
-		else echo "npm is missing: the tests with Codex and opencode will be skipped" >&2; fi
+		then npm install --no-audit --no-fund --ignore-scripts --silent --prefix $(HOSTS)/node $$(grep -v "claude-agent-sdk\|pi-coding-agent\|node-linux" hosts.txt) && \
+		{ npm install --no-audit --no-fund --ignore-scripts --silent --prefix $(HOSTS)/node $$(grep "pi-coding-agent\|node-linux" hosts.txt) \
+			|| echo "the Node.js that pi needs is not available here: its tests will be skipped" >&2; }; \
+		else echo "npm is missing: the tests with Codex, opencode and pi will be skipped" >&2; fi
 	@touch $@
 
 hosts: $(VENV)/.hosts

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.hosts.binaries import claude_binary, codex_binary, opencode_binary
+from tests.hosts.binaries import claude_binary, codex_binary, opencode_binary, pi_command
 
 TIMEOUT = 240
 """Seconds for one run; a run of 60 steps takes 10 to 30 on an idle machine."""
@@ -164,6 +164,15 @@ def _opencode_environment(url: str, home: Path) -> dict[str, str]:
     return {f"XDG_{kind.upper()}_HOME": str(home / kind) for kind in ("config", "data", "state", "cache")}
 
 
+def _pi_environment(url: str, home: Path) -> dict[str, str]:
+    folder = home / "pi"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = {"id": "test-model", "contextWindow": 400_000, "maxTokens": 8_000}
+    provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "sk-test", "models": [model]}
+    (folder / "models.json").write_text(json.dumps({"providers": {"local": provider}}))
+    return {"PI_CODING_AGENT_DIR": str(folder), "PI_OFFLINE": "1"}
+
+
 def _has_line(folder: Path, *texts: str) -> bool:
     files = [path for path in folder.rglob("*.jsonl") if path.is_file()]
     return any(text in path.read_text(errors="replace") for path in files for text in texts)
@@ -204,6 +213,17 @@ OPENCODE = Agent(
     compacted_itself=lambda output, home: any(
         b'"type":"compaction"' in path.read_bytes() for path in (home / "data" / "opencode").glob("opencode*.db*")
     ),
+)
+
+PI = Agent(
+    name="pi",
+    format="openai-chat",
+    models=("test-model",),
+    window=40_000,
+    call=lambda command: ("bash", {"command": command}),
+    command=lambda prompt, home: [*pi_command(), "-p", "--mode", "json", "--model", "local/test-model", prompt],
+    environment=_pi_environment,
+    compacted_itself=lambda output, home: _has_line(home / "pi", '"type":"compaction"'),
 )
 
 AGENTS = (CLAUDE_CODE, CODEX, OPENCODE)

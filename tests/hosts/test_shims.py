@@ -122,6 +122,42 @@ class TestOpencode:
         assert RULE in shims.answer("opencode", "PreCompact", given()).text
 
 
+class TestPi:
+    @pytest.fixture
+    def pi(self, tmp_path: Path) -> dict[str, Any]:
+        """Write a session file of pi and return what its extension sends with every event."""
+        entries: list[dict[str, Any]] = [{"type": "session", "version": 3, "id": "s1", "cwd": "/r"}]
+        words = f"Clean up the reports. {RULE}"
+        entries.append({"type": "message", "message": {"role": "user", "content": words}})
+        for step in range(6):
+            call = {
+                "type": "toolCall",
+                "id": f"c{step}",
+                "name": "bash",
+                "arguments": {"command": f"cat report-{step}"},
+            }
+            said = [text(f"Report {step} is complete."), call]
+            result = {"role": "toolResult", "toolCallId": f"c{step}", "content": [text(f"shard {step * 7919}")]}
+            entries += [{"type": "message", "message": one} for one in ({"role": "assistant", "content": said}, result)]
+        path = tmp_path / "s1.jsonl"
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        return {"session_id": "s1", "cwd": "/r", "transcript_path": str(path)}
+
+    def test_recall_searches_the_whole_session(self, pi: dict[str, Any]) -> None:
+        """It is recorded first, so that nothing is missing."""
+        assert "shard 23757" in shims.answer("pi", "Recall", {**pi, "query": "shard 23757"}).text
+
+    def test_notes_name_the_tool_as_pi_does(self, pi: dict[str, Any]) -> None:
+        """There is no MCP server."""
+        notes = shims.answer("pi", "Notes", {**pi, "summary": "1"}).text
+        assert RULE in notes and "call the tool `recall`" in notes and "MCP" not in notes
+
+    def test_a_session_is_noted_before_its_file_exists(self, pi: dict[str, Any], tmp_path: Path) -> None:
+        """pi writes the file with the first answer."""
+        response = shims.answer("pi", "SessionStart", {**pi, "transcript_path": str(tmp_path / "later.jsonl")})
+        assert response.after is None and places.current_session("/r") is not None
+
+
 class TestFiles:
     def test_a_project_has_no_path_of_this_machine(self, tmp_path: Path) -> None:
         """Others share it."""

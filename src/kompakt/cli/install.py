@@ -20,6 +20,7 @@ PLANS: dict[str, Callable[[Scope, Path | None], HostPlan]] = {
     "claude-code": claude_code_settings.plan,
     "codex": codex_settings.plan,
     "opencode": shim_settings.opencode_plan,
+    "pi": shim_settings.pi_plan,
 }
 """Agents that kompakt can be installed into."""
 

@@ -28,6 +28,12 @@ STORE_SECONDS = 5.0
 RECORD_SECONDS = 120.0
 """Time for the store in the background."""
 
+RECALL_SECONDS = 20.0
+"""Time for a search while the model waits for it."""
+
+RECALL_TOKENS = 2_000
+"""Size of what a search returns."""
+
 _ATTEMPTS = 5
 """How often a recording is repeated when another process wrote to the same session."""
 
@@ -130,6 +136,22 @@ def shorten(
         return None
     admitted = admit(output, reference=references[-1], call_input=call_input)
     return None if admitted is None else admitted.text
+
+
+def recall(
+    agent: str, session: str, query: str, *, tokens: int = RECALL_TOKENS, seconds: float = RECALL_SECONDS
+) -> str:
+    """Search the recorded session, or restore a reference.
+
+    Raises:
+        StoreError: the store cannot be used.
+        TimeoutError: the store did not answer in time.
+    """
+
+    async def work(store: Store) -> str:
+        return (await (await store.session(places.session_name(agent, session))).recall(query, RECALL_TOKENS)).text
+
+    return _with_store(work, RECALL_SECONDS)
 
 
 def _with_store(work: Callable[[Store], Awaitable[T]], seconds: float) -> T:

@@ -1,4 +1,4 @@
-"""The plugin files of kompakt for opencode and pi: one file each, which registers the MCP server as well.
+"""The plugin files of kompakt for opencode and pi: one file each, which also gives the model the tool for recall.
 
 User scope: the configuration folder of the agent. Project scope: the agent's folder in the project, without paths of
 this machine.
@@ -13,9 +13,10 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+from kompakt.api import recall_tool
 from kompakt.errors import UsageError
 from kompakt.hosts.install import HOOK, HostFile, HostPlan, Scope, hook_command, mcp_command
-from kompakt.hosts.shims import OPENCODE
+from kompakt.hosts.shims import OPENCODE, PI
 
 MARK = "// Written by `kompakt install"
 
@@ -24,21 +25,37 @@ def opencode_plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
     """Return what is installed into opencode; ``root`` is the folder of a project."""
     own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
     folder = (root or Path.cwd()) / ".opencode" if scope == "project" else own
-    path = folder / "plugin" / "kompakt.js"
-    text = _source("opencode-plugin.js", OPENCODE, scope)
+    return _plan(OPENCODE, scope, folder / "plugin" / "kompakt.js", "opencode-plugin.js")
+
+
+def pi_plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
+    """Return what is installed into pi; ``root`` is the folder of a project."""
+    own = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
+    folder = (root or Path.cwd()) / ".pi" if scope == "project" else own
+    return _plan(PI, scope, folder / "extensions" / "kompakt.ts", "pi-extension.ts")
+
+
+def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
+    text = _source(source, agent, scope)
     return HostPlan(
-        agent=OPENCODE,
+        agent=agent,
         scope=scope,
         files=(HostFile(path=path, put_in=partial(_put, new=text, path=path), take_out=_take, holds="plugin"),),
-        notes=("Running sessions of opencode load the plugin after a restart.",),
+        notes=(f"Running sessions of {agent} load the plugin after a restart.",),
     )
 
 
 def _source(name: str, agent: str, scope: Scope) -> str:
     """Return the text of a plugin with the commands of this installation."""
-    hook = [HOOK] if scope == "project" else shlex.split(hook_command(agent, "", scope))[:-2]
+    values = {
+        "__HOOK__": [HOOK] if scope == "project" else shlex.split(hook_command(agent, "", scope))[:-2],
+        "__MCP__": mcp_command(scope),
+        "__RECALL__": recall_tool("anthropic"),
+    }
     text = (files("kompakt") / "data" / name).read_text(encoding="utf-8")
-    return text.replace("__HOOK__", json.dumps(hook)).replace("__MCP__", json.dumps(mcp_command(scope)))
+    for place, value in values.items():
+        text = text.replace(place, json.dumps(value))
+    return text
 
 
 def _put(text: str, *, new: str, path: Path) -> str:

@@ -9,6 +9,12 @@ Contracts as found by running opencode 1.18.33:
 - ``experimental.chat.messages.transform`` runs before every request. Its changes reach the model and are not stored.
 - ``tool.execute.after``: the model gets ``output.output`` as the plugin leaves it; the database then has only that.
 - Sessions are in SQLite. The session of an event is exported to a file, which the MCP server reads, too.
+
+Contracts as found by running pi 0.73.1; those of 1.5.0 are documented as the same:
+
+- ``context`` runs before every request with a copy of the messages; the summary of a compaction is one of them.
+- ``tool_result``: the returned content reaches the model and the session file.
+- An extension can replace the summary or cancel the compaction, but not add to the instructions for the summary.
 """
 
 from __future__ import annotations
@@ -24,6 +30,12 @@ if TYPE_CHECKING:
 
 OPENCODE, PI = "opencode", "pi"
 
+RECALL_LINE = (
+    "To see anything from before the compaction in full, call the tool `recall` with words or with a reference such as "
+    "m3f21."
+)
+"""pi has the tool without an MCP server."""
+
 
 def answer(agent: str, event: str, given: dict[str, Any], *, recall: bool = True) -> HookResponse:
     """Answer an event of a plugin."""
@@ -37,6 +49,11 @@ def answer(agent: str, event: str, given: dict[str, Any], *, recall: bool = True
         return HookResponse(after=work)
     if event == "Stop":
         return HookResponse(after=work)
+    if event == "Recall":
+        from kompakt.hosts import recorder  # late: takes 0.5 s
+
+        recorder.record(agent, session, transcript, is_over=True)
+        return HookResponse(recorder.recall(agent, session, given["query"]))
     from kompakt.hosts import notes  # late: takes 0.2 s
 
     if event == "PreCompact":
@@ -68,7 +85,10 @@ def _notes(agent: str, session: str, summary: str, transcript: str, *, recall: b
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             return file.read()
-    text = notes.after_compaction(notes.read_transcript(transcript), max_chars=events.MAX_CONTEXT, recall=recall)
+    own = f"\n{RECALL_LINE}" if recall and agent == PI else ""
+    room = events.MAX_CONTEXT - len(own)
+    history = notes.read_transcript(transcript)
+    text = notes.after_compaction(history, max_chars=room, recall=recall and agent != PI) + own
     places.write(path, text.encode("utf-8", "replace"))
     return text
 
