@@ -294,6 +294,15 @@ class TestRecord:
         assert len(outputs) == 9
         assert {"report 0: shard 0 is complete", "report 0: rewritten"} <= set(outputs)
 
+    def test_events_at_the_same_time_record_once(self, host: Host) -> None:
+        """Claude Code reports one compaction up to four times."""
+        host.write(session_records(200))
+        call = f"recorder.record('claude-code', {SESSION!r}, {str(host.transcript)!r})"
+        command = [sys.executable, "-c", f"from kompakt.hosts import recorder; {call}"]
+        running = [subprocess.Popen(command, env=host.environment) for _ in range(4)]
+        assert [process.wait() for process in running] == [0] * 4
+        assert len(stored(MAIN)) == len(session_records(200))
+
     def test_an_event_records_in_the_background(self, host: Host) -> None:
         """The hook returns without waiting; the session is in the store soon after."""
         assert host.call("Stop").stdout == b""
@@ -330,6 +339,15 @@ class TestRecord:
         assert note is not None and note["store"] is None
         written = [path.read_text() for path in (host.folder / "state").rglob("*") if path.is_file()]
         assert not any("hunter2" in text for text in written)
+
+
+class TestCommand:
+    def test_the_command_line_has_the_same_program(self, host: Host) -> None:
+        """For agents that can only call ``kompakt``."""
+        command = [sys.executable, "-m", "kompakt", "hook", "claude-code", "PreCompact"]
+        given = json.dumps(host.event("PreCompact", trigger="auto")).encode()
+        done = subprocess.run(command, input=given, capture_output=True, env=host.environment, check=True)
+        assert RULE in done.stdout.decode()
 
 
 class TestStatusLine:

@@ -109,6 +109,7 @@ def _detach(work: Callable[[], object], name: str) -> None:
     if os.fork():
         return
     os.setsid()
+    os.nice(5)  # recording can wait, and the agent cannot
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
