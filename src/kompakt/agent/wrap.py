@@ -17,15 +17,17 @@ answered and the request is sent again, so the caller gets one answer or one str
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -35,6 +37,7 @@ from kompakt.agent.clients import AnthropicMessages, OpenAIChat, OpenAIResponses
 from kompakt.agent.clients.failures import MAX_MESSAGE, failure_from
 from kompakt.agent.recall.exchange import RecallExchange, RecallOffer, RoundCache, offer_for
 from kompakt.agent.recall.sse import EventParser
+from kompakt.agent.recall.turn import RoundStream
 from kompakt.agent.summarizer.llm import LLMSummarizer, NarrativeCache
 from kompakt.api import Compaction
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named, with_summarizer
@@ -43,7 +46,7 @@ from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import DoesNotFit, InputError, Overflowed, UsageError
 from kompakt.model.budget import Budget
 from kompakt.model.groups import is_request
-from kompakt.model.json import as_object, decode, encode
+from kompakt.model.json import as_object, decode, encode, json_text
 from kompakt.model.messages import JsonObject
 from kompakt.model.references import digest
 from kompakt.model.tokens import Tokenizer
@@ -53,7 +56,13 @@ from kompakt.wire.overflow import Overflow, overflow
 
 _log = logging.getLogger("kompakt.agent")
 
-ROUTES = {"/chat/completions": "openai-chat", "/responses": "openai-responses", "/messages": "anthropic"}
+ROUTES = {
+    "/chat/completions": "openai-chat",
+    "/responses": "openai-responses",
+    "/messages": "anthropic",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+}
 """The format of a request, by the end of its path."""
 
 TRIES = 3
@@ -146,7 +155,9 @@ def wrap(
     summarizer: Summarizer | str | None = None,
     recall: bool = True,
 ) -> Client:
-    """Return a copy of an SDK client (OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic) that compacts its requests.
+    """Return a copy of an SDK client that compacts its requests.
+
+    The client is ``OpenAI``, ``AsyncOpenAI``, ``Anthropic``, ``AsyncAnthropic`` or Google's ``genai.Client``.
 
     ``budget`` defaults to the budget of the model. ``policy`` is a name, a ``Policy`` or one strategy. ``tokenizer``, a
     ``Counter`` or a function from a text to its tokens, replaces the model's own counter. With ``store`` (asynchronous
@@ -169,15 +180,23 @@ def wrap(
         UsageError: the client is of another class.
     """
     found = type(client)
+    rounds = RoundCache() if recall else None
+    if hasattr(getattr(client, "_api_client", None), "async_request_streamed"):
+        if store is not None or isinstance(summarizer, str):
+            raise UsageError("a genai.Client takes no store and no model name as summarizer; pass an LLMSummarizer")
+        narrator = _narrator(client, summarizer, is_async=False)
+        options = WrapOptions(budget, policy_named(policy), None, tokenizer, narrator, accepted={}, rounds=rounds)
+        return _wrapped_genai(client, options)
     hook = getattr(client, "_prepare_options", None)
     if hook is None or not hasattr(client, "copy"):
-        raise UsageError(f"{found.__name__} cannot be wrapped; pass OpenAI, AsyncOpenAI, Anthropic or AsyncAnthropic")
+        raise UsageError(
+            f"{found.__name__} cannot be wrapped; pass OpenAI, AsyncOpenAI, Anthropic, AsyncAnthropic or genai.Client"
+        )
     is_async = inspect.iscoroutinefunction(hook)
     if store is not None and not is_async:
         raise UsageError("store=… needs an asynchronous client; wrap AsyncOpenAI or AsyncAnthropic")
     base: Any = found.__mro__[1] if hasattr(found, "kompakt_options") else found
     narrator = _narrator(client, summarizer, is_async=is_async)
-    rounds = RoundCache() if recall else None
     options = WrapOptions(budget, policy_named(policy), store, tokenizer, narrator, accepted={}, rounds=rounds)
     copied = cast("Any", client).copy()
     copied.__class__ = _async_class(base, options) if is_async else _sync_class(base, options)
@@ -242,18 +261,8 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
             return prepared
 
         def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
-            last: _Refusal | None = None
-            for attempt in range(TRIES + 1):
-                retried = _retries.set(attempt > 0)
-                try:
-                    return _peeked(super().request(cast_to, options, **how))
-                except rejections as error:
-                    last = _check_retry(error, last, options, wrapping, attempt)
-                    if last is None:
-                        raise
-                finally:
-                    _retries.reset(retried)
-            raise AssertionError("unreachable")
+            base_request = super().request
+            return _retried(lambda: _peeked(base_request(cast_to, options, **how)), options, wrapping, rejections)
 
         def _process_response(self, *, response: Any, **how: Any) -> Any:
             exchange = _exchange.get()
@@ -293,18 +302,12 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
             return prepared
 
         async def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
-            last: _Refusal | None = None
-            for attempt in range(TRIES + 1):
-                retried = _retries.set(attempt > 0)
-                try:
-                    return await _apeeked(await super().request(cast_to, options, **how))
-                except rejections as error:
-                    last = _check_retry(error, last, options, wrapping, attempt)
-                    if last is None:
-                        raise
-                finally:
-                    _retries.reset(retried)
-            raise AssertionError("unreachable")
+            base_request = super().request
+
+            async def send() -> Any:
+                return await _apeeked(await base_request(cast_to, options, **how))
+
+            return await _aretried(send, options, wrapping, rejections)
 
         async def _process_response(self, *, response: Any, **how: Any) -> Any:
             exchange = _exchange.get()
@@ -326,6 +329,38 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
             return await super()._process_response(response=response, **how)
 
     return _named(WrappedAsyncClient, base)
+
+
+def _retried(send: Callable[[], Any], options: Any, wrapping: WrapOptions, rejections: Any) -> Any:
+    """Send a request; shorten it and send it again while it is too long."""
+    last: _Refusal | None = None
+    for attempt in range(TRIES + 1):
+        retried = _retries.set(attempt > 0)
+        try:
+            return send()
+        except rejections as error:
+            last = _check_retry(error, last, options, wrapping, attempt)
+            if last is None:
+                raise
+        finally:
+            _retries.reset(retried)
+    raise AssertionError("unreachable")
+
+
+async def _aretried(send: Callable[[], Any], options: Any, wrapping: WrapOptions, rejections: Any) -> Any:
+    """Like ``_retried``, for an asynchronous client."""
+    last: _Refusal | None = None
+    for attempt in range(TRIES + 1):
+        retried = _retries.set(attempt > 0)
+        try:
+            return await send()
+        except rejections as error:
+            last = _check_retry(error, last, options, wrapping, attempt)
+            if last is None:
+                raise
+        finally:
+            _retries.reset(retried)
+    raise AssertionError("unreachable")
 
 
 # --- recall ----------------------------------------------------------------------------------------------------------
@@ -656,3 +691,173 @@ async def _save(body: JsonObject, format: str, store: Store) -> None:
 def _body(body: Mapping[str, Any]) -> JsonObject:
     """Copy a body without the SDK's placeholders for omitted fields."""
     return {key: value for key, value in body.items() if type(value).__name__ not in ("NotGiven", "Omit")}
+
+
+# --- Google's client -------------------------------------------------------------------------------------------------
+
+
+class _GenaiOptions(NamedTuple):
+    """A request of Google's client, with the names of the other SDKs. Its model is in the path."""
+
+    method: str
+    url: str
+    json_data: JsonObject
+
+    @classmethod
+    def of(cls, method: str, path: str, body: Mapping[str, Any]) -> _GenaiOptions:
+        model = path.partition("?")[0].rpartition(":")[0].rpartition("models/")[2]
+        return cls(method, path, {**body, "model": model})
+
+    def sent(self, payload: JsonObject) -> JsonObject:
+        return {key: value for key, value in payload.items() if key != "model"}
+
+
+def _wrapped_genai(client: Any, wrapping: WrapOptions) -> Any:
+    """Return a copy of a ``genai.Client`` whose modules use a copy of its connection."""
+    given = client._api_client
+    base: Any = type(given).__mro__[1] if hasattr(type(given), "kompakt_options") else type(given)
+    connection = copy.copy(given)
+    connection.__class__ = _genai_class(base, wrapping)
+
+    def copied(module: Any) -> Any:
+        made = copy.copy(module)
+        if hasattr(type(module), "__del__"):  # the original closes the connections, not the copy
+            made.__class__ = _named(
+                type(type(module).__name__, (type(module),), {"__del__": lambda self: None}), type(module)
+            )
+        for name, value in vars(module).items():
+            if value is given:
+                setattr(made, name, connection)
+            elif getattr(value, "_api_client", None) is given:
+                setattr(made, name, copied(value))
+        made.kompakt_original = module  # it closes the connections when it is collected
+        return made
+
+    return copied(client)
+
+
+def _genai_class(base: Any, wrapping: WrapOptions) -> type:
+    errors = sys.modules[base.__module__.rpartition(".")[0] + ".errors"]
+    rejections = (DoesNotFit, errors.APIError)
+
+    class WrappedGenai(base):
+        kompakt_options = wrapping
+
+        def __del__(self) -> None:
+            """Leave the connections to the original."""
+
+        def request(self, http_method: str, path: str, request_dict: Any, http_options: Any = None) -> Any:
+            send = partial(super().request, http_method, path)
+            options = _GenaiOptions.of(http_method, path, request_dict)
+            if _format(options) is None:
+                return send(request_dict, http_options)
+
+            def attempt() -> Any:
+                _exchange.set(None)
+                answer = send(options.sent(_compacted(options.json_data, "gemini", wrapping)), http_options)
+                exchange = _exchange.get()
+                if exchange is not None:
+                    first = _object((answer.body or "").encode())
+                    again = lambda body: _object((send(options.sent(body), http_options).body or "").encode())  # noqa: E731
+                    answer = answer.model_copy(update={"body": json_text(exchange.whole(again, first))})
+                return answer
+
+            return _retried(attempt, options, wrapping, rejections)
+
+        def request_streamed(self, http_method: str, path: str, request_dict: Any, http_options: Any = None) -> Any:
+            send = partial(super().request_streamed, http_method, path)
+            options = _GenaiOptions.of(http_method, path, request_dict)
+            if _format(options) is None:
+                return send(request_dict, http_options)
+
+            def attempt() -> Any:
+                _exchange.set(None)
+                chunks = send(options.sent(_compacted(options.json_data, "gemini", wrapping)), http_options)
+                first = list(islice(chunks, 1))  # a rejection comes with the first chunk
+                return _genai_chunks(
+                    chain(first, chunks), _exchange.get(), lambda body: send(options.sent(body), http_options)
+                )
+
+            return _retried(attempt, options, wrapping, rejections)
+
+        async def async_request(self, http_method: str, path: str, request_dict: Any, http_options: Any = None) -> Any:
+            send = partial(super().async_request, http_method, path)
+            options = _GenaiOptions.of(http_method, path, request_dict)
+            if _format(options) is None:
+                return await send(request_dict, http_options)
+
+            async def again(body: JsonObject) -> JsonObject:
+                return _object(((await send(options.sent(body), http_options)).body or "").encode())
+
+            async def attempt() -> Any:
+                _exchange.set(None)
+                body = await _acompacted(options.json_data, "gemini", wrapping)
+                exchange = _exchange.get()
+                answer = await send(options.sent(body), http_options)
+                if exchange is not None:
+                    merged = await exchange.awhole(again, _object((answer.body or "").encode()))
+                    answer = answer.model_copy(update={"body": json_text(merged)})
+                return answer
+
+            return await _aretried(attempt, options, wrapping, rejections)
+
+        async def async_request_streamed(
+            self, http_method: str, path: str, request_dict: Any, http_options: Any = None
+        ) -> Any:
+            send = partial(super().async_request_streamed, http_method, path)
+            options = _GenaiOptions.of(http_method, path, request_dict)
+            if _format(options) is None:
+                return await send(request_dict, http_options)
+
+            async def attempt() -> Any:
+                _exchange.set(None)
+                body = await _acompacted(options.json_data, "gemini", wrapping)
+                exchange = _exchange.get()
+                chunks = await send(options.sent(body), http_options)
+                return _genai_achunks(chunks, exchange, lambda body: send(options.sent(body), http_options))
+
+            return await _aretried(attempt, options, wrapping, rejections)
+
+    return _named(WrappedGenai, base)
+
+
+def _genai_events(stream: RoundStream, chunk: Any) -> list[Any]:
+    """Return the chunks that the caller gets for a chunk of a round."""
+    data = (chunk.body or "").encode()
+    return _genai_answers(stream.feed(data, b"data: " + data + b"\n\n"), chunk)
+
+
+def _genai_answers(events: Iterable[bytes], chunk: Any) -> list[Any]:
+    bodies = [event.removeprefix(b"data: ").strip().decode() for event in events]
+    return [chunk.model_copy(update={"body": body}) for body in bodies]
+
+
+def _genai_chunks(chunks: Any, exchange: RecallExchange | None, send: Callable[[JsonObject], Any]) -> Any:
+    """Yield the chunks of all rounds as one stream."""
+    if exchange is None:
+        yield from chunks
+        return
+    stream, last = exchange.stream(), None
+    while True:
+        for last in chunks:
+            yield from _genai_events(stream, last)
+        if not exchange.goes_on(stream):
+            break
+        chunks = send(exchange.next_body())
+    if last is not None and not stream.has_failed:
+        yield from _genai_answers(stream.end(), last)
+
+
+async def _genai_achunks(chunks: Any, exchange: RecallExchange | None, send: Callable[[JsonObject], Any]) -> Any:
+    """Yield the chunks of all rounds as one asynchronous stream."""
+    stream, last = None if exchange is None else exchange.stream(), None
+    while True:
+        async for last in chunks:
+            for chunk in [last] if stream is None else _genai_events(stream, last):
+                yield chunk
+        if exchange is None or stream is None or not exchange.goes_on(stream):
+            break
+        chunks = await send(exchange.next_body())
+    if stream is not None and last is not None and not stream.has_failed:
+        for chunk in _genai_answers(stream.end(), last):
+            yield chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,15 +12,16 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from google import genai
 from tests.agent.recall.seeker import Seeker, dropped, facts, history, questions
 from tests.gateway.client_sessions import Talk, breaks
 from tests.gateway.scripted_model import Model, output_of, prompt_of, read, recall, said, text_of, words
-from tests.gateway.upstreams import KEYS, Recorded
-from tests.provider.sdk_agent import Driver, each_way
+from tests.gateway.upstreams import Recorded
+from tests.provider.sdk_agent import TRUST, Driver, each_way
 
 import kompakt
 
-WRAPPED = ("openai-chat", "openai-responses", "anthropic")
+WRAPPED = ("openai-chat", "openai-responses", "anthropic", "gemini")
 each_wrapped = pytest.mark.parametrize("format", WRAPPED)
 ROUNDS = 80
 BUDGET = kompakt.Budget(window=20_000, trigger=9_000, target=4_000)
@@ -43,6 +45,10 @@ class WrappedTalk(Talk):
     @cached_property
     def anthropic(self) -> anthropic.Anthropic:
         return kompakt.wrap(super().anthropic, **self.wrapping)
+
+    @cached_property
+    def genai(self) -> genai.Client:
+        return kompakt.wrap(super().genai, **self.wrapping)
 
 
 @contextmanager
@@ -92,7 +98,7 @@ def test_rounds_add_up_and_later_requests_extend_earlier_ones(format: str, strea
         for path in list(known)[:3]:
             talk.say(f"What is the marker in {path}?")
             assert not talk.step()
-            assert known[path] in text_of(talk.last, format)
+            assert known[path] in str(talk.items[-1])
             used = [record.usage for record in provider.requests[-2:]]
             assert prompt_of(talk.last, format) == sum(one.prompt for one in used)
             assert output_of(talk.last, format) == sum(one.output for one in used)
@@ -125,7 +131,7 @@ def test_a_model_that_always_recalls_ends_with_an_answer(format: str, stream: bo
         talk.say("Go.")
         assert not talk.step()
         assert len(provider.asked) == 7
-        assert "Again." in text_of(talk.last, format)
+        assert "Again." in str(talk.items[-1])
         assert b"Search or restore earlier" not in provider.asked[-1].body
         hidden(talk, provider)
 
@@ -143,6 +149,7 @@ RESTRICTED: dict[str, Any] = {
     "openai-chat": {"tool_choice": {"type": "function", "function": {"name": "read_file"}}},
     "openai-responses": {"tool_choice": {"type": "function", "name": "read_file"}},
     "anthropic": {"tool_choice": {"type": "tool", "name": "read_file"}},
+    "gemini": {"tool_config": {"function_calling_config": {"mode": "ANY", "allowed_function_names": ["read_file"]}}},
 }
 
 
@@ -170,39 +177,80 @@ def test_a_request_that_fits_is_not_changed(format: str) -> None:
     assert bodies[0] == bodies[1]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_asynchronous_clients_recall_too(stream: bool) -> None:
-    async def run(url: str) -> list[str]:
-        chat = kompakt.wrap(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0), budget=BUDGET)
-        claude = kompakt.wrap(anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0), budget=BUDGET)
-        texts: list[str] = []
-        async with chat, claude:
-            for format in ("openai-chat", "anthropic"):
-                tool: dict[str, Any] = {"name": "read_file", "description": "Read a file."}
-                question = {"role": "user", "content": "What is the marker in old/00003_0.py?"}
-                body: Any = {"model": "claude-opus-5-5", KEYS[format]: [*history(format, ROUNDS), question]}
-                if format == "openai-chat":
-                    function = {**tool, "parameters": {"type": "object", "properties": {}}}
-                    body |= {"tools": [{"type": "function", "function": function}]}
-                    if stream:
-                        async with chat.chat.completions.stream(**body) as events:
-                            texts.append((await events.get_final_completion()).choices[0].message.content or "")
-                    else:
-                        texts.append((await chat.chat.completions.create(**body)).choices[0].message.content or "")
-                    continue
-                body |= {"max_tokens": 500, "tools": [{**tool, "input_schema": {"type": "object", "properties": {}}}]}
-                if stream:
-                    async with claude.messages.stream(**body) as events:
-                        texts.append(await events.get_final_text())
-                else:
-                    texts.append((await claude.messages.create(**body)).content[-1].text)
-        return texts
+async def _asked_of_openai(url: str, stream: bool) -> str:
+    client = kompakt.wrap(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0), budget=BUDGET)
+    function = {"name": "read_file", "parameters": {"type": "object", "properties": {}}}
+    body: Any = {"model": "gpt-5", "tools": [{"type": "function", "function": function}]}
+    body |= {"messages": [*history("openai-chat", ROUNDS), {"role": "user", "content": ASKED}]}
+    async with client:
+        if not stream:
+            return (await client.chat.completions.create(**body)).choices[0].message.content or ""
+        async with client.chat.completions.stream(**body) as events:
+            return (await events.get_final_completion()).choices[0].message.content or ""
 
+
+async def _asked_of_anthropic(url: str, stream: bool) -> str:
+    client = kompakt.wrap(anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0), budget=BUDGET)
+    tool = {"name": "read_file", "input_schema": {"type": "object", "properties": {}}}
+    body: Any = {"model": "claude-opus-5-5", "max_tokens": 500, "tools": [tool]}
+    body |= {"messages": [*history("anthropic", ROUNDS), {"role": "user", "content": ASKED}]}
+    async with client:
+        if not stream:
+            return str((await client.messages.create(**body)).content)
+        async with client.messages.stream(**body) as events:
+            return await events.get_final_text()
+
+
+async def _asked_of_gemini(url: str, stream: bool) -> str:
+    options: Any = {"base_url": url, "timeout": 10_000, "async_client_args": {"verify": TRUST}}
+    client = kompakt.wrap(genai.Client(api_key="k", vertexai=False, http_options=options), budget=BUDGET)
+    declared: Any = [{"function_declarations": [{"name": "read_file", "parameters_json_schema": {"type": "object"}}]}]
+    body: Any = {"model": "gemini-3-pro", "config": {"tools": declared}}
+    body |= {"contents": [*history("gemini", ROUNDS), {"role": "user", "parts": [{"text": ASKED}]}]}
+    async with client.aio as asked:
+        if not stream:
+            return (await asked.models.generate_content(**body)).text or ""
+        return "".join([chunk.text or "" async for chunk in await asked.models.generate_content_stream(**body)])
+
+
+ASKED = "What is the marker in old/00003_0.py?"
+CLIENTS = {"openai-chat": _asked_of_openai, "anthropic": _asked_of_anthropic, "gemini": _asked_of_gemini}
+
+
+@pytest.mark.parametrize("format", CLIENTS)
+@each_way
+def test_asynchronous_clients_recall_too(format: str, stream: bool) -> None:
     with Recorded(Seeker(), window=40_000) as provider:
-        texts = asyncio.run(run(provider.url))
-        for format, text in zip(("openai-chat", "anthropic"), texts, strict=True):
-            assert facts(format, ROUNDS)["old/00003_0.py"] in text
-        assert len(provider.asked) == 4 and provider.refusals == []
+        text = asyncio.run(CLIENTS[format](provider.url, stream))
+        assert facts(format, ROUNDS)["old/00003_0.py"] in text
+        assert len(provider.asked) == 2 and provider.refusals == []
+
+
+def test_a_wrapped_genai_client_and_its_original_share_connections() -> None:
+    """Neither closes them for the other when it is collected."""
+    with Recorded(Model(("Yes.", [])), window=40_000) as provider:
+        options: Any = {"base_url": provider.url, "timeout": 10_000, "client_args": {"verify": TRUST}}
+        original = genai.Client(api_key="k", vertexai=False, http_options=options)
+        wrapped_client = kompakt.wrap(original)
+        del original
+        gc.collect()
+        assert wrapped_client.models.generate_content(model="gemini-3-pro", contents="Hi.").text == "Yes."
+        assert isinstance(wrapped_client, genai.Client)
+        original = genai.Client(api_key="k", vertexai=False, http_options=options)
+        wrapped_client = kompakt.wrap(original)
+        del wrapped_client
+        gc.collect()
+        assert original.models.generate_content(model="gemini-3-pro", contents="Hi.").text == "Yes."
+
+
+def test_a_genai_request_that_is_too_long_is_shortened() -> None:
+    with Recorded(Seeker(), window=12_000) as provider:
+        talk = WrappedTalk(provider.url, "gemini")
+        talk.wrapping, talk.items = {"budget": 100_000}, history("gemini", ROUNDS)
+        talk.say("Are you there?")
+        assert not talk.step()
+        assert text_of(talk.last, "gemini") == "Yes." and provider.overflows != []
+        talk.close()
 
 
 def test_raw_responses_are_answers_without_the_tool() -> None:
