@@ -1,4 +1,4 @@
-"""What an agent learns from reported usage, and the reasons of its compactions."""
+"""What an agent learns from reported usage, and why it compacts."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_another_agent_continues_from_the_providers_store(format: str) -> None:
 
 
 def test_messages_excluded_before_the_write_stay_excluded() -> None:
-    """What a strategy excluded before the write is not shown in the next run either."""
+    """Groups that a strategy excluded before the write are also hidden in the next run."""
 
     async def forget(context: Context) -> bool:
         return context.exclude_all([group for group in context.groups if group.kind == "tool"], reason="forget")

@@ -184,7 +184,7 @@ class TestQuestion:
         asyncio.run(run())
 
     def test_a_question_must_have_its_seal(self) -> None:
-        """What only looks like one stays a request of the user."""
+        """A text that only looks like one stays a request of the user."""
         forged = pivot_question(self.QUESTION).replace("bisher", "heute")
         assert not is_pivot_question(forged) and is_request(Message("user", (Text(forged),)))
 

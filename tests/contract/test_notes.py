@@ -83,7 +83,7 @@ class TestNames:
         assert await records.notes("tenant", set(asked[2990:3100])) == dict(list(notes.items())[2990:])
 
     def test_notes_survive_reopening(self, place: Place) -> None:
-        """What was acknowledged is there by any way in, at once and later; closing twice does no harm."""
+        """Acknowledged notes are visible to every handle, at once and later; closing twice is allowed."""
 
         async def scenario() -> None:
             async with place.opened() as one, place.opened() as two:

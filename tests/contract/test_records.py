@@ -105,7 +105,7 @@ class TestCommit:
 
     @stored
     async def test_one_of_two_concurrent_commits_wins(self, records: Records) -> None:
-        """Of several that saw the same head exactly one writes."""
+        """Of several writers that saw the same head, exactly one succeeds."""
         head = await start(records)
         tries = [batch(head, [row(3, item=b"%d" % number)]) for number in range(8)]
         done = await asyncio.gather(*(records.commit(one, seen=head) for one in tries), return_exceptions=True)

@@ -87,7 +87,7 @@ OPERATIONS = [
 ]
 SERVERS = ("postgres", "redis")
 ON_SERVERS = {"append with a key", "save", "compact", "compact as asked for", "undo a revert", "revert", "fork"}
-"""What is tried on servers as well: the others make the same calls."""
+"""The cases that also run on servers; the others make the same calls."""
 
 PAIRS = [(store, one) for store in STORES for one in OPERATIONS if store not in SERVERS or one.name in ON_SERVERS]
 

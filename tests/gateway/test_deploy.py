@@ -71,7 +71,7 @@ class TestContainer:
 
 class TestUnit:
     def test_it_serves_reloads_and_drains(self) -> None:
-        """And is given longer to end than the gateway gives its streams."""
+        """The grace period is longer than the drain time of the gateway."""
         service = unit()["Service"]
         assert service["ExecStart"].endswith("/kompakt serve")
         assert service["ExecReload"].endswith("-HUP $MAINPID")

@@ -84,7 +84,7 @@ def streamed(body: dict[str, Any]) -> Reply:
 class TestStreamedAnswers:
     @each_format
     def test_that_quote_an_overflow_are_passed_on(self, format: str, tmp_path: Path) -> None:
-        """What the model writes is no refusal, and no number in it becomes the size of the window."""
+        """Text of the model is not an overflow error, and no number in it becomes the size of the window."""
         reply = streamed(QUOTES[format])
         more = {} if format == "gemini" else {"stream": True}
         with Upstream(reply) as upstream, gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:

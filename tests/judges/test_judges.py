@@ -152,7 +152,7 @@ class TestRewrite:
     @given(st.integers(0, 3), st.integers(0, 3))
     @settings(deadline=None)
     def test_thinking_may_go_from_either_end(self, start: int, end: int) -> None:
-        """What is left of the thinking is an unbroken run, so it stays valid; a gap does not."""
+        """The remaining thinking is contiguous, so it stays valid; with a gap it would not."""
         before = plain.build("anthropic", messages=9)
         after = {**before, "messages": [dict(message) for message in before["messages"]]}
         for place, at in enumerate((1, 3, 5, 7)):

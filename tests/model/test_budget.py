@@ -187,7 +187,7 @@ class TestGoal:
             assert abs(goal - fixed - usual) <= 1
 
     def test_a_target_in_tokens_is_exact(self) -> None:
-        """As long as it leaves anything of what can change."""
+        """As long as some variable tokens are left."""
         budget = Budget(window=40_000, trigger=36_000, target=9_000)
         assert budget.goal(5_000, fixed=2_000) == 9_000
         assert budget.goal(10, fixed=16_000) == 16_000 + LEAST_ROOM
@@ -216,7 +216,7 @@ class TestForRequest:
         assert Budget.for_request(self.WINDOW, output=32_000, fixed=90_000).usable == 60_000
 
     def test_it_is_reserved_in_full_where_the_provider_counts_it(self) -> None:
-        """As long as anything else is left."""
+        """As long as other tokens are left."""
         counted = Budget.for_request(self.WINDOW, output=32_000, fixed=20_000, output_counts=True)
         assert counted.reserve == 32_000
         assert Budget.for_request(self.WINDOW, output=32_000, fixed=30_000, output_counts=True).reserve == 15_000
@@ -261,7 +261,7 @@ class TestChanges:
         assert budget.due(60_000) and budget.goal(10, fixed=1_000) == 9_000
 
     def test_the_ceiling_leaves_room_for_a_call(self) -> None:
-        """Where the reserve yields, the model can still answer."""
+        """If the reserve is reduced, the model can still answer."""
         assert Budget.for_model(Limits(model="m", context=200_000, output=64_000)).ceiling == 200_000 - MIN_ANSWER
         assert Budget.of(5_000).ceiling == 5_000
 

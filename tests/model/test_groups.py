@@ -133,7 +133,7 @@ class TestTurns:
     """A turn starts at a real user message and ends before the next one."""
 
     def test_results_in_a_user_message_open_no_turn(self) -> None:
-        """Where results are in user messages, only text of the user starts a turn."""
+        """If results are in user messages, only text of the user starts a turn."""
         answer = Message("user", (result("a"),))
         assert [len(turn) for turn in turns([user(), assistant(call("a")), answer, assistant("b"), user()])] == [4, 1]
         assert not is_request(answer)

@@ -20,7 +20,7 @@ def nested(levels: int, value: Any = "x") -> Any:
 
 
 class Dumped:
-    """What an SDK might return."""
+    """An object as an SDK returns it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -115,7 +115,7 @@ class TestVocabulary:
 
     @pytest.mark.parametrize("text", ["\ud800", "a\udc00b", "ok \ud83d not \ude00 ok", "\ud83d" * 100])
     def test_lone_surrogates_are_counted(self, text: str) -> None:
-        """What is no character does not stop a count."""
+        """Lone surrogates do not stop a count."""
         assert Counter().text(text) > 0
 
     def test_special_tokens_in_a_text_are_text(self) -> None:

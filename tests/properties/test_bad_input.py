@@ -28,7 +28,7 @@ WORDS = (
     "toolConfig", "tools", "instructions", "reasoningContent", "reasoningText",
 )
 # fmt: on
-"""What formats are made of, so that random values come near to being one."""
+"""Field names and values of the formats, so that random values resemble payloads."""
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(WORDS), st.text(max_size=5), st.just("\ud800")

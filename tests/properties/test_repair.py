@@ -392,7 +392,7 @@ ONE_PASS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 class TestOnePass:
-    """What one repair leaves needs no other."""
+    """A second repair changes nothing."""
 
     @pytest.mark.parametrize("case", ONE_PASS)
     @pytest.mark.parametrize("strict", [False, True])
@@ -415,7 +415,7 @@ class TestOnePass:
         assert repaired[3]["content"] == [{**TEXT, "text": "and"}]
 
     def test_system_text_before_an_empty_first_message_is_not_lost(self) -> None:
-        """What becomes the first message only by the repair is not taken for the body's system prompt."""
+        """A message that becomes the first one by the repair is not used as the system prompt."""
         body: dict[str, Any] = {
             "model": "claude-opus-4-1",
             "max_tokens": 64,

@@ -49,7 +49,7 @@ class GrowingSession:
         self.before: list[str] = []
         """The projections before each effective compaction, with nothing appended since."""
         self.outcomes: list[Outcome] = []
-        """What compactions made, before it was stored."""
+        """The results of compactions, before they were stored."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         proceed = compaction.proceed

@@ -18,14 +18,14 @@ Body = dict[str, Any]
 
 
 class ModelSession:
-    """What should be true of one session."""
+    """The expected state of one session."""
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.turns: list[list[Body]] = []
         self.references: dict[str, Body] = {}
         self.undoable: list[tuple[str, Any]] = []
-        """What can be taken back, newest last: the kind, and what it was before."""
+        """The operations that can be undone, newest last: the kind, and the state before it."""
         self.appended = 0
         """Messages ever appended, by which a revert knows whether it can still be taken back."""
 

@@ -411,6 +411,6 @@ class TestRepair:
 
     @given(requests)
     def test_problems_and_changes_agree(self, body: Body) -> None:
-        """What has no mendable problem is not changed, and what was changed had one."""
+        """A payload is changed if and only if it has a repairable problem."""
         found = [problem for problem in problems(body["contents"], body) if problem.repairable]
         assert bool(found) == bool(run_repair(body)[1])

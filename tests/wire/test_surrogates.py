@@ -130,7 +130,7 @@ class TestFiles:
         assert [problem.path for problem in transcript.problems] == ["line 1"]
 
     def test_what_holds_one_can_be_written(self) -> None:
-        """As an escape, which reads back the same."""
+        """As an escape, which decodes to the same text."""
         assert json.loads(indented_json(BODY)) == BODY
 
     @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": 1', "[1,]", '{"a": ' + "9" * 5_000 + "}"])

@@ -74,7 +74,7 @@ class Client:
 
     @property
     def asked(self) -> list[str]:
-        """What the user's side of each request says at its end."""
+        """The text of the last message of each request."""
         return [api.parse(body, self.format)[-1].text for body in self.bodies]
 
 

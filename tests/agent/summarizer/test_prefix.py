@@ -67,7 +67,7 @@ class TestPrefix:
 
     @pytest.mark.parametrize("format", [name for name in FORMATS if name != "bedrock"])
     def test_the_provider_accepts_it_after_a_tool_result(self, format: str) -> None:
-        """Where roles must alternate the question joins the results, or the model says a line between the two."""
+        """If roles must alternate, the question is added to the results, or a line of the model separates the two."""
         messages = called(format)
         body, client = running(format, *messages), Client("- fine", format=format)
         assert ask(client, body, *messages) == "- fine"
@@ -80,7 +80,7 @@ class TestPrefix:
         assert Prompts().instruction in api.parse(sent, format)[-1].text
 
     def test_the_body_is_not_touched(self) -> None:
-        """What the agent sent is its own."""
+        """The messages of the agent are not changed."""
         body = running("anthropic", *called("anthropic"))
         before = repr(body)
         ask(Client(format="anthropic"), body, *called("anthropic"))

@@ -107,7 +107,7 @@ class TestJson:
         assert '"suspended"' in found.text and '"id": 733' in found.text and '"id": 401' in found.text
 
     def test_items_that_all_differ_are_sampled(self) -> None:
-        """Where every item has its own value, none is odd."""
+        """If every item has its own value, none is an exception."""
         found = admitted(json.dumps([{"id": i, "name": f"n{i}"} for i in range(1_000)], indent=1), FIRM)
         assert '"n500"' not in found.text
 

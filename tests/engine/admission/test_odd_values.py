@@ -267,7 +267,7 @@ class TestOtherOutputs:
 
     @LEVELS
     def test_a_skipped_test_keeps_its_reason(self, level: AdmissionSettings) -> None:
-        """What was not tested is known with its reason."""
+        """Skipped tests are listed with their reason."""
         lines = [f"tests/test_a.py::test_{i} PASSED   [ {i}%]" for i in range(90)]
         lines[50] = "tests/test_a.py::test_50 SKIPPED (needs a licence)   [ 50%]"
         assert "SKIPPED tests/test_a.py::test_50 (needs a licence)" in admitted("\n".join(lines), level).text

@@ -76,7 +76,7 @@ class TestSearches:
 
 class TestListings:
     def test_a_folder_is_written_once(self) -> None:
-        """And no name is lost."""
+        """No name is lost."""
         found = admitted(LISTING)
         assert found.kind == "listing"
         shown = body(found.text)

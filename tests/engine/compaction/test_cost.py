@@ -198,7 +198,7 @@ class TestEconomy:
         assert 5 < len(rewritten) < 25
 
     def test_a_short_session_is_left_alone(self) -> None:
-        """What would be left is as long as what there is."""
+        """The result would be as long as the input."""
         assert run([(400, 1.0)] * 20, Economy())[0] == []
 
     def test_a_cold_cache_is_a_free_moment(self) -> None:
@@ -240,8 +240,8 @@ class TestEconomy:
             assert not economy.due(50_500, total=60_500)
             economy.sent(50_500, total=60_500)
 
-    def test_a_summariser_has_to_be_paid(self) -> None:
-        """What it charges is waited for, and is in the books."""
+    def test_the_price_of_a_summary_counts(self) -> None:
+        """The price of the summary is part of the decision and of the recorded cost."""
         free, paying = Economy(regret=inf), Economy(regret=inf)
         for economy in (free, paying):
             for _ in range(4):
@@ -271,7 +271,7 @@ class TestEconomy:
         assert not economy.due(100_000, total=100_000, after=60_000)
 
     def test_a_resumed_session(self) -> None:
-        """What ran before is known and nothing of it is cached, so the first request may be rewritten for nothing."""
+        """The earlier run is known and nothing of it is cached, so rewriting the first request is free."""
         fresh, resumed = Economy(), Economy()
         resumed.take_up(50_000, 50_000)
         assert not fresh.due(50_000, total=50_000)

@@ -70,7 +70,7 @@ class TestStructure:
         assert called == answered
 
     def test_second_compaction_drops_the_tail_of_the_first(self) -> None:
-        """What the first pass kept is in the second as far as the budget allows, newest first, and nothing twice."""
+        """The second pass keeps messages of the first as far as the budget allows, newest first, without repetition."""
         payload = chat(*session(1, 20))
         first = kompakt.compact(payload, 4000).payload
         second = kompakt.compact([*first, *chat(*rounds(2, start=90))], 4000).payload
@@ -103,7 +103,7 @@ class TestStructure:
             assert judge_rewrite(body, kompakt.compact(body, budget, format=format).payload, format) == []
 
     def test_thinking_copied_into_the_summary(self) -> None:
-        """What the model thought is in no outline."""
+        """Reasoning of the model is in no outline."""
         thought = [
             Message("assistant", (Reasoning("hidden thought", "c2ln"), *m.parts)) if m.role == "assistant" else m
             for m in rounds(20)

@@ -101,7 +101,7 @@ class TestUnread:
         assert READ in "\n".join(texts(kept.payload))
 
     def test_the_ledger_gives_way_first(self, format: str) -> None:
-        """Where the result leaves room for little else, little else stays, and one line says that something left."""
+        """If a result uses nearly all of the budget, little else stays; one line states that messages were removed."""
         talk = [user("Make it work."), *steps(40), assistant(call("last")), tool(result("last", READ))]
         payload = kompakt.render(talk, format)
         least = kompakt.count(kompakt.render([talk[0], *talk[-2:]], format), format=format).total
@@ -152,7 +152,7 @@ def test_omitted_steps_are_always_mentioned(format: str, policy: str) -> None:
 
 
 def test_tokens_that_are_spared_stay_free() -> None:
-    """What a caller appends to the outcome has its room, and the floor that an error names includes it."""
+    """The caller's addition to the result is reserved, and the floor of an error includes it."""
     talk = History([user("Make it work."), *steps(30), user("Go on.")], format="openai-chat")
     order = CompactionOrder(budget=kompakt.Budget.of(2_000), policy=policy_named("default"), counter=counter_for(None))
     for spare in (0, 200, 1_000, 1_800):

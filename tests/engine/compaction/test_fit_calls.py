@@ -75,7 +75,7 @@ def _half(payload: Any) -> Any:
 
 class TestKinds:
     def test_a_call_that_waits_is_left_alone(self) -> None:
-        """What has yet to be carried out is never changed; once it is answered it may be."""
+        """A call without a result is never changed; a call with a result may be."""
         context = Context(CALLED)
         assert not fit(context, BUDGET) and context.shown(1) is CALLED[1]
         context.append(ANSWER)

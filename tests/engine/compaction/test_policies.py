@@ -122,7 +122,7 @@ class TestFiles:
         assert all(word in str(caught.value) for word in words), str(caught.value)
 
     def test_triggers_and_targets_work_from_a_file(self, tmp_path: Path) -> None:
-        """What is due in a file is due in a run, far below the budget."""
+        """A trigger of a configuration file also applies in a run, far below the budget."""
         path = write(
             tmp_path,
             """

@@ -121,7 +121,7 @@ class TestTargets:
     @pytest.mark.parametrize("make", [Truncation, Summarization])
     @pytest.mark.parametrize("measure", ["messages", "groups"])
     def test_messages_and_groups(self, make: Callable[..., Strategy], measure: str) -> None:
-        """As many stay as the target says, the pivot counted in."""
+        """As many messages stay as the target allows, including the pivot."""
         context = Context(TALK)
         assert run(make(target=Target(**{measure: 12})), context)
         shown = context.shown_groups + bool(context.summary_text) if measure == "groups" else len(context.project())
@@ -141,12 +141,11 @@ class TestTargets:
         assert context.shown_groups == 9
 
     def test_a_number_is_one_of_tokens(self) -> None:
-        """As ever."""
         assert Truncation(target=500).target == Target(tokens=500)
 
     @pytest.mark.parametrize("make", [Shortening, OutputPruning, OutputCollapsing, lambda **g: TokenBudget([], **g)])
     def test_a_measure_that_a_strategy_does_not_change_is_refused(self, make: Callable[..., Strategy]) -> None:
-        """Whoever hides outputs never reaches a number of messages."""
+        """A strategy that hides outputs never reaches a number of messages."""
         with pytest.raises(UsageError, match="does not change the number of messages; give its target in tokens"):
             make(target=Target(messages=5))
 

@@ -42,7 +42,7 @@ class TestSummaries:
         assert stored(Context(again.messages, annotations=stored(again))) == stored(again)
 
     def test_a_run_continues_from_there(self) -> None:
-        """What is appended extends the projection, and the next summary covers the earlier one."""
+        """Appended messages extend the projection, and the next summary covers the earlier one."""
         first = summarized()
         again = Context(first.messages, annotations=stored(first))
         before = list(again.project())

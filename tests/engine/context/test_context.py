@@ -65,7 +65,7 @@ class TestAppend:
         assert all(one is other for one, other in zip(shown, context.messages, strict=True))
 
     def test_extended_after_a_rewriting_too(self) -> None:
-        """What was excluded stays excluded and the rest is extended, not built again."""
+        """Excluded groups stay excluded, and the projection is extended, not rebuilt."""
         context = Context(session(2, 3))
         context.exclude(context.droppable()[0], reason="test")
         shown = context.project()
@@ -326,7 +326,7 @@ class TestReferences:
         assert context.reference(3, 1) == f"{names[3]}.1"
 
     def test_a_colliding_reference_becomes_longer(self) -> None:
-        """Where the short prefix is taken, the later message gets more digits and the earlier keeps its name."""
+        """If two messages have the same short prefix, the later one gets more digits."""
         first = user("first")
         taken = References([first]).names[0]
         for number in range(2_000_000):

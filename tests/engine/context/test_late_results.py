@@ -55,7 +55,7 @@ class TestExcludedCalls:
         assert context.messages[-1] in context.project() and exact(context) == context.projected_tokens
 
     def test_a_rollback_keeps_it_shown(self) -> None:
-        """What arrived since a snapshot stays as it arrived."""
+        """Messages that arrived after a snapshot are unchanged."""
         context = self.pending()
         context.exclude(context.group_at(1), reason="old")
         snapshot = context.snapshot()

@@ -1,4 +1,4 @@
-"""What the tests of the ledger share: calls with their answers, and the ledger of a history that is hidden."""
+"""Helpers of the ledger tests: calls with their answers, and the ledger of a hidden history."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class TestQuoting:
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 class TestOutputs:
     def test_nothing_becomes_a_demand(self, attack: str) -> None:
-        """What the ledger gives as the user's words is the user's, on this pass and the next."""
+        """Quotations of the user in the ledger are the user's words, in this pass and the next."""
         messages = session(attack, rounds=4)
         said = {line for message in messages if message.role == "user" for line in message.text.split("\n")}
         text = write(messages)

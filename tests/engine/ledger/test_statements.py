@@ -1,4 +1,4 @@
-"""What a ledger says about a session, section by section, for the reader who has to continue the work."""
+"""The statements of a ledger about a session, section by section, for a reader that has to continue the work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestUsersWords:
         ],
     )
     def test_no_sentence_of_the_user_is_dropped(self, text: str) -> None:
-        """What would only announce something in the assistant's words is a request in the user's."""
+        """A sentence that is an announcement of the assistant is a request when the user writes it."""
         [said] = written([user(text), *NOISE], USER)
         assert said == " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""What a call did follows from the shape of its input, and only what plainly happened counts."""
+"""The effect of a call follows from the shape of its input; only certain effects count."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class TestOutcomes:
         "line", ["3 passed", "2 failing, 1 passing", "--- FAIL: TestA", "ok  \tpkg/a", "\u2713 adds up", "Ran 3 tests"]
     )
     def test_what_names_tests_is_known_by_a_word(self, line: str) -> None:
-        """And nothing else is searched for tests."""
+        """No other output is searched for tests."""
         assert speaks_of_tests(f"building\n{line}\n") and not speaks_of_tests("building\nall done\n")
 
     @pytest.mark.parametrize("given", ['{"path": "x', "[1, 2", "", None, 7, ["ls"], {"command": 7}, {"path": None}])

@@ -245,7 +245,7 @@ class TestFetch:
     @pytest.mark.parametrize("text", [LONG, "x" * 30_000, "é∑ " * 9_000, "a\n\n\n" * 3_000])
     @pytest.mark.parametrize("tokens", [250, 1000])
     def test_piece_by_piece(self, text: str, tokens: int) -> None:
-        """What is too large comes in pieces that make up the whole, each within its limit."""
+        """A large text is returned in pieces that add up to the whole, each within its limit."""
         message = tool(text)
         archive, reference, pieces = memory(message), References([message]).names[0], ""
         while reference:
@@ -352,7 +352,7 @@ class TestFetch:
         ],
     )
     def test_reading(self, text: str, read: Reference | None) -> None:
-        """What is a reference and what is not."""
+        """Texts that are references, and texts that are not."""
         assert read_reference(text) == read
 
 

@@ -1,4 +1,4 @@
-"""What search makes of words, dates, names and meaning."""
+"""How search handles words, dates, names and meaning."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class TestMeaning:
         assert found == archive.recall("boat")
 
     def test_it_grows(self) -> None:
-        """What is added later is compared too, and the same as if it had been there."""
+        """Messages added later are compared as if they had been there from the start."""
         texts = ["the ship came", "cake for all", "a vessel left"]
         grown, whole = meaning.Meaning(), meaning.Meaning()
         for place, text in enumerate(texts):

@@ -179,7 +179,7 @@ class TestOwnStrategies:
         assert result.tokens_after <= 3000 and judge("openai-chat", result.payload) == []
 
     def test_shortening_before_summarizing_keeps_small_results(self) -> None:
-        """What fits stays, and the report names what was cut."""
+        """Results that fit stay, and the report lists the shortened ones."""
         history = [
             user("Task."),
             assistant("Plan.", id="p"),

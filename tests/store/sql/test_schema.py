@@ -53,7 +53,7 @@ async def filled(records: SqlRecords) -> tuple[object, ...]:
 
 class TestMigrations:
     def test_back_and_forward(self, url: str) -> None:
-        """What is stored survives both ways, and the index finds it again: it was built from the words."""
+        """Stored data survives both migrations, and the index, which is built from the words, finds it."""
 
         async def scenario() -> None:
             async with opened(url) as records:

@@ -167,7 +167,7 @@ class TestClaudeCode:
         assert messages(read_written(Writer().user("reminder", isMeta=True)))[0]["content"] == "reminder"
 
     def test_records_without_a_message_are_counted(self) -> None:
-        """What carries no message is left out by type."""
+        """Records without a message are skipped by type."""
         written = Writer().user("go")
         extra = [{"type": "summary", "summary": "t", "leafUuid": "u"}, {"type": "system", "sessionId": "s"}]
         transcript = read(lines(*extra, *written.records))

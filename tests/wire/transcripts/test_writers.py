@@ -268,7 +268,7 @@ class TestCompactedClaudeCode:
         assert ids and all(name.startswith("msg_") for name in ids) and len(set(ids)) == len(ids)
 
     def test_a_shortened_output_is_shortened_everywhere(self) -> None:
-        """What the terminal shows of it would keep the file large."""
+        """The terminal's copy of the output would keep the file large."""
         small, _ = compacted(encoded(*long_session().records), 4000)
         results = [record for record in records(small) if "toolUseResult" in record]
         cut = [record for record in results if LONG not in str(record["message"])]
