@@ -162,6 +162,22 @@ class TestClaudeCode:
         transcript = read(lines(*Writer().user("go").records, boundary, *summary))
         assert len(messages(transcript)) == 2
 
+    @pytest.mark.parametrize("prompt", ["Use tabs.", [text("Use tabs.")]])
+    def test_what_the_user_wrote_while_the_agent_worked(self, prompt: Any) -> None:
+        """It is an attachment after the result, and part of the request that has the result."""
+        queued = {"type": "attachment", "uuid": "q", "attachment": {"type": "queued_command", "prompt": prompt}}
+        before = Writer().user("go").assistant("m1", use("c1")).user([result("c1")])
+        after = Writer(prefix="a").assistant("m2", text("yes"))
+        transcript = read(lines(*before.records, queued, *after.records))
+        assert messages(transcript)[2]["content"] == [result("c1"), text("Use tabs.")]
+        assert transcript.left_out == {}
+
+    @pytest.mark.parametrize("prompt", [None, "", [], [1], 5, {}])
+    def test_a_queued_command_of_another_shape_is_counted(self, prompt: Any) -> None:
+        queued = {"type": "attachment", "uuid": "q", "attachment": {"type": "queued_command", "prompt": prompt}}
+        transcript = read(lines(*Writer().user("go").records, queued))
+        assert (len(messages(transcript)), transcript.left_out) == (1, {"attachment": 1})
+
     def test_meta_records_were_sent(self) -> None:
         """Reminders that the agent added are part of the history."""
         assert messages(read_written(Writer().user("reminder", isMeta=True)))[0]["content"] == "reminder"

@@ -303,6 +303,19 @@ class TestCompactedClaudeCode:
         assert [record["uuid"] for record in small if record["type"] == "attachment"] == ["a2"]
         assert small[-3:] == [other[1], other[4], {"type": "last-prompt", "leafUuid": "a2"}]
 
+    def test_what_the_user_wrote_while_the_agent_worked_stays(self) -> None:
+        """As the attachment that it was; a repair changes the attachment, too."""
+        written = long_session().records
+        queued = {"type": "attachment", "uuid": "q", "parentUuid": "u40", "sessionId": "s"}
+        queued["attachment"] = {"type": "queued_command", "prompt": "Use tabs."}  # type: ignore[assignment]
+        data = encoded(*written[:-1], queued, {**written[-1], "parentUuid": "q"})
+        small, body = compacted(data, 4000)
+        assert "Use tabs." in str(parts(body)[-2:])
+        assert [one["attachment"] for one in records(small) if one["uuid"] == "q"] == [queued["attachment"]]
+        assert repaired(data) == data
+        cut = repaired(data.replace(b"Use tabs.", b"Use \\ud83d tabs."))
+        assert "Use \ufffd tabs." in [one.get("attachment", {}).get("prompt") for one in records(cut)]
+
     def test_thinking_that_the_compaction_takes_out_leaves_no_empty_record(self) -> None:
         """It was signed for another prefix."""
         written = Writer().user("go")

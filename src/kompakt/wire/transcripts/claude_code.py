@@ -81,6 +81,9 @@ def read(document: Document) -> Iterator[Transcript]:
     for line in document.lines:
         record = line.record
         if record.get("type") not in ("user", "assistant"):
+            if _queued(record) is not None:
+                chains.of(record).add(line)
+                continue
             left_out[str(record.get("type"))] += 1
             if record.get("subtype") == "compact_boundary":
                 chains.of(record).preserve(record)
@@ -104,6 +107,17 @@ def read(document: Document) -> Iterator[Transcript]:
         left_out=dict(left_out),
         records=len(document.lines),
     )
+
+
+def _queued(record: JsonObject) -> Json:
+    """Return what the user wrote while the agent worked, which is an attachment of the next request; else ``None``."""
+    attachment = as_object(record.get("attachment"))
+    if record.get("type") != "attachment" or attachment.get("type") != "queued_command":
+        return None
+    prompt: Json = attachment.get("prompt")
+    if isinstance(prompt, list):
+        return prompt if prompt and len(as_objects(prompt)) == len(cast("list[Json]", prompt)) else None
+    return prompt if isinstance(prompt, str) and prompt else None
 
 
 def _line_number(skipped: Skipped) -> int:
@@ -246,7 +260,7 @@ class _Conversation:
 
     def add(self, line: TranscriptLine) -> None:
         """Add the next record."""
-        message: JsonObject = line.record["message"]
+        message = as_object(line.record.get("message")) or {"content": _queued(line.record)}
         uuid = str(line.record.get("uuid"))
         if line.record["type"] == "assistant":
             self._places[uuid] = self._add_assistant(message, line.number)
@@ -433,7 +447,7 @@ class _Editor:
     def _edit(self, number: int, changes: dict[int, Json]) -> None:
         """Change or remove blocks of one record; a record without blocks is removed."""
         record = self._changed.get(number, self._records[number])
-        message: JsonObject = record["message"]
+        message = as_object(record.get("message")) or {"content": _queued(record)}
         blocks: list[Json]
         if -1 in changes:
             blocks = [changes[-1]] if changes[-1] is not None else []
@@ -446,7 +460,10 @@ class _Editor:
         content: Json = blocks
         if -1 in changes and set(as_block := cast("JsonObject", blocks[0])) == {"type", "text"}:
             content = as_block["text"]
-        self._changed[number] = {**record, "message": {**message, "content": content}}
+        if "message" in record:
+            self._changed[number] = {**record, "message": {**message, "content": content}}
+        else:
+            self._changed[number] = {**record, "attachment": {**record["attachment"], "prompt": content}}
 
     def _add(self, new: Sequence[tuple[JsonObject, JsonObject]], lines: Sequence[int | None]) -> None:
         """Add records for new parts: a result after the message with its call, other parts in place."""
@@ -627,7 +644,7 @@ class _CompactedFile:
         """Write the records of one message: adjacent blocks of one record stay together."""
         lines = [self._old[place][0].line if place is not None else None for place in places]
         kept = [line for line in lines if line is not None]
-        caller = self._records[kept[0]]["message"] if kept else None
+        caller = self._records[kept[0]].get("message") if kept else None
         start = 0
         for end in range(1, len(blocks) + 1):
             if end < len(blocks) and lines[end] == lines[start]:
@@ -643,6 +660,8 @@ class _CompactedFile:
     def _kept(self, line: int, blocks: list[JsonObject], originals: list[JsonObject]) -> JsonObject:
         """Return a kept record, with the blocks that are left of it, and without counts of the longer history."""
         record = self._records[line]
+        if "message" not in record:
+            return record
         message: JsonObject = record["message"]
         whole = [block for origin, _, block in self._old if origin.line == line]
         usage = message.get("usage")
