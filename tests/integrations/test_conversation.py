@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,6 +164,20 @@ class TestSend:
         with pytest.raises(Overflowed) as caught:
             conversation().send(history(8), RequestFrame(), call)
         assert isinstance(caught.value.__cause__, TooLong)
+
+    def test_a_rejection_of_what_the_framework_sent_itself_is_the_first(self) -> None:
+        made, sent = conversation(), list[Any]()
+        given = history(8)
+        first = made.view(given, RequestFrame())
+
+        async def call(view: list[Any]) -> str:
+            sent.append(view)
+            raise TooLong(BUDGET)
+
+        with pytest.raises(Overflowed):
+            asyncio.run(made.asend(given, RequestFrame(), call, refused=Overflow(source="test", message="too long")))
+        assert len(sent) == 1
+        assert kompakt.count(sent[0], format="openai-chat").total < kompakt.count(first, format="openai-chat").total
 
     def test_other_errors_pass(self) -> None:
         def call(view: list[Any]) -> str:

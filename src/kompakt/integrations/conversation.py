@@ -164,10 +164,14 @@ class LiveConversation(Generic[Item]):
                 refused = _next_attempt(error, refused)
 
     async def asend(
-        self, items: Sequence[Item], frame: RequestFrame, call: Callable[[list[Item]], Awaitable[Result]]
+        self,
+        items: Sequence[Item],
+        frame: RequestFrame,
+        call: Callable[[list[Item]], Awaitable[Result]],
+        *,
+        refused: Overflow | None = None,
     ) -> Result:
-        """Like ``send``."""
-        refused: Overflow | None = None
+        """Like ``send``. ``refused``: the framework itself sent the previous view and it was too long."""
         while True:
             view = await self.aview(items, frame, refused=refused)
             try:

@@ -1,0 +1,121 @@
+"""The ADK adapter with ADK's own runner and agent, and a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
+from google.adk.models import BaseLlm, LlmResponse
+from google.adk.runners import InMemoryRunner
+from google.genai.types import Content, FunctionCall, Part
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page
+
+import kompakt
+from kompakt.integrations.adk import KompaktPlugin
+
+
+def as_chat(contents: Any) -> list[dict[str, Any]]:
+    """Translate contents, independently of the adapter. Calls and results without ids are paired by their order."""
+    found: list[dict[str, Any]] = []
+    calls = results = 0
+    for content in contents:
+        text = "\n".join(part.text for part in content.parts or () if part.text)
+        made: list[dict[str, Any]] = []
+        for part in content.parts or ():
+            if part.function_call:
+                calls += 1
+                made.append({"id": part.function_call.id or f"n{calls}", "function": {"name": part.function_call.name}})
+            elif part.function_response:
+                results += 1
+                response = part.function_response
+                content_text = "".join(str(value) for value in response.response.values())
+                found.append({"role": "tool", "tool_call_id": response.id or f"n{results}", "content": content_text})
+        if text or made:
+            role = "assistant" if content.role == "model" else "user"
+            found.append({"role": role, "content": text, "tool_calls": made})
+    return found
+
+
+class ScriptedModel(BaseLlm):
+    script: Any
+    ids: bool = True
+
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+        names = {
+            one.name for declared in llm_request.config.tools or () for one in declared.function_declarations or ()
+        }
+        answer = self.script.answer(as_chat(llm_request.contents), names)
+        if "text" in answer:
+            part = Part(text=answer["text"])
+        else:
+            id, name, arguments = answer["call"]
+            part = Part(function_call=FunctionCall(id=id if self.ids else None, name=name, args=arguments))
+        if stream and "text" in answer:
+            yield LlmResponse(content=Content(role="model", parts=[part]), partial=True)
+        yield LlmResponse(content=Content(role="model", parts=[part]))
+
+
+def read_page(number: int) -> str:
+    """Read one page."""
+    return page(number)
+
+
+class TestADK(AdapterContract):
+    modes = ("async", "sse", "sync")
+
+    def run_loop(
+        self, script: Script, *, mode: str = "async", thread: str = "one", ids: bool = True, **options: Any
+    ) -> Run:
+        agent = LlmAgent(
+            name="reader",
+            model=ScriptedModel(model="scripted", script=script, ids=ids),
+            instruction="You read.",
+            tools=[read_page],
+        )
+        runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=[KompaktPlugin(**options)]))
+        config = RunConfig(streaming_mode=StreamingMode.SSE if mode == "sse" else StreamingMode.NONE)
+        task = {
+            "user_id": "u",
+            "session_id": thread,
+            "new_message": Content(role="user", parts=[Part(text=TASK)]),
+            "run_config": config,
+        }
+
+        async def create() -> None:
+            await runner.session_service.create_session(app_name="reading", user_id="u", session_id=thread)
+
+        async def run() -> list[Any]:
+            await create()
+            return [event async for event in runner.run_async(**task)]
+
+        if mode == "sync":
+            asyncio.run(create())
+            events = list(runner.run(**task))
+        else:
+            events = asyncio.run(run())
+        session = asyncio.run(runner.session_service.get_session(app_name="reading", user_id="u", session_id=thread))
+        kept = as_chat([event.content for event in session.events if event.content])
+        return Run(script, events[-1].content.parts[0].text, [one["content"] for one in kept])
+
+    def test_a_request_that_stays_too_long_is_a_typed_error(self) -> None:
+        """ADK wraps the errors of plugins."""
+        with pytest.raises(RuntimeError) as caught:
+            self.run_loop(Script(reject=frozenset({12, 13, 14})), budget=BUDGET)
+        assert isinstance(caught.value.__cause__, kompakt.Overflowed)
+
+    def test_calls_without_ids_fit_too(self) -> None:
+        with_ids = self.run_loop(Script(), budget=BUDGET).script.requests
+        run = self.run_loop(Script(), budget=BUDGET, ids=False)
+        assert run.text == "done"
+        assert [judge(one) for one in run.script.requests] == [[] for _ in run.script.requests]
+        assert max(kompakt.count(one, format="openai-chat").total for one in run.script.requests) <= BUDGET
+        assert [len(one) for one in run.script.requests] == [len(one) for one in with_ids]
+
+    def test_the_page_runs(self) -> None:
+        model = ScriptedModel(model="scripted", script=Script(steps=2))
+        names = run_page("adk", model=model, tools=[read_page])
+        assert names["events"][-1].content.parts[0].text == "done"
