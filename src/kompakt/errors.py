@@ -12,7 +12,7 @@
     │   ├── StoreDamaged      what is kept there is not what was written; names the session and the place
     │   ├── WrongKey          what is kept is encrypted and no key was given, or the other way round
     │   ├── StoreVersion      its schema is one that this version of kompakt does not know
-    │   ├── Conflict          somebody else wrote first; read again and try again
+    │   ├── Conflict          another writer was first; read again and try again
     │   └── Busy              another process holds the session's lock for longer than the caller would wait
     ├── SummaryFault          a summary that cannot be used (kompakt.agent.summarizer.llm); names the fault
     ├── ProviderError         a provider did not answer a request
@@ -114,7 +114,7 @@ class Conflict(StoreError):
 
 
 class Busy(StoreError):
-    """The session's lock is held by somebody else for longer than the caller waits."""
+    """Another holder keeps the session's lock for longer than the caller waits."""
 
 
 class ProviderError(KompaktError):

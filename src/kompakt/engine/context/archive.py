@@ -184,7 +184,7 @@ class Archive:
     def protected(self, groups: Iterable[ContextGroup]) -> list[ContextGroup]:
         """Return the groups that survive every strategy.
 
-        System, first and newest request, pins, the newest group, and calls that somebody may still answer. A system
+        System, first and newest request, pins, the newest group, and calls that may still be answered. A system
         message that a later one repeats may go.
         """
         if self._needed is None:

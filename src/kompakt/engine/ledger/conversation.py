@@ -69,7 +69,7 @@ SCALE = 3
 MIN_WORDS = 4
 
 MIN_RARE = 2
-"""Rare words that a sentence has at least, unless it names somebody or tells what happened."""
+"""Rare words that a sentence has at least, unless it names a person or reports an event."""
 
 OPENER_WORDS = 3
 """Words of a clause that may be left out at the start of a sentence."""

@@ -140,7 +140,7 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
 
 
 def _announces(sentence: str) -> bool:
-    """Tell whether a sentence only says what comes next."""
+    """Return whether a sentence only announces what comes next."""
     if _ANNOUNCES.fullmatch(sentence):
         return True
     if not _ANNOUNCES.match(sentence):

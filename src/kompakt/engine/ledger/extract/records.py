@@ -6,8 +6,8 @@ the same keys. A table names the keys once::
     search_flights → date | flight_number | prices (economy/business); always: status available:
     - 2024-05-21 | HAT028 | 140/274
 
-An answer holds more than the task needs. A row keeps the columns that somebody spoke of ("refund to the original
-payment method") and those whose values were given to a call. If these are too few, it keeps all.
+An answer contains more than the task needs. A row keeps the columns that the conversation mentions ("refund to the
+original payment method") and those whose values were given to a call. If these are too few, it keeps all.
 Of the many records that a search returns, the one that occurs elsewhere in the session is the one that was sought.
 """
 

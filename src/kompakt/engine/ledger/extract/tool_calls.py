@@ -168,8 +168,8 @@ def _operation(name: str, fields: Mapping[str, Json]) -> str | None:
     verb = fields.get("command") or fields.get("action") or fields.get("operation")
     if isinstance(verb, str) and verb in _VERBS:
         return _VERBS[verb]
-    told = _shaped if sum(map(len, fields)) < _LONG else _shaped.__wrapped__
-    return told(name, tuple(fields))
+    shaped = _shaped if sum(map(len, fields)) < _LONG else _shaped.__wrapped__
+    return shaped(name, tuple(fields))
 
 
 @lru_cache(maxsize=_WORDS)
@@ -199,8 +199,8 @@ def only_looks(name: str, fields: Mapping[str, Json]) -> bool:
     """Return whether a call plainly changes no file and keeps no list of tasks, by its name and keys alone."""
     if not fields or list in map(type, fields.values()):
         return False
-    told = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
-    return told(name, tuple(fields))
+    looks = _only_looks if sum(map(len, fields)) < _LONG else _only_looks.__wrapped__
+    return looks(name, tuple(fields))
 
 
 @lru_cache(maxsize=_WORDS)
