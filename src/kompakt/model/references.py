@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from struct import Struct
 
 import msgspec
 
@@ -92,11 +91,13 @@ def digest(message: Message) -> bytes:
 
 def _measured(text: str) -> bytes:
     """Return the bytes of a text after their number."""
-    data = text.encode("utf-8", "surrogatepass")
-    return _LENGTH(len(data)) + data
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(8, "big") + data
 
 
-_LENGTH = Struct(">Q").pack
 _TEXT, _RESULT, _CALL = map(_measured, ("text", "result", "call"))
 
 

@@ -270,7 +270,10 @@ class Counter:
 
     def message(self, message: Message) -> int:
         """Count a message with its overhead."""
-        return MESSAGE_OVERHEAD + sum(map(self.part, message.parts))
+        tokens = MESSAGE_OVERHEAD
+        for part in message.parts:
+            tokens += self.part(part)
+        return tokens
 
 
 def _restored(family: Family, count: Callable[[str], int] | None, factor: float) -> Counter:

@@ -112,7 +112,10 @@ class Ledger:
         """Estimate the tokens that a ledger would use for a message; worked out once."""
         found = self._weights.get(index)
         if found is None:
-            found = self._weights[index] = sum(map(_part_weight, message.parts))
+            found = 0
+            for part in message.parts:
+                found += _part_weight(part)
+            self._weights[index] = found
         return found
 
 

@@ -85,11 +85,11 @@ def _parse_message(raw: Json, index: int) -> Message:
     else:
         parts = tuple(_parse_block(block) for block in blocks_at(raw, "content", f"messages[{index}]"))
     if role == "assistant" and (len(raw) > 2 or content is None):
-        parts = _parse_assistant(raw, parts, f"messages[{index}]")
+        parts = _parse_assistant(raw, parts, index)
     return Message(role, parts, None, raw)
 
 
-def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], path: str) -> tuple[Part, ...]:
+def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], index: int) -> tuple[Part, ...]:
     """Add the parts that only an assistant message has: reasoning, a refusal, calls."""
     reasoning = raw.get("reasoning_content", raw.get("reasoning"))
     if type(reasoning) is str:
@@ -97,20 +97,25 @@ def _parse_assistant(raw: JsonObject, parts: tuple[Part, ...], path: str) -> tup
     refusal = raw.get("refusal")
     if type(refusal) is str:
         parts = (*parts, Text(refusal, {"type": "refusal", "refusal": refusal}))
-    calls = blocks_at(raw, "tool_calls", path) if raw.get("tool_calls") else []
-    parts = (*parts, *[_parse_call(call, path, number) for number, call in enumerate(calls)])
+    calls = raw.get("tool_calls")
+    if calls:
+        calls = calls if type(calls) is list else an_array(calls, f"messages[{index}].tool_calls")
+        parts = (*parts, *[_parse_call(call, index, number) for number, call in enumerate(calls)])
     if type(raw.get("function_call")) is dict:
         function = raw["function_call"]
         parts = (*parts, ToolCall(str(function.get("name") or ""), str(function.get("name") or ""), raw=function))
     return parts
 
 
-def _parse_call(call: JsonObject, path: str, number: int) -> ToolCall:
-    function, call_id = call.get("function"), call.get("id")
-    if type(function) is dict and type(call_id) is str and type(name := function.get("name")) is str:
-        given = function.get("arguments", function.get("input"))
-        return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)  # the signature of a Gemini call
-    path = f"{path}.tool_calls[{number}]"
+def _parse_call(call: Json, index: int, number: int) -> ToolCall:
+    if type(call) is dict:
+        function, call_id = call.get("function"), call.get("id")
+        if type(function) is dict and type(call_id) is str and type(name := function.get("name")) is str:
+            given = function.get("arguments", function.get("input"))
+            # extra content is the signature of a Gemini call
+            return ToolCall(call_id, name, given, raw=call, fixed="extra_content" in call)
+    path = f"messages[{index}].tool_calls[{number}]"
+    call = an_object(call, path)
     kind = "custom" if call.get("custom") is not None and call.get("function") is None else "function"
     function = an_object(call.get(kind) or {}, f"{path}.{kind}")
     given = function.get("arguments", function.get("input"))
