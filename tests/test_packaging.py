@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 from kompakt.cli import doctor as doctoring
@@ -34,6 +35,15 @@ class TestExtras:
             assert any(re.match(rf"{package}\b", needed) for needed in PROJECT["optional-dependencies"][extra])
         for package in doctoring.CORE:
             assert any(re.match(rf"{package}\b", needed) for needed in PROJECT["dependencies"])
+
+
+class TestPrograms:
+    def test_every_program_of_the_package_can_be_imported(self) -> None:
+        """`kompakt`, and `kompakt-hook`, which coding agents run."""
+        assert set(PROJECT["scripts"]) == {"kompakt", "kompakt-hook"}
+        for target in PROJECT["scripts"].values():
+            module, _, name = target.partition(":")
+            assert callable(getattr(import_module(module), name))
 
 
 class TestImport:

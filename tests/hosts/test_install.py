@@ -222,18 +222,25 @@ class TestInstall:
         assert done["done"] is True and done["action"] == "install"
         assert {Path(file["path"]).name for file in done["files"]} == {"settings.json", ".claude.json"}
 
-    def test_a_project_has_no_paths_of_this_machine(self, home: Path) -> None:
+    @pytest.mark.parametrize(
+        ("agent", "hooks", "servers"),
+        [
+            ("claude-code", ".claude/settings.json", ".mcp.json"),
+            ("codex", ".codex/hooks.json", ".codex/config.toml"),
+        ],
+    )
+    def test_a_project_has_no_paths_of_this_machine(self, home: Path, agent: str, hooks: str, servers: str) -> None:
         """Its settings are shared; without kompakt the hooks do nothing."""
         project = home / "project"
         project.mkdir()
-        assert run("install", "claude-code", "--project", "--yes", cwd=project).code == 0
-        assert set(files_of(project)) == {".claude/settings.json", ".mcp.json"}
+        assert run("install", agent, "--project", "--yes", cwd=project).code == 0
+        assert set(files_of(project)) == {hooks, servers}
         text = "".join(data.decode() for data in files_of(project).values())
         assert "python" not in text and str(home) not in text
-        command = json.loads((project / ".claude" / "settings.json").read_text())["hooks"]["Stop"][0]["hooks"][0]
+        command = json.loads((project / hooks).read_text())["hooks"]["Stop"][0]["hooks"][0]
         missing = {"PATH": "/nowhere"}
         assert os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", command["command"]], missing) == 0
-        assert run("install", "claude-code", "--project", "--undo", "--yes", cwd=project).code == 0
+        assert run("install", agent, "--project", "--undo", "--yes", cwd=project).code == 0
         assert files_of(project) == {}
 
     def test_a_broken_file_stops_the_installation(self, home: Path) -> None:
