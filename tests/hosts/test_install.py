@@ -313,6 +313,16 @@ class TestDoctor:
         assert done.code == 1
         assert "problem  user     store" in done.out
 
+    def test_in_the_home_folder_the_user_scope_is_not_taken_for_a_project(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There ``.claude/settings.json`` belongs to both scopes."""
+        monkeypatch.chdir(home)
+        run("install", "claude-code", "--yes")
+        done = run("doctor", "--client", "claude-code", "--json")
+        assert {check["scope"] for check in json.loads(done.out)["checks"]} == {"user"}
+        assert done.code == 0
+
     def test_outdated_entries(self, home: Path) -> None:
         run("install", "claude-code", "--yes")
         settings = home / ".claude" / "settings.json"

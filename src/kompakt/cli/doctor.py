@@ -156,7 +156,10 @@ def _report_installation(name: str, *, as_json: bool) -> None:
     agent = {"claude": "claude-code"}.get(name, name)
     if agent not in PLANS:
         return
-    plans = [plan for scope in ("project", "user") if plan_undo(plan := PLANS[agent](scope, None))]
+    user, project = PLANS[agent]("user", None), PLANS[agent]("project", None)
+    shared = {file.path for file in user.files}  # in the home folder both scopes have the same settings file
+    in_project = any(change.path not in shared for change in plan_undo(project))
+    plans = [*([project] if in_project else []), *([user] if plan_undo(user) else [])]
     if not plans:
         return
     found = [(plan.scope, check) for plan in plans for check in check_host(plan)]
