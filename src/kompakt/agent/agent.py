@@ -111,18 +111,22 @@ class Agent:
         text: str | None,
         *,
         session: str | None = None,
+        parent: str | None = None,
         budget: int | Budget | None = None,
         policy: AnyPolicy | None = None,
         compaction: CompactionConfig | None = None,
     ) -> Result:
         """Send a user message and run until the model is done. ``None`` resumes an interrupted run.
 
+        ``parent`` is the session of the agent that this one works for, in the same store. ``recall`` there then also
+        finds what this run did.
+
         Raises:
             DoesNotFit: the messages that must be kept are larger than the budget.
             ProviderError: the provider rejects the request or is unavailable.
             Busy: another run of the session is active.
         """
-        events = self._start(text, session, _config(budget, policy, compaction), streams=False)
+        events = self._start(text, session, parent, _config(budget, policy, compaction), streams=False)
         result: Result | None = None
         async for event in events:
             result = event if isinstance(event, Result) else result
@@ -134,6 +138,7 @@ class Agent:
         text: str | None,
         *,
         session: str | None = None,
+        parent: str | None = None,
         budget: int | Budget | None = None,
         policy: AnyPolicy | None = None,
         compaction: CompactionConfig | None = None,
@@ -142,7 +147,7 @@ class Agent:
 
         Closing the generator stops the run. ``run(None)`` or ``stream(None)`` resumes it.
         """
-        return self._start(text, session, _config(budget, policy, compaction), streams=True)
+        return self._start(text, session, parent, _config(budget, policy, compaction), streams=True)
 
     async def compact(
         self,
@@ -207,11 +212,13 @@ class Agent:
         return free_name(frozenset(self.tools))
 
     async def _start(
-        self, text: str | None, session: str | None, config: CompactionConfig, *, streams: bool
+        self, text: str | None, session: str | None, parent: str | None, config: CompactionConfig, *, streams: bool
     ) -> AsyncGenerator[RunEvent]:
         """Run in a separate task and yield its events."""
         events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
-        work = asyncio.create_task(self._run(text, session or f"run-{token_hex(6)}", config, events, streams=streams))
+        work = asyncio.create_task(
+            self._run(text, session or f"run-{token_hex(6)}", parent, config, events, streams=streams)
+        )
         work.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
@@ -227,6 +234,7 @@ class Agent:
         self,
         text: str | None,
         id: str,
+        parent: str | None,
         config: CompactionConfig,
         events: asyncio.Queue[RunEvent | None],
         *,
@@ -237,6 +245,8 @@ class Agent:
             run = await self._before_run(text, id)
             live = self._live(await self._working_session(home, run), config)
             await self._begin(text, run, live)
+            if parent is not None and live.session is home:
+                await home.link(parent)
             loop = Loop(
                 self.client,
                 live,

@@ -30,6 +30,7 @@ from kompakt.session.timeline import (
     CompactionFailure,
     CompactionRecord,
     EditEvent,
+    LinkEvent,
     PinEvent,
     RevertEvent,
     SessionEvent,
@@ -287,6 +288,7 @@ _KINDS: dict[type, str] = {
     RevertEvent: "revert",
     EditEvent: "edit",
     PinEvent: "pin",
+    LinkEvent: "link",
 }
 _FIRST_LENGTHS = 6
 """Lengths of a reference that are looked up first; one of them is nearly always free."""

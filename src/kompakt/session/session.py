@@ -14,10 +14,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from typing import Literal
 
+import msgspec
+
 from kompakt import api
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.pivot.pivot import Summarizer
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
+from kompakt.engine.recall.restore import read_query
 from kompakt.engine.strategies import Strategy
 from kompakt.errors import Conflict, StoreUnavailable, UsageError
 from kompakt.model.budget import Budget
@@ -38,7 +41,7 @@ from kompakt.session.reader import (
     resume_session,
 )
 from kompakt.session.rows import Draft, Redact, RowCodec, envelope_of
-from kompakt.session.timeline import PinEvent, SessionEvent, Timeline
+from kompakt.session.timeline import LinkEvent, PinEvent, SessionEvent, Timeline
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.codec import ValueCodec
 from kompakt.store.records import Batch, Fence, Head, Records, key_of
@@ -48,6 +51,12 @@ Payload = Json | History | Sequence[Message]
 
 BATCH = 1_000
 """Messages per commit when a whole history is saved. An interrupted save continues where it stopped."""
+
+MAX_CHILDREN = 50
+"""Newest sessions of sub-agents that a recall searches."""
+
+MIN_CHILD_TOKENS = 50
+"""Tokens below which the session of a sub-agent is not searched."""
 
 _CONFLICTS = 200
 """How often a write is retried after another writer committed first."""
@@ -121,8 +130,66 @@ class Session:
         return (await resume_session(await self.reader(), model=model)).context.projected_tokens
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
-        """Search or restore any message of the session; see ``kompakt.recall``."""
-        return await (await self.reader()).recall(query_or_reference, tokens=tokens)
+        """Search or restore any message of the session, and of its sub-agents' sessions; see ``kompakt.recall``.
+
+        What is found in the session of a sub-agent follows a line with its name, in up to half of the tokens.
+        """
+        reader = await self.reader()
+        found = await reader.recall(query_or_reference, tokens=tokens)
+        children = reader.timeline.children[-MAX_CHILDREN:]
+        if not children or (found and read_query(query_or_reference)[0] is not None):
+            return found
+        room = None if tokens is None else tokens // 2 if found else tokens
+        parts = await self._recalled_from(children, query_or_reference, room)
+        if not parts:
+            return found
+        rest = None if tokens is None else max(1, tokens - sum(part.tokens for part in parts))
+        own = await reader.recall(query_or_reference, tokens=rest) if found else None
+        every = [*([own] if own is not None else ()), *parts]
+        return Recalled(
+            text="\n".join(part.text for part in every),
+            references=tuple(name for part in every for name in part.references),
+            tokens=sum(part.tokens for part in every),
+            rest=every[0].rest if len(every) == 1 else None,
+            hits=tuple(hit for part in every for hit in part.hits),
+            parts=every[0].parts if len(every) == 1 else (),
+        )
+
+    async def _recalled_from(self, children: Sequence[str], query: str, tokens: int | None) -> list[Recalled]:
+        """Search the sessions of sub-agents, newest first; each answer starts with a line that names its session."""
+        found: list[Recalled] = []
+        counter = counter_for(None)
+        for id in reversed(children):
+            title = f"[kompakt] In the session {id!r} of a sub-agent:"
+            size = counter.scaled(counter.text(title)) + 1
+            if tokens is not None and tokens < size + MIN_CHILD_TOKENS:
+                break
+            child = self.sibling(id)
+            one = await child.recall(query, None if tokens is None else tokens - size) if await child.exists() else None
+            if one:
+                one = msgspec.structs.replace(one, text=f"{title}\n{one.text}", tokens=one.tokens + size)
+                found.append(one)
+                tokens = None if tokens is None else tokens - one.tokens
+        return found
+
+    async def link(self, parent: str) -> None:
+        """Record that this is the session of a sub-agent of ``parent``; ``recall`` on the parent then searches it, too.
+
+        Raises:
+            UsageError: one of the sessions does not exist, this one has another parent, or it is above ``parent``.
+        """
+        known = (await self.reader()).timeline.parent
+        if known == parent:
+            return
+        if known is not None:
+            raise UsageError(f"session {self.id!r} already belongs to {known!r}")
+        above: str | None = parent
+        while above is not None:
+            if above == self.id:
+                raise UsageError(f"session {self.id!r} cannot belong to {parent!r}, which belongs to it")
+            above = (await self.sibling(above).reader()).timeline.parent
+        await self.sibling(parent).do(lambda _: [LinkEvent(session=self.id)])
+        await self.do(lambda _: [LinkEvent(session=parent, is_parent=True)])
 
     async def verify(self) -> list[str]:
         """Recompute all derived values and list the differences; an empty list means the session is intact."""

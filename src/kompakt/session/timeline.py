@@ -108,7 +108,16 @@ class PinEvent(msgspec.Struct, frozen=True, kw_only=True, tag="pin"):
     pinned: bool = True
 
 
-SessionEvent: TypeAlias = CompactionRecord | CompactionFailure | UndoEvent | RevertEvent | EditEvent | PinEvent
+class LinkEvent(msgspec.Struct, frozen=True, kw_only=True, tag="link"):
+    """Names the session of a sub-agent, or the session that a sub-agent works for."""
+
+    session: str
+    is_parent: bool = False
+
+
+SessionEvent: TypeAlias = (
+    CompactionRecord | CompactionFailure | UndoEvent | RevertEvent | EditEvent | PinEvent | LinkEvent
+)
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -185,6 +194,18 @@ class Timeline:
                 if one.event.pinned:
                     pins[one.event.text] = None
         return tuple(pins)
+
+    @property
+    def parent(self) -> str | None:
+        """The session that this one works for, if it is that of a sub-agent."""
+        links = (one.event for one in self.events if type(one.event) is LinkEvent)
+        return next((link.session for link in links if link.is_parent), None)
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """The sessions of sub-agents, oldest first."""
+        links = (one.event for one in self.events if type(one.event) is LinkEvent)
+        return tuple(dict.fromkeys(link.session for link in links if not link.is_parent))
 
     def last_undoable(self) -> RecordedEvent | None:
         """Return the newest event that can be undone."""
