@@ -70,7 +70,7 @@ def log(text: str) -> None:
     path = log_file()
     line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {os.getpid()} {' '.join(text.split())}\n"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         mode = "w" if os.path.exists(path) and os.path.getsize(path) > MAX_LOG else "a"
         with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
