@@ -1,0 +1,180 @@
+"""smolagents: a function that keeps the requests of an agent inside the context window.
+
+smolagents writes its memory to messages before every request. The messages are compacted there; the memory stays whole.
+Calls and observations are texts in smolagents. They are read as calls and results, so that an observation is treated as
+the result of a tool and not as words of the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.model.budget import Budget
+from kompakt.model.messages import JsonObject
+
+try:
+    from smolagents import ActionStep, ChatMessage, MessageRole, MultiStepAgent, Tool, ToolCallingAgent
+    from smolagents.models import get_tool_json_schema
+except ImportError as error:
+    raise missing("smolagents", error) from error
+
+__all__ = ["keep_inside_window"]
+
+Agent = TypeVar("Agent", bound=MultiStepAgent)
+
+CALLS, OBSERVATION = "Calling tools:\n", "Observation:\n"
+"""How smolagents begins the text of a call and of its result."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    """Messages of smolagents that are one message of OpenAI Chat."""
+
+    wire: JsonObject
+    messages: list[ChatMessage]
+
+
+class _EntryConverter:
+    format = "openai-chat"
+
+    def to_wire(self, item: _Entry) -> Sequence[JsonObject]:
+        return (item.wire,)
+
+    def from_wire(self, item: JsonObject, original: _Entry | None) -> _Entry:
+        text = item["content"] if isinstance(item["content"], str) else ""
+        if item["role"] == "tool":
+            return _Entry(item, [_message(MessageRole.TOOL_RESPONSE, OBSERVATION + text)])
+        messages = [_message(MessageRole(item["role"]), text)] if text else []
+        if calls := item.get("tool_calls"):
+            messages.append(_message(MessageRole.TOOL_CALL, CALLS + str(calls)))
+        return _Entry(item, messages)
+
+
+def _message(role: MessageRole, text: str) -> ChatMessage:
+    return ChatMessage(role=role, content=[{"type": "text", "text": text}])
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(str(one.get("text", f"({one['type']})")) for one in message.content or ())
+
+
+def _entries(agent: MultiStepAgent, *, summary_mode: bool) -> Iterator[_Entry]:
+    for message in agent.memory.system_prompt.to_messages(summary_mode=summary_mode):
+        yield _Entry({"role": "system", "content": _text(message)}, [message])
+    for number, step in enumerate(agent.memory.steps):
+        messages = step.to_messages(summary_mode=summary_mode)
+        if isinstance(step, ActionStep):
+            yield from _action_entries(f"step-{number}", step, messages)
+        else:
+            yield from map(_plain_entry, messages)
+
+
+def _action_entries(id: str, step: ActionStep, messages: list[ChatMessage]) -> Iterator[_Entry]:
+    """Yield a call and its result; plain messages if the step has none of both.
+
+    Several calls of a step are one here: smolagents joins their results into one text.
+    """
+    at = next((at for at, one in enumerate(messages) if one.role == MessageRole.TOOL_CALL), None)
+    if at is None or at + 1 == len(messages) or not step.tool_calls:
+        yield from map(_plain_entry, messages)
+        return
+    calls = step.tool_calls
+    arguments: Any = calls[0].arguments if len(calls) == 1 else {"calls": [one.dict()["function"] for one in calls]}
+    if not isinstance(arguments, dict):
+        arguments = {"input": arguments}
+    call = {
+        "id": id,
+        "type": "function",
+        "function": {"name": calls[0].name, "arguments": msgspec.json.encode(arguments, enc_hook=str).decode()},
+    }
+    said = "\n".join(map(_text, messages[:at])) or None
+    yield _Entry({"role": "assistant", "content": said, "tool_calls": [call]}, messages[: at + 1])
+    result = "\n".join(_text(one).removeprefix(OBSERVATION) for one in messages[at + 1 :])
+    yield _Entry({"role": "tool", "tool_call_id": id, "content": result}, messages[at + 1 :])
+
+
+def _plain_entry(message: ChatMessage) -> _Entry:
+    spoken = message.role in (MessageRole.ASSISTANT, MessageRole.TOOL_CALL)
+    role = "assistant" if spoken else "system" if message.role == MessageRole.SYSTEM else "user"
+    return _Entry({"role": role, "content": _text(message) or "(empty)"}, [message])
+
+
+class _RecallTool(Tool):
+    name = TOOL_NAME
+    description = TOOL_DESCRIPTION
+    output_type = "string"
+    skip_forward_signature_validation = True
+
+    def __init__(self, recall: Callable[[str], str]) -> None:
+        self.inputs = {"query": {"type": "string", "description": "What to look for, or a reference."}}
+        super().__init__()
+        self._recall = recall
+
+    def forward(self, query: str) -> str:
+        return self._recall(query)
+
+
+class _MemoryView:
+    """Writes the memory of one agent to messages."""
+
+    def __init__(self, agent: MultiStepAgent, options: AdapterOptions) -> None:
+        self._agent, self._conversations = agent, Conversations(_EntryConverter(), options)
+        self._first_step: object = None
+        self._id = ""
+
+    def write(self, summary_mode: bool = False) -> list[ChatMessage]:
+        """Return what the model should see of the memory. Planning (``summary_mode``) has a view of its own."""
+        steps = self._agent.memory.steps
+        first = steps[0] if steps else None
+        if first is not self._first_step or not self._id:
+            self._first_step, self._id = first, f"smolagents-{uuid4().hex}"
+        id = f"{self._id}-plan" if summary_mode else self._id
+        entries = list(_entries(self._agent, summary_mode=summary_mode))
+        view = self._conversations.get(id).view(entries, _frame(self._agent))
+        return [message for entry in view for message in entry.messages]
+
+    def recall(self, query: str) -> str:
+        return self._conversations.get(self._id).recall(query).text
+
+
+def _frame(agent: MultiStepAgent) -> RequestFrame:
+    given: Iterable[Any] = agent.tools_and_managed_agents if isinstance(agent, ToolCallingAgent) else ()
+    tools: list[Any] = [get_tool_json_schema(one) for one in given]
+    return RequestFrame({"messages": [], "tools": tools} if tools else {}, model=agent.model.model_id)
+
+
+def keep_inside_window(
+    agent: Agent,
+    *,
+    budget: int | Budget | None = None,
+    policy: AnyPolicy = "default",
+    pins: Iterable[str] = (),
+    store: str | None = None,
+    recall: bool = True,
+    on_compaction: Callable[[Report], None] | None = None,
+) -> Agent:
+    """Keep the requests of an agent inside the context window; return the agent.
+
+    ``budget`` is a number of tokens or a ``Budget``; by default it is the window of the model. ``pins`` are texts that
+    must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation at each compaction. The
+    agent gets a ``recall`` tool, which searches what left the context, unless ``recall=False``.
+    """
+    options = AdapterOptions(
+        budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+    )
+    view = _MemoryView(agent, options)
+    agent.write_memory_to_messages = view.write
+    if recall:
+        agent.tools[TOOL_NAME] = _RecallTool(view.recall)
+    return agent
