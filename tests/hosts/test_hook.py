@@ -321,6 +321,18 @@ class TestRecord:
         assert stored(MAIN) == []
         assert len(stored(f"{MAIN}/agent-a1")) == len(session_records())
 
+    @pytest.mark.parametrize("first", ["main", "sub-agent"])
+    def test_recall_in_a_session_finds_what_its_sub_agent_did(self, host: Host, first: str) -> None:
+        names = (SESSION, f"{SESSION}/agent-a1")
+        for name in names if first == "main" else reversed(names):
+            recorder.record("claude-code", name, str(host.transcript), is_over=True)
+
+        async def children() -> tuple[str, ...]:
+            async with await kompakt.open_store(places.store_url()) as store:
+                return (await (await store.session(MAIN)).reader()).timeline.children
+
+        assert asyncio.run(children()) == (f"{MAIN}/agent-a1",)
+
     def test_the_current_session_of_a_folder_is_noted(self, host: Host) -> None:
         """Also for folders inside it; another folder has none."""
         host.call("SessionStart", source="startup")

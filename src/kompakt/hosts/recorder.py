@@ -7,8 +7,10 @@ output that a hook shortened is in the transcript only in its short form; the re
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from glob import escape, glob
 from typing import Any, TypeVar
 
 from kompakt.engine.admission import admit
@@ -56,6 +58,7 @@ def record(agent: str, session: str, transcript: str, *, is_over: bool = False, 
             history = history.with_messages(_finished(history))
         if len(history):
             await _save(await store.session(places.session_name(agent, session)), history)
+            await _link(store, agent, session)
         return len(history)
 
     messages = _with_store(work, seconds)
@@ -96,6 +99,22 @@ async def _append_missing(session: Session, history: History) -> None:
             missing.append(message)
     if missing:
         await session.append(history.with_messages(missing))
+
+
+async def _link(store: Store, agent: str, session: str) -> None:
+    """Link a sub-agent to its session, so that recall finds both. One that ends first is linked when that is stored."""
+    parent, separator, name = session.partition("/agent-")
+    if separator and await (await store.session(places.session_name(agent, parent))).exists():
+        await (await store.session(places.session_name(agent, session))).link(places.session_name(agent, parent))
+    elif separator:
+        places.write(places.session_file(agent, parent, f"agent-{name}"), session.encode())
+    else:
+        for note in glob(f"{escape(places.session_file(agent, session, ''))}agent-*"):
+            with open(note, encoding="utf-8") as file:
+                child = await store.session(places.session_name(agent, file.read()))
+            if await child.exists():
+                await child.link(places.session_name(agent, session))
+            os.unlink(note)
 
 
 async def _originals(session: Session) -> dict[str, str]:

@@ -77,17 +77,13 @@ def is_own(message: Message, part: Part) -> bool:
     return type(part) is ToolResult and _OWN_PLACEHOLDER.fullmatch(part.output) is not None
 
 
-RECALL_TOOLS = ("recall", "kompakt_recall")
-
-
 def is_recall(part: Part, calls: Mapping[str, ToolCall]) -> bool:
     """Return whether a part is a call of the recall tool or its result, which repeats other passages."""
     call = part if type(part) is ToolCall else calls.get(part.call_id) if type(part) is ToolResult else None
-    if call is None:
-        return type(part) is ToolResult and part.name in RECALL_TOOLS
-    if call.name not in RECALL_TOOLS:
-        return False
-    value = call.input
+    name = call.name if call is not None else part.name if type(part) is ToolResult else None
+    if name != "recall" or call is None:
+        return name is not None and name.endswith("recall") and ("kompakt" in name or name == "recall")
+    value = call.input  # the tool of an application may have the same name
     if isinstance(value, str):
         return value.lstrip().startswith('{"query"')
     return isinstance(value, dict) and list(value) == ["query"]
