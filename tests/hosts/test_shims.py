@@ -166,6 +166,20 @@ class TestFiles:
         assert change.after is not None and b'const HOOK = ["kompakt-hook"]' in change.after
         assert str(tmp_path).encode() not in change.after
 
+    def test_without_the_mcp_server_recall_is_not_mentioned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The plugin registers no server, and the hook program is told; pi has a tool of its own."""
+        monkeypatch.setattr("kompakt.hosts.shim_settings.has_recall", lambda scope: False)
+        (change,) = plan_install(shim_settings.opencode_plan())
+        assert change.after is not None and b"const MCP = null" in change.after
+        assert any("kompakt[mcp]" in note for note in shim_settings.opencode_plan().notes)
+        (change,) = plan_install(shim_settings.pi_plan())
+        assert change.after is not None and b'const RECALL = {"name": "recall"' in change.after
+
+    def test_no_placeholder_is_left(self) -> None:
+        for plan in (shim_settings.opencode_plan(), shim_settings.pi_plan("project")):
+            (change,) = plan_install(plan)
+            assert change.after is not None and b"__" not in change.after
+
     def test_a_file_of_the_user_is_not_overwritten(self, tmp_path: Path) -> None:
         plan = shim_settings.opencode_plan("project", tmp_path)
         plan.files[0].path.parent.mkdir(parents=True)

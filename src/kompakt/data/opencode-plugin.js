@@ -13,7 +13,8 @@ function hook(event, given) {
     let child, timer, text = ""
     const end = (answer) => { clearTimeout(timer); resolve(answer) }
     try {
-      child = spawn(HOOK[0], [...HOOK.slice(1), "opencode", event], { stdio: ["pipe", "pipe", "ignore"] })
+      const options = MCP ? [] : ["--no-recall"]
+      child = spawn(HOOK[0], [...HOOK.slice(1), "opencode", event, ...options], { stdio: ["pipe", "pipe", "ignore"] })
     } catch {
       return end("")
     }
@@ -33,6 +34,7 @@ export const KompaktPlugin = async ({ directory }) => {
   const ask = (event, session, more) => hook(event, { session_id: session, cwd: directory, ...more })
   return {
     config: async (config) => {
+      if (!MCP) return // the server is not installed
       config.mcp ??= {}
       config.mcp.kompakt ??= { type: "local", command: MCP, enabled: true }
     },

@@ -110,13 +110,14 @@ def has_recall(scope: Scope) -> bool:
 
 def hook_command(agent: str, event: str, scope: Scope) -> str:
     """Return the shell command of a hook. In a project, which others share, it is looked up in the path."""
-    words = [*_launcher(scope), agent, event, *([] if has_recall(scope) else ["--no-recall"])]
+    words = [*launcher(scope), agent, event, *([] if has_recall(scope) else ["--no-recall"])]
     command = shlex.join(words)
     # Without kompakt on this machine the command does nothing, instead of failing at every event.
     return f"command -v {HOOK} >/dev/null || exit 0; {command}" if scope == "project" else command
 
 
-def _launcher(scope: Scope) -> list[str]:
+def launcher(scope: Scope) -> list[str]:
+    """Return the command that starts the hook program."""
     if scope == "project":
         return [HOOK]
     beside = Path(sys.executable).with_name(HOOK)

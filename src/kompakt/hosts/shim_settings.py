@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from kompakt.api import recall_tool
 from kompakt.errors import UsageError
-from kompakt.hosts.install import HOOK, HostFile, HostPlan, Scope, hook_command, mcp_command
+from kompakt.hosts.install import NO_SERVER, HostFile, HostPlan, Scope, has_recall, launcher, mcp_command
 from kompakt.hosts.shims import OPENCODE, PI
 
 MARK = "// Written by `kompakt install"
@@ -36,20 +35,23 @@ def pi_plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
 
 
 def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
-    text = _source(source, agent, scope)
+    text = _source(source, scope)
     return HostPlan(
         agent=agent,
         scope=scope,
         files=(HostFile(path=path, put_in=partial(_put, new=text, path=path), take_out=_take, holds="plugin"),),
-        notes=(f"Running sessions of {agent} load the plugin after a restart.",),
+        notes=(
+            f"Running sessions of {agent} load the plugin after a restart.",
+            *((NO_SERVER,) if agent == OPENCODE and not has_recall(scope) else ()),
+        ),
     )
 
 
-def _source(name: str, agent: str, scope: Scope) -> str:
+def _source(name: str, scope: Scope) -> str:
     """Return the text of a plugin with the commands of this installation."""
     values = {
-        "__HOOK__": [HOOK] if scope == "project" else shlex.split(hook_command(agent, "", scope))[:-2],
-        "__MCP__": mcp_command(scope),
+        "__HOOK__": launcher(scope),
+        "__MCP__": mcp_command(scope) if has_recall(scope) else None,
         "__RECALL__": recall_tool("anthropic"),
     }
     text = (files("kompakt") / "data" / name).read_text(encoding="utf-8")
