@@ -12,6 +12,7 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -107,6 +108,9 @@ FILE_VALUE = 12
 
 MAX_NOTES = 8
 """Longest notes on the changes of one file; others are worth less than a line."""
+
+MAX_UNDONE = 50
+"""Newest edits of a file that a later one may take back. All of them would take quadratic time."""
 
 SCRATCH_VALUE = 0.3
 """Value of a file in a folder for temporary files, relative to others."""
@@ -425,7 +429,8 @@ class Statements:
         file.at, file.reference = event.at, self._reference(event.at)
         if edit.removed:  # an edit that was taken back says nothing about the file
             removed, added = edit.removed, edit.added
-            for note in [note for note, text in file.notes.items() if text and text in removed and text not in added]:
+            newest = islice(reversed(file.notes.items()), MAX_UNDONE)
+            for note in [note for note, text in newest if text and text in removed and text not in added]:
                 del file.notes[note]
         if edit.note:
             file.notes.setdefault(edit.note, edit.added.strip())
