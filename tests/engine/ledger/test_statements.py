@@ -187,6 +187,8 @@ class TestChanges:
             (["write", "edit"], "created, then edited"),
             (["edit", "delete"], "deleted"),
             (["delete", "write"], "created"),
+            (["read", "write"], "rewritten"),
+            (["read", "write", "edit"], "rewritten"),
         ],
     )
     def test_what_became_of_a_file(self, operations: list[str], said: str) -> None:
@@ -194,6 +196,7 @@ class TestChanges:
             "write": did({"path": "a.py", "content": "x"}, name="write"),
             "edit": edited("a.py"),
             "delete": ran("rm a.py"),
+            "read": did({"path": "a.py"}, name="read"),
         }
         line = written([message for one in operations for message in calls[one]], CHANGES)[0]
         assert line.partition(";")[0] == f"a.py: {said}"
@@ -215,7 +218,7 @@ class TestChanges:
             "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** Update File: b.py\n+y = 3\n*** End Patch"
         )
         assert edit_of({"input": patch}, "a.py").note == "`x = 2`, replacing `x = 1`"
-        assert edit_of({"content": "class A:\n    pass\n"}, "a.py").note == "3 lines: `class A:`"
+        assert edit_of({"content": "class A:\n    pass\n"}, "a.py").note == "2 lines: `class A:`"
         assert edit_of({"oldText": "aaaa", "newText": "bbbb"}, "a.py").note == "`bbbb`, replacing `aaaa`"
         assert edit_of({}, "a.py").note == ""
 

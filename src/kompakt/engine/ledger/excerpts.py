@@ -99,7 +99,8 @@ _SETTLES = re.compile(
 
 _ANNOUNCES = re.compile(
     r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
-    r"now i (?:understand|see|know)\b|now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
+    r"now i (?:understand|see|know|have (?:all|everything|enough))\b|"
+    r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
     r"we (?:can|need to)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
     re.IGNORECASE,

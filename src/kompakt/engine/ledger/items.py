@@ -46,7 +46,7 @@ SECTIONS = {
     FINDINGS: "## What the assistant found, decided and reported, oldest first",
     CHANGES: "## Changes made",
     RUNS: "## Commands, tests and failures, oldest first",
-    LOOKED: "## What was only looked at",
+    LOOKED: "## What was looked at, without a change up to here",
 }
 """Sections in the order in which a ledger has them."""
 
@@ -69,7 +69,8 @@ SHORT_ROW = 40
 MAX_TRANSCRIPT_LINE = 200
 """Characters kept of each line of an open round's transcript."""
 
-_SECTION_OF = {heading: section for section, heading in SECTIONS.items()}
+_SECTION_OF = {heading: section for section, heading in SECTIONS.items()} | {"## What was only looked at": LOOKED}
+"""Sections by their headings, with one that stored sessions may contain."""
 _REFERENCE = re.compile(r" \[(m[0-9a-f]{4,40}(?:\.\d+)?)\]\Z")
 
 

@@ -154,6 +154,9 @@ _DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|
 _ABOUT = ("description", "title", "name", "task", "prompt")
 _THINKS = frozenset(["thought", "thinking", "reasoning"])
 
+_ONLY_SIZE = re.compile(r"\d+ lines")
+"""A note on a file that says nothing but its length."""
+
 
 class FileChanges(msgspec.Struct):
     """What became of one file."""
@@ -420,6 +423,9 @@ class Statements:
         file = self._files.get(path)
         words = {"modified": "edited"}.get(how, how)
         if file is None:
+            folder, _, name = path.rpartition("/")
+            if words == "created" and name in self._looked.get(folder or ".", {}):
+                words = "rewritten"  # the file existed
             file = self._files[path] = FileChanges(path, words)
         elif words == "deleted" or file.how == "deleted":
             file.how = words
@@ -478,7 +484,8 @@ class Statements:
                 text = f"{file.text()}; {notes[0]}"
                 self.items.append(Item(CHANGES, file.at, text, value, file.reference, extends=file.text()))
             short = file.path.rsplit("/", 1)[-1]
-            for rank, note in enumerate(notes[1:MAX_NOTES], 1):
+            more = [note for note in notes[1:] if not _ONLY_SIZE.fullmatch(note)]
+            for rank, note in enumerate(more[: MAX_NOTES - 1], 1):
                 text = f"also in {harmless(short)}: {note}"
                 self.items.append(Item(CHANGES, file.at + rank / 1_000, text, 2.5 / (1 + 0.2 * rank)))
         newest = {item.text: (key, item) for key, item in self._failures}
@@ -603,7 +610,7 @@ def _focus(events: Sequence[Event]) -> Focus:
 
 _EARLIER_VALUE = {USER: 14.0, STATE: 7.0, TALK: 6.0, CHANGES: 7.0, RUNS: 3.0, LOOKED: 2.0}
 _EARLIER_FILE = re.compile(
-    r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|deleted)
+    r"""(?P<path>[^:`"]{1,400}):[ ](?P<how>created,[ ]then[ ]edited|created|edited|rewritten|deleted)
         (?:[ ](?P<count>\d+)[ ]times)?(?:;[ ](?P<note>.*))?""",
     re.VERBOSE,
 )

@@ -63,7 +63,7 @@ def _note(fields: Mapping[str, Json], path: str, old: str | None, new: str | Non
         return ""
     lines = whole[:MAX_TEXT].split("\n")
     signatures = [f"`{_cut(line)}`" for line in lines if _SIGNATURE.match(line.strip())]
-    size = f"{whole.count(chr(10)) + 1} lines"
+    size = f"{len(whole.splitlines())} lines"
     return f"{size}: {', '.join(signatures[:6])}" if signatures else size
 
 
