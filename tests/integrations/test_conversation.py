@@ -13,6 +13,7 @@ import kompakt
 from kompakt.engine.compaction.report import Report
 from kompakt.errors import Overflowed
 from kompakt.integrations.conversation import AdapterOptions, Conversations, LiveConversation, RequestFrame
+from kompakt.model.budget import Budget
 from kompakt.wire.overflow import Overflow
 
 BUDGET = 4_000
@@ -113,6 +114,11 @@ class TestView:
         assert len(reports) == 1
         assert reports[0].tokens_before > BUDGET
 
+    def test_a_request_may_have_a_budget_of_its_own(self) -> None:
+        smaller = Budget(window=2_500, trigger=2_500, target=2_000)
+        view = conversation().view(history(8), RequestFrame(budget=smaller))
+        assert kompakt.count(view, format="openai-chat").total <= 2_500
+
     def test_pins_stay(self) -> None:
         assert PIN in texts(conversation(pins=(PIN,)).view(history(30), RequestFrame()))
 
@@ -196,3 +202,9 @@ class TestConversations:
         other.view([{"role": "user", "content": "Hello"}], RequestFrame())
         assert one.recall("depot number of fact-2")
         assert not other.recall("depot number of fact-2")
+
+    def test_a_conversation_is_known_after_its_first_use(self) -> None:
+        made = Conversations(Plain(), AdapterOptions(budget=BUDGET))
+        assert not made.knows("a")
+        made.get("a")
+        assert made.knows("a")

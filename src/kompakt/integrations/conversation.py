@@ -93,6 +93,8 @@ class RequestFrame(msgspec.Struct, frozen=True):
     system: str = ""
     """A system prompt that the framework sends apart from the messages and the envelope."""
     model: str | None = None
+    budget: Budget | None = None
+    """The budget of this request, if the framework itself decides on it."""
 
 
 class LiveConversation(Generic[Item]):
@@ -197,7 +199,7 @@ class LiveConversation(Generic[Item]):
     def _order(
         self, request: History, frame: RequestFrame, model: str | None, counter: Counter, refused: Overflow | None
     ) -> CompactionOrder:
-        given = self._options.budget
+        given = frame.budget or self._options.budget
         budget = (
             Budget.of(given) if isinstance(given, int) else api.budget_for(given, model, self._policy, request=request)
         )
@@ -398,6 +400,11 @@ class Conversations(Generic[Item]):
                 found = LiveConversation(id, self.converter, self.options)
                 self._known.put(id, found)
             return found
+
+    def knows(self, id: str) -> bool:
+        """Return whether a conversation is in memory."""
+        with self._lock:
+            return self._known.get(id) is not None
 
 
 def overflow_of(error: BaseException) -> Overflow | None:

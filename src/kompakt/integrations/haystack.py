@@ -1,0 +1,236 @@
+"""Haystack: a compactor and a token counter for the ``CompactionHook`` of its agents.
+
+The hook decides when to compact and to which size. It replaces the messages of the agent's state. Give the compactor a
+``store`` to keep the whole conversation: it is saved before each replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from kompakt import api
+from kompakt.engine.compaction.policies import AnyPolicy
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.errors import DoesNotFit, UsageError
+from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.model.budget import Budget
+from kompakt.model.messages import JsonObject
+
+try:
+    from haystack.components.agents.state import State
+    from haystack.core.serialization import default_from_dict, default_to_dict
+    from haystack.dataclasses import ChatMessage, TextContent, ToolCall
+    from haystack.hooks.compaction.types import Compactor
+    from haystack.token_counters import TokenCounter
+    from haystack.tools import ToolsType, flatten_tools_or_toolsets
+    from haystack.tools.tool import Tool
+except ImportError as error:
+    raise missing("haystack", error) from error
+
+__all__ = ["KompaktCompactor", "KompaktTokenCounter"]
+
+META_KEY = "context_compaction"
+"""Where Haystack's own compactors mark a message that they wrote."""
+
+
+class _ChatConverter:
+    """Messages of Haystack as messages of OpenAI Chat: one for each result, else one for a message."""
+
+    format = "openai-chat"
+
+    def to_wire(self, item: ChatMessage) -> Sequence[JsonObject]:
+        if item.tool_call_results:
+            return [
+                {"role": "tool", "tool_call_id": _call_id(one.origin), "content": _result_text(one.result)}
+                for one in item.tool_call_results
+            ]
+        text = "\n".join(_texts(item))
+        calls = [
+            {
+                "id": _call_id(one),
+                "type": "function",
+                "function": {"name": one.tool_name, "arguments": msgspec.json.encode(one.arguments).decode()},
+            }
+            for one in item.tool_calls
+        ]
+        if calls:
+            return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
+        return [{"role": item.role.value, "content": text or "(empty)"}]
+
+    def from_wire(self, item: JsonObject, original: ChatMessage | None) -> ChatMessage:
+        text = item["content"] if isinstance(item["content"], str) else ""
+        if item["role"] == "tool":
+            for one in original.tool_call_results if original is not None else ():
+                if _call_id(one.origin) == item["tool_call_id"]:
+                    return ChatMessage.from_tool(text, one.origin, one.error)
+            return ChatMessage.from_tool(text, ToolCall("tool", {}, item["tool_call_id"]))
+        if item["role"] == "assistant":
+            calls = [
+                ToolCall(one["function"]["name"], msgspec.json.decode(one["function"]["arguments"] or "{}"), one["id"])
+                for one in item.get("tool_calls") or ()
+            ]
+            return ChatMessage.from_assistant(text or None, tool_calls=calls or None)
+        return ChatMessage.from_system(text) if item["role"] == "system" else ChatMessage.from_user(text)
+
+
+def _call_id(call: ToolCall) -> str:
+    return call.id or call.tool_name
+
+
+def _result_text(result: Any) -> str:
+    if isinstance(result, str):
+        return result or "(empty)"
+    return "\n".join(one.text if isinstance(one, TextContent) else "(media)" for one in result) or "(empty)"
+
+
+def _texts(item: ChatMessage) -> Iterator[str]:
+    yield from item.texts
+    if item.images or item.files:
+        yield "(media)"
+
+
+class KompaktTokenCounter(TokenCounter):
+    """Counts tokens as kompakt does: ``CompactionHook(…, token_counter=KompaktTokenCounter(model=…))``."""
+
+    def __init__(self, model: str | None = None) -> None:
+        self._model = model
+
+    def count(self, messages: list[ChatMessage], tools: ToolsType | None = None) -> int:
+        """Return the tokens of messages, and of tools if they are given."""
+        body: JsonObject = {"messages": [wire for one in messages for wire in _ChatConverter().to_wire(one)]}
+        if tools:
+            body["tools"] = [
+                {"type": "function", "function": one.tool_spec} for one in flatten_tools_or_toolsets(tools)
+            ]
+        return api.count(body, format="openai-chat", model=self._model).total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments for serialization."""
+        return default_to_dict(self, model=self._model)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> KompaktTokenCounter:
+        """Create a counter from what ``to_dict`` returned."""
+        return default_from_dict(cls, data)
+
+
+class KompaktCompactor(Compactor):
+    """Compacts the messages of agents: ``CompactionHook(KompaktCompactor(), context_window=…)``.
+
+    The hook gives the size. ``budget``, a number of tokens or a ``Budget`` for the messages, replaces it. ``pins`` are
+    texts that must be kept verbatim. ``store`` is the URL of a store that gets the whole conversation before each
+    compaction. Give ``recall_tool`` to the agent (``tools=[…, compactor.recall_tool]``): the model can then search what
+    left its context.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        store: str | None = None,
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+    ) -> None:
+        self._options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self._conversations = Conversations(_ChatConverter(), self._options)
+        self.recall_tool = self._make_recall_tool()
+
+    def _make_recall_tool(self) -> Tool:
+        def recall(query: str, state: State) -> str:
+            return self._conversations.get(self._id_of(state.data.get("messages", ())) or "").recall(query).text
+
+        parameters: JsonObject = {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "What to look for, or a reference."}},
+            "required": ["query"],
+        }
+        return Tool(name=TOOL_NAME, description=TOOL_DESCRIPTION, parameters=parameters, function=recall)
+
+    def compact(
+        self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """Return shorter messages; ``None`` if they would not be shorter."""
+        id = self._id_of(messages) or _new_id()
+        conversation = self._conversations.get(id)
+        try:
+            view = conversation.view(messages, self._frame(target_tokens))
+        except DoesNotFit as error:
+            view = conversation.view(messages, self._frame(error.floor))
+        return self._marked(id, messages, view, token_counter)
+
+    async def compact_async(
+        self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """Like ``compact``, also for policies that have to be awaited."""
+        id = self._id_of(messages) or _new_id()
+        conversation = self._conversations.get(id)
+        try:
+            view = await conversation.aview(messages, self._frame(target_tokens))
+        except DoesNotFit as error:
+            view = await conversation.aview(messages, self._frame(error.floor))
+        return self._marked(id, messages, view, token_counter)
+
+    def _frame(self, target: int) -> RequestFrame:
+        if self._options.budget is not None:
+            return RequestFrame()
+        target = max(target, 1)
+        limit = target + target // 4 + 1
+        return RequestFrame(budget=Budget(window=limit, trigger=limit, target=target))
+
+    def _marked(
+        self, id: str, messages: list[ChatMessage], view: list[ChatMessage], counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """Mark what kompakt wrote with its conversation; ``None`` if nothing was saved."""
+        if counter.count(view) >= counter.count(messages):
+            return None
+        for one in view:
+            if not any(one is other for other in messages):
+                one.meta[META_KEY] = {"strategy": "kompakt", "conversation": id}
+        return view
+
+    def _id_of(self, messages: Iterable[ChatMessage]) -> str | None:
+        """Return the conversation that was compacted before. A restored state may name one of another process."""
+        for one in messages:
+            mark: Any = one.meta.get(META_KEY)
+            if isinstance(mark, dict) and self._conversations.knows(str(mark.get("conversation"))):
+                return str(mark.get("conversation"))
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments for serialization, without ``on_compaction``.
+
+        Raises:
+            UsageError: the policy is not given by its name.
+        """
+        options = self._options
+        if not isinstance(options.policy, str):
+            raise UsageError("a policy object cannot be serialized; pass the name of a policy")
+        budget = msgspec.to_builtins(options.budget)
+        return default_to_dict(
+            self,
+            budget=budget,
+            policy=options.policy,
+            pins=list(options.pins),
+            store=options.store,
+            recall=options.recall,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> KompaktCompactor:
+        """Create a compactor from what ``to_dict`` returned."""
+        given = dict(data.get("init_parameters", {}))
+        given["budget"] = msgspec.convert(given.get("budget"), int | Budget | None)
+        return default_from_dict(cls, {**data, "init_parameters": given})
+
+
+def _new_id() -> str:
+    return f"haystack-{uuid4().hex}"

@@ -1,0 +1,104 @@
+"""The Haystack adapter with Haystack's own agent and hook, and a scripted chat generator."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from haystack import component
+from haystack.components.agents import Agent
+from haystack.core.serialization import allow_deserialization_module
+from haystack.dataclasses import ChatMessage, ToolCall
+from haystack.hooks.compaction import CompactionHook
+from haystack.tools import tool
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
+
+import kompakt
+from kompakt.integrations.haystack import KompaktCompactor, KompaktTokenCounter
+
+
+def as_chat(messages: Any) -> list[dict[str, Any]]:
+    """Translate messages with Haystack's own converter."""
+    return [one.to_openai_dict_format() for one in messages]
+
+
+@component
+class ScriptedGenerator:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(self, messages: list[ChatMessage], tools: Any = None, **_: Any) -> dict[str, Any]:
+        answer = self.script.answer(as_chat(messages), {one.name for one in tools or ()})
+        if "text" in answer:
+            return {"replies": [ChatMessage.from_assistant(answer["text"])]}
+        id, name, arguments = answer["call"]
+        return {"replies": [ChatMessage.from_assistant(tool_calls=[ToolCall(name, arguments, id)])]}
+
+    @component.output_types(replies=list[ChatMessage])
+    async def run_async(self, messages: list[ChatMessage], tools: Any = None, **_: Any) -> dict[str, Any]:
+        return self.run(messages, tools)
+
+
+@tool
+def read_page(number: int) -> str:
+    """Read one page."""
+    return page(number)
+
+
+class TestHaystack(AdapterContract):
+    modes = ("sync", "async")
+    rewrites = True
+    retries = False
+
+    def run_loop(
+        self, script: Script, *, mode: str = "sync", thread: str = "one", budget: int = BUDGET, **options: Any
+    ) -> Run:
+        compactor = KompaktCompactor(**options)
+        hook = CompactionHook(
+            compactor, context_window=budget, compact_at=0.9, compact_to=0.5, token_counter=KompaktTokenCounter()
+        )
+        tools = [read_page, *([compactor.recall_tool] if options.get("recall", True) else [])]
+        agent = Agent(
+            chat_generator=ScriptedGenerator(script),
+            tools=tools,
+            system_prompt="You read.",
+            hooks={"before_llm": [hook]},
+        )
+        task = [ChatMessage.from_user(TASK)]
+        done = agent.run(task) if mode == "sync" else asyncio.run(agent.run_async(task))
+        return Run(script, done["last_message"].text)
+
+    def test_recall_finds_what_left_the_context(self) -> None:
+        """Tools of an agent are fixed, so recall is offered from the start."""
+        run = self.run_loop(Script(recall_at=25))
+        assert "D15838" in texts(run.script.requests[25])
+
+    def test_the_compactor_gets_as_close_to_the_target_as_it_can(self) -> None:
+        call = ToolCall("read_page", {"number": 1}, "c1")
+        calls = [ChatMessage.from_assistant(tool_calls=[call]), ChatMessage.from_tool(page(1), call)]
+        messages = [ChatMessage.from_user(TASK), *calls, ChatMessage.from_assistant("word " * 2_000)]
+        messages += [ChatMessage.from_user("And now?")]
+        counter = KompaktTokenCounter()
+        view = KompaktCompactor().compact(messages, 10, counter)
+        assert view is not None
+        assert counter.count(view) < counter.count(messages)
+        assert len(messages) == 5
+
+    def test_a_short_conversation_stays(self) -> None:
+        messages = [ChatMessage.from_user(TASK)]
+        assert KompaktCompactor().compact(messages, 2_000, KompaktTokenCounter()) is None
+        assert KompaktCompactor().compact(messages, 0, KompaktTokenCounter()) is None
+
+    def test_compactor_and_counter_survive_serialization(self) -> None:
+        budget = kompakt.Budget(window=900, trigger=800, target=500)
+        made = KompaktCompactor(budget=budget, pins=["keep"], store="sqlite:///x.db", recall=False)
+        hook = CompactionHook(made, context_window=1_000, token_counter=KompaktTokenCounter("gpt-5"))
+        allow_deserialization_module("kompakt.integrations.haystack")
+        again = CompactionHook.from_dict(hook.to_dict())
+        assert again.to_dict() == hook.to_dict()
+        assert isinstance(again.compactor, KompaktCompactor)
+
+    def test_the_page_runs(self) -> None:
+        names = run_page("haystack", generator=ScriptedGenerator(Script(steps=2)), tools=[read_page])
+        assert names["answer"]["last_message"].text == "done"
