@@ -164,6 +164,15 @@ def test_a_request_that_forces_a_tool_or_has_none_is_left_alone(format: str) -> 
         hidden(talk, provider)
 
 
+def test_a_client_with_the_tool_of_the_mcp_server_gets_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.provider.sdk_agent.NAMES", ("read_file", "mcp__kompakt__recall"))
+    for format in WRAPPED:
+        with wrapped(Model(("Yes.", [])), format) as (talk, provider):
+            talk.say("Are you there?")
+            talk.step()
+            assert b"Search or restore earlier" not in provider.asked[0].body
+
+
 @each_wrapped
 def test_a_request_that_fits_is_not_changed(format: str) -> None:
     bodies: list[list[bytes]] = []

@@ -64,13 +64,15 @@ def _gemini_allows(field: Fields) -> bool:
 
 
 def tool_names(format: str, tools: Json) -> frozenset[str] | None:
-    """Return the names of declared tools; ``None`` when there are none."""
+    """Return the names of declared tools; ``None`` when there are none, or when kompakt's MCP server is among them."""
     listed = as_list(tools)
     if format == "gemini":
         listed = [one for entry in listed for key in DECLARATIONS for one in as_list(as_object(entry).get(key))]
     named = [as_object(entry) for entry in listed]
     found = [entry.get("name") or as_object(entry.get("function")).get("name") for entry in named]
-    return frozenset(str(name) for name in found) if listed else None
+    names = frozenset(str(name) for name in found)
+    has_server = any("kompakt__" in name and name.endswith("recall") for name in names)
+    return names if listed and not has_server else None
 
 
 def free_name(taken: frozenset[str]) -> str:
