@@ -9,16 +9,19 @@ from typing import Any
 from agent_framework import (
     Agent,
     BaseChatClient,
+    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
     FunctionInvocationLayer,
     Message,
     ResponseStream,
+    chat_middleware,
     tool,
 )
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
 
+import kompakt
 from kompakt.integrations.agent_framework import KompaktStrategy
 
 
@@ -39,7 +42,7 @@ def as_chat(messages: Any) -> list[dict[str, Any]]:
     return found
 
 
-class ScriptedClient(FunctionInvocationLayer[Any], BaseChatClient[Any]):
+class ScriptedClient(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
     def __init__(self, script: Script, seen: list[Any]) -> None:
         super().__init__()
         self.script, self.seen = script, seen
@@ -61,6 +64,11 @@ class ScriptedClient(FunctionInvocationLayer[Any], BaseChatClient[Any]):
             yield ChatResponseUpdate(role="assistant", contents=[reply()])
 
         return ResponseStream(updates(), finalizer=ChatResponse.from_updates) if stream else response()
+
+
+@chat_middleware
+async def pass_on(context: Any, call_next: Any) -> None:
+    await call_next()
 
 
 @tool(approval_mode="never_require")
@@ -109,6 +117,16 @@ class TestAgentFramework(AdapterContract):
         assert [number for number in range(1, 21) if f"D{number * 7919}" not in kept] == []
         assert TASK in texts(script.requests[-1])
         assert "What was the first page?" in texts(script.requests[-1])
+
+    def test_behind_a_chat_middleware_requests_still_extend_the_ones_before(self) -> None:
+        script, reports = Script(), list[Any]()
+        strategy = KompaktStrategy(budget=BUDGET, on_compaction=reports.append)
+        agent = Agent(ScriptedClient(script, []), tools=[read_page], compaction_strategy=strategy, middleware=[pass_on])
+        done = asyncio.run(agent.run(TASK))
+        assert done.text.endswith("done")
+        assert max(kompakt.count(one, format="openai-chat").total for one in script.requests) <= BUDGET
+        assert len(reports) <= 8
+        assert len({report.session for report in reports}) == 1
 
     def test_the_page_runs(self) -> None:
         names = run_page("agent_framework", client=ScriptedClient(Script(steps=2), []), tools=[read_page])
