@@ -16,6 +16,7 @@ import pytest
 from tests.cli.commands import SOURCE, run
 from tests.cli.store_helpers import BODY, Run, account, put, refused
 from tests.histories import FORMATS, plain
+from tests.wire.transcripts.transcript_files import Writer, text
 
 import kompakt
 from kompakt.cli import session as session_commands
@@ -85,6 +86,20 @@ class TestImport:
         assert done.code == 0 and "line 3: skipped" in done.err
         shown = account(kom, done.out.strip())
         assert (shown["format"], shown["messages"], shown["turns"]) == ("anthropic", 2, 1)
+
+    def test_side_chains_are_linked_sessions(self, kom: Run, tmp_path: Path) -> None:
+        """Recall in the imported session finds what a sub-agent did, and names the session of the sub-agent."""
+        main = Writer().user("Fix the tide table.").assistant("a1", text("A helper reads it."))
+        side = (
+            Writer(prefix="n", isSidechain=True, agentId="x").user("Read it.").assistant("n1", text("It is 17 cm off."))
+        )
+        path = tmp_path / "s.jsonl"
+        path.write_text("".join(json.dumps(one) + "\n" for one in (*main.records, *side.records)))
+        for _ in range(2):
+            done = kom("session", "import", path, "--id", "main")
+            assert "1 side chains are sessions main/side-1" in done.err and "ignored" not in done.err
+        found = kom("recall", "sqlite:///kompakt.db", "17 cm", "--session", "main")
+        assert "'main/side-1'" in found.out and "It is 17 cm off." in found.out
 
     def test_an_interrupted_import_continues(self, kom: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Exit 130; the second run completes it."""

@@ -83,14 +83,16 @@ DryRun: TypeAlias = Annotated[
 ]
 
 
-def read_history(file: str, format: str | None, session: str | None = None) -> tuple[History, Loaded]:
-    """Read a file into a history without repairing it. Skipped lines are reported on standard error."""
+def read_history(
+    file: str, format: str | None, session: str | None = None, *, ignores_sides: bool = True
+) -> tuple[History, Loaded]:
+    """Read a file into a history without repairing it. What is skipped is reported on standard error."""
     loaded = open_file(file, format, session)
     transcript = loaded.transcript
     if transcript is not None:
         for skipped in transcript.skipped:
             typer.echo(f"{loaded.name}: line {skipped.line}: skipped: {skipped.reason}", err=True)
-        if transcript.sidechains:
+        if transcript.sidechains and ignores_sides:
             typer.echo(f"{loaded.name}: {len(transcript.sidechains)} side chains ignored", err=True)
     return loaded.payload, loaded
 

@@ -98,9 +98,11 @@ def import_file(
 ) -> None:
     """Import FILE into the store and print the session id.
 
-    Messages that are already stored are not written again.
+    Messages that are already stored are not written again. Side chains, such as sub-agents, become sessions of their
+    own, which recall on the imported session also searches.
     """
-    history, loaded = read_history(file, format, session)
+    history, loaded = read_history(file, format, session, ignores_sides=False)
+    sides = loaded.transcript.sidechains if loaded.transcript is not None else ()
     chosen = read_id(id) if id is not None else _id_for(file, history)
     problems = problems_of(loaded)
 
@@ -108,6 +110,10 @@ def import_file(
         stored = await store.session(chosen)
         with progress(len(history), "importing") as bar:
             await stored.save(history, progress=bar)
+        for number, side in enumerate(sides, start=1):
+            child = await store.session(f"{chosen}/side-{number}")
+            await child.save(api.parse(side.body, side.format))
+            await child.link(chosen)
         return await stored.head()
 
     with resumable():
@@ -115,6 +121,8 @@ def import_file(
     for problem in problems[:_MAX_PROBLEMS]:
         typer.echo(f"{loaded.name}: {problem}", err=True)
     repaired = f"; {len(problems)} problems, repaired in every request" if problems else ""
+    if sides:
+        typer.echo(f"{loaded.name}: {len(sides)} side chains are sessions {chosen}/side-1 and on", err=True)
     typer.echo(f"{loaded.name}: {history.format}, {head.messages} messages, {head.turn} turns{repaired}", err=True)
     if as_json:
         counts = {"messages": head.messages, "turns": head.turn, **skipped_records(loaded)}
