@@ -112,7 +112,9 @@ class Loop:
     async def run(self) -> Result:
         """Run until the model is done or the step limit is reached."""
         try:
-            return await self._run_steps()
+            result = await self._run_steps()
+            await self._reload_after(await self._provider.apply())  # the last answer may contain a compaction
+            return result
         finally:
             await self._background.drop()
 
