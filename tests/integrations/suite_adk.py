@@ -59,6 +59,23 @@ class ScriptedModel(BaseLlm):
         yield LlmResponse(content=Content(role="model", parts=[part]))
 
 
+class TwoCallsModel(BaseLlm):
+    """Reads two pages in a step, with a thought and a signature, and gives no ids."""
+
+    steps: int = 20
+    requests: Any
+
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+        self.requests.append(list(llm_request.contents))
+        number = len(self.requests)
+        parts = [Part(text="done")]
+        if number <= self.steps:
+            first, second = (FunctionCall(name="read_page", args={"number": 2 * number + one}) for one in (0, 1))
+            parts = [Part(text="I think.", thought=True), Part(function_call=first, thought_signature=b"s\xff")]
+            parts.append(Part(function_call=second))
+        yield LlmResponse(content=Content(role="model", parts=parts))
+
+
 def read_page(number: int) -> str:
     """Read one page."""
     return page(number)
@@ -114,6 +131,20 @@ class TestADK(AdapterContract):
         assert [judge(one) for one in run.script.requests] == [[] for _ in run.script.requests]
         assert max(kompakt.count(one, format="openai-chat").total for one in run.script.requests) <= BUDGET
         assert [len(one) for one in run.script.requests] == [len(one) for one in with_ids]
+
+    def test_parallel_calls_with_signatures_stay_valid(self) -> None:
+        model = TwoCallsModel(model="gemini-2.5-pro", requests=[])
+        agent = LlmAgent(name="reader", model=model, tools=[read_page])
+        app = App(name="reading", root_agent=agent, plugins=[KompaktPlugin(budget=BUDGET)])
+        asyncio.run(InMemoryRunner(app=app).run_debug(TASK, quiet=True))
+        bodies = [
+            {"contents": [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in request]}
+            for request in model.requests
+        ]
+        assert [kompakt.check(body, format="gemini") for body in bodies] == [[] for _ in bodies]
+        assert max(kompakt.count(body, format="gemini").total for body in bodies) <= BUDGET
+        signatures = [part.thought_signature for one in model.requests[-1] for part in one.parts if part.function_call]
+        assert signatures[::2] == [b"s\xff"] * (len(signatures) // 2)
 
     def test_the_page_runs(self) -> None:
         model = ScriptedModel(model="scripted", script=Script(steps=2))

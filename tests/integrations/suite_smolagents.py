@@ -52,6 +52,20 @@ class ScriptedModel(Model):
         )
 
 
+class PlanningModel(ScriptedModel):
+    """Answers requests for a plan with a text and records their sizes."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.plans: list[int] = []
+
+    def generate(self, messages: Any, tools_to_call_from: Any = None, **_: Any) -> ChatMessage:
+        if tools_to_call_from is not None:
+            return super().generate(messages, tools_to_call_from)
+        self.plans.append(kompakt.count(as_chat(messages), format="openai-chat").total)
+        return ChatMessage(role=MessageRole.ASSISTANT, content="The plan: read on.")
+
+
 @tool
 def read_page(number: int) -> str:
     """Read one page.
@@ -92,6 +106,19 @@ class TestSmolagents(AdapterContract):
         assert [judge(one) for one in run.script.requests] == [[] for _ in run.script.requests]
         assert max(kompakt.count(one, format="openai-chat").total for one in run.script.requests) <= BUDGET
         assert page(30) in texts(run.script.requests[-1])
+
+    def test_requests_for_a_plan_are_compacted_too(self) -> None:
+        script = Script()
+        model = PlanningModel(script)
+        agent = ToolCallingAgent(
+            tools=[read_page], model=model, max_steps=100, planning_interval=4, verbosity_level=LogLevel.OFF
+        )
+        agent.prompt_templates["system_prompt"] = "You read."
+        keep_inside_window(agent, budget=BUDGET)
+        assert agent.run(TASK) == "done"
+        assert len(model.plans) == 8
+        assert max(model.plans) <= BUDGET + 1_500  # smolagents adds texts of its own around the memory
+        assert [judge(one) for one in script.requests] == [[] for _ in script.requests]
 
     @pytest.mark.parametrize("reset", [True, False])
     def test_a_second_task_sees_the_first_unless_the_memory_is_reset(self, reset: bool) -> None:
