@@ -124,12 +124,12 @@ class TestProjections:
         """A file is stated with its folder, whether the folder is given once or in a list."""
         text = (
             "## Changes made\n- Paths are relative to /x/src/\n- app/main.py: edited 2 times [m1234]\n"
-            "## What was looked at, without a change up to here\n- /x/doc: guide.md, api.md"
+            "## What was looked at\n- /x/doc: guide.md, api.md"
         )
         assert list(spelled_out(text)) == [
             "Changes made: /x/src/app/main.py: edited 2 times [m1234]",
-            "What was looked at, without a change up to here: /x/doc/guide.md",
-            "What was looked at, without a change up to here: /x/doc/api.md",
+            "What was looked at: /x/doc/guide.md",
+            "What was looked at: /x/doc/api.md",
         ]
 
     @pytest.mark.parametrize("name", BASELINES)

@@ -142,7 +142,7 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
 
 def _announces(sentence: str) -> bool:
     """Return whether a sentence only announces what comes next."""
-    if _ANNOUNCES.fullmatch(sentence):
+    if _ANNOUNCES.fullmatch(sentence) or (sentence[:4].lower() == "now " and sentence.endswith(":")):
         return True
     if not _ANNOUNCES.match(sentence):
         return False

@@ -46,7 +46,7 @@ SECTIONS = {
     FINDINGS: "## What the assistant found, decided and reported, oldest first",
     CHANGES: "## Changes made",
     RUNS: "## Commands, tests and failures, oldest first",
-    LOOKED: "## What was looked at, without a change up to here",
+    LOOKED: "## What was looked at",
 }
 """Sections in the order in which a ledger has them."""
 

@@ -87,7 +87,8 @@ def _compared(old: list[str], new: list[str]) -> str:
     added = [line for line in _telling(new) if line not in before]
     removed = [line for line in _telling(old) if line not in after]
     if not added:
-        return "removed " + " and ".join(f"`{_cut(line)}`" for line in removed[:2]) if removed else ""
+        more = f" and {len(removed) - 2} more lines" if len(removed) > 2 else ""
+        return "removed " + ", ".join(f"`{_cut(line)}`" for line in removed[:2]) + more if removed else ""
     signatures = [line for line in added if _SIGNATURE.match(line)]
     chosen = [*signatures[:2], *(line for line in added if line not in signatures)][:3]
     note = ", ".join(f"`{_cut(line)}`" for line in chosen)
