@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= ../shared/transcripts
 OUT ?= eval-out
 PEERS := .venv-peers
-COMMON_FRAMEWORKS := langchain litellm openai_agents pydantic_ai strands # `make test` covers these, `make soak` all
+COMMON_FRAMEWORKS := agent_framework langchain litellm openai_agents pydantic_ai # `make soak` tests all
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
