@@ -14,6 +14,7 @@ from tests.cli.commands import run
 
 from kompakt.errors import UnreadableFile
 from kompakt.hosts import claude_code_settings, codex_settings, install
+from kompakt.hosts.checkup import check_host
 from kompakt.hosts.install import HostPlan
 
 SETTINGS = """{
@@ -323,6 +324,17 @@ class TestDoctor:
         assert {check["scope"] for check in json.loads(done.out)["checks"]} == {"user"}
         assert done.code == 0
 
+    def test_a_plugin_that_is_not_installed_is_named_with_the_command_that_installs_it(self) -> None:
+        done = run("doctor", "--client", "claude-code")
+        assert done.code == 1
+        assert "kompakt install claude-code" in done.out
+
+    def test_a_missing_mcp_server_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(install, "find_spec", lambda name: None)
+        checks = {check.what: check for check in check_host(claude_code_settings.plan("user"))}
+        assert not checks["MCP server"].works
+        assert "kompakt[mcp]" in checks["MCP server"].detail
+
     def test_outdated_entries(self, home: Path) -> None:
         run("install", "claude-code", "--yes")
         settings = home / ".claude" / "settings.json"
@@ -332,6 +344,26 @@ class TestDoctor:
 
 
 class TestFaults:
+    @pytest.mark.parametrize(
+        "command", [("install", "claude-code", "--dry-run"), ("doctor", "--client", "claude-code")]
+    )
+    def test_settings_that_are_not_text_are_an_error_with_their_path(
+        self, home: Path, command: tuple[str, ...]
+    ) -> None:
+        (home / ".claude").mkdir()
+        (home / ".claude" / "settings.json").write_bytes(b"\xff\xfe{}")
+        done = run(*command)
+        assert done.code == 2
+        assert "settings.json" in done.err
+        assert "Traceback" not in done.err
+
+    def test_a_folder_in_place_of_the_settings_is_an_error_with_its_path(self, home: Path) -> None:
+        (home / ".claude" / "settings.json").mkdir(parents=True)
+        done = run("install", "claude-code", "--dry-run")
+        assert done.code == 2
+        assert "cannot read" in done.err
+        assert "settings.json" in done.err
+
     def plan(self) -> HostPlan:
         return claude_code_settings.plan("user")
 

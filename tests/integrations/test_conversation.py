@@ -122,6 +122,11 @@ class TestView:
     def test_pins_stay(self) -> None:
         assert PIN in texts(conversation(pins=(PIN,)).view(history(30), RequestFrame()))
 
+    @pytest.mark.parametrize("budget", [0, -5, "big"])
+    def test_a_budget_that_cannot_be_meant_is_refused_at_once(self, budget: Any) -> None:
+        with pytest.raises(kompakt.UsageError, match="budget="):
+            AdapterOptions(budget=budget)
+
     def test_pins_must_be_a_list(self) -> None:
         with pytest.raises(kompakt.UsageError, match="not a list"):
             AdapterOptions(pins="one")  # type: ignore[arg-type]

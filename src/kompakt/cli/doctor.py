@@ -161,6 +161,13 @@ def _report_installation(name: str, *, as_json: bool) -> None:
     in_project = any(change.path not in shared for change in plan_undo(project))
     plans = [*([project] if in_project else []), *([user] if plan_undo(user) else [])]
     if not plans:
+        fix = f"the plugin is not installed in {agent}; install it with: kompakt install {agent}"
+        if name == "claude-code":  # the gateway knows this client as claude
+            typer.echo(
+                indented_json({"client": agent, "works": False, "reason": fix}) if as_json else fix, nl=not as_json
+            )
+            raise typer.Exit(1)
+        typer.echo(f"{fix}. Checking the gateway.", err=True)
         return
     found = [(plan.scope, check) for plan in plans for check in check_host(plan)]
     works = all(check.works for _, check in found)

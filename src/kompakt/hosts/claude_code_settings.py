@@ -23,6 +23,7 @@ from kompakt.hosts.install import (
     is_own_hook,
     mcp_command,
     put_hooks,
+    read_text,
     take_hooks,
 )
 
@@ -79,7 +80,7 @@ def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
         notes.append(NO_SERVER)
     if scope == "project":
         notes.append("Claude Code asks once before it starts the MCP server of a project.")
-    text = settings.read_text(encoding="utf-8") if settings.exists() else ""
+    text = read_text(settings)
     found = jsonc.read(text, str(settings)).value
     if found.get("disableAllHooks"):
         notes.append(f"{settings} has disableAllHooks: the hooks will not run until you remove it.")

@@ -337,7 +337,17 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
+        raise UnreadableFile(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a settings file; empty if it does not exist.
+
+    Raises:
+        UnreadableFile: it cannot be read, or is not text in UTF-8.
+    """
+    data = _read(path)
+    return "" if data is None else _text(data, path)
 
 
 def _text(data: bytes, path: Path) -> str:

@@ -82,6 +82,10 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Reject arguments that cannot be meant."""
         if isinstance(self.pins, str):
             raise UsageError(f"pins={self.pins!r} is not a list; pass pins=[{self.pins!r}]")
+        if isinstance(self.budget, int):
+            Budget.of(self.budget)
+        elif not isinstance(self.budget, Budget | None):  # type: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"budget={self.budget!r} is neither a number of tokens nor a Budget")
         policy_named(self.policy)
 
 
