@@ -47,6 +47,8 @@ def main() -> None:
         # The reader has closed the pipe. Redirect stdout, so that the flush at exit does not fail as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except KeyboardInterrupt:  # during the imports; later the commands handle it
+        raise SystemExit(130) from None
     except OSError as error:
         _report(f"cannot write the output: {error.strerror or error}")
         raise SystemExit(2) from None
