@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,13 @@ from tests.integrations.contract import PIN, TASK, TooLong, judge, page, texts
 import kompakt
 from kompakt.engine.compaction.report import Report
 from kompakt.errors import Overflowed
-from kompakt.integrations.conversation import AdapterOptions, Conversations, LiveConversation, RequestFrame
+from kompakt.integrations.conversation import (
+    AdapterOptions,
+    Conversations,
+    LiveConversation,
+    RequestFrame,
+    close_stores,
+)
 from kompakt.model.budget import Budget
 from kompakt.wire.overflow import Overflow
 
@@ -141,6 +149,28 @@ class TestView:
         with pytest.raises(kompakt.UsageError, match="URL"):
             conversation(store=store).view(history(30), RequestFrame())
 
+    def test_a_message_that_cannot_be_read_is_an_error_every_time(self) -> None:
+        made, given = conversation(), [*history(2), {"role": "tool", "content": 3}]
+        for _ in range(2):
+            with pytest.raises(kompakt.InputError):
+                made.view(given, RequestFrame())
+
+    def test_another_model_has_its_own_limit(self) -> None:
+        made, given = conversation(), history(8)
+        made.view(given, RequestFrame(model="gpt-4o"))
+        made.view(given, RequestFrame(model="gpt-4o"), refused=Overflow(source="test", limit=2_000))
+        view = made.view(given, RequestFrame(model="gpt-4.1"))
+        assert kompakt.count(view, format="openai-chat").total > 2_000
+
+    def test_event_loops_in_two_threads_share_a_conversation(self, tmp_path: Path) -> None:
+        made = conversation(store=f"sqlite:///{tmp_path / 'agent.db'}")
+        given = history(30)
+        with ThreadPoolExecutor(2) as threads:
+            runs = [threads.submit(lambda: asyncio.run(made.aview(given, RequestFrame()))) for _ in range(4)]
+            views = [run.result(60) for run in runs]
+        close_stores()
+        assert all(view == views[0] for view in views)
+
 
 class TestSend:
     def test_a_rejected_view_is_shortened_once(self) -> None:
@@ -189,6 +219,16 @@ class TestSend:
             asyncio.run(made.asend(given, RequestFrame(), call, refused=Overflow(source="test", message="too long")))
         assert len(sent) == 1
         assert kompakt.count(sent[0], format="openai-chat").total < kompakt.count(first, format="openai-chat").total
+
+    def test_an_error_that_hides_an_overflow_is_not_one(self) -> None:
+        def call(view: list[Any]) -> str:
+            try:
+                raise TooLong(BUDGET)
+            except TooLong:
+                raise KeyError("mine") from None
+
+        with pytest.raises(KeyError, match="mine"):
+            conversation().send(history(8), RequestFrame(), call)
 
     def test_other_errors_pass(self) -> None:
         def call(view: list[Any]) -> str:

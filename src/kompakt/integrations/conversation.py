@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -39,8 +40,13 @@ from kompakt.session.store import Store, open_store
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
+_log = logging.getLogger("kompakt.integrations")
+
 MAX_CONVERSATIONS = 1_000
 """Conversations that one adapter keeps in memory; the least recently used one is read anew when it returns."""
+
+LOCK_SECONDS, LOCK_PAUSE = 60, 0.005
+"""How long a synchronous call waits for another one on its conversation; how often an asynchronous one looks again."""
 
 CLOSE_SECONDS = 10
 """How long closing the stores may take."""
@@ -109,7 +115,7 @@ class LiveConversation(Generic[Item]):
         self._converter, self._options = converter, options
         self._policy = policy_named(options.policy)
         self._wire = WIRES[converter.format]
-        self._lock, self._turn = Lock(), asyncio.Lock()
+        self._lock, self._memory_lock = Lock(), Lock()
         self._accepted: int | None = None
         """Tokens that the provider accepts, once it has rejected more."""
         self._sent = 0
@@ -144,16 +150,24 @@ class LiveConversation(Generic[Item]):
             DoesNotFit: what must be kept is larger than the budget.
             UsageError: the policy has to await something and an event loop is running; use ``aview``.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=LOCK_SECONDS):
+            raise UsageError(f"conversation {self.id!r} is in use by a call that does not end; use one call at a time")
+        try:
             work = self._compacted(items, frame, refused, waits=False)
             return run_sync(work, may_wait=self._policy.awaits)
+        finally:
+            self._lock.release()
 
     async def aview(self, items: Sequence[Item], frame: RequestFrame, *, refused: Overflow | None = None) -> list[Item]:
         """Like ``view``, also for policies and stores that have to be awaited."""
         if not self._policy.awaits and self._options.store is None:
             return self.view(items, frame, refused=refused)
-        async with self._turn:
+        while not self._lock.acquire(blocking=False):  # threads and event loops may share a conversation
+            await asyncio.sleep(LOCK_PAUSE)
+        try:
             return await self._compacted(items, frame, refused, waits=True)
+        finally:
+            self._lock.release()
 
     def send(self, items: Sequence[Item], frame: RequestFrame, call: Callable[[list[Item]], Result]) -> Result:
         """Call the model with the view; shorten a request that the provider rejects as too long, and call once more.
@@ -244,6 +258,8 @@ class LiveConversation(Generic[Item]):
             new = items[len(self._last) :]
         else:
             new = self._reread(items)
+        if self._frame is not None and self._frame.model != frame.model:
+            self._accepted = None  # another model has its own limit
         if self._context is None or self._frame is None or self._frame.model != frame.model:
             messages = self._context.messages if self._context is not None else ()
             self._context = Context(request.with_messages(messages), counter=counter_for(model).own())
@@ -270,10 +286,11 @@ class LiveConversation(Generic[Item]):
         assert self._context is not None
         for item in items:
             at, wire = len(self._items), self._converter.to_wire(item)
+            messages = self._wire.parse(list(wire), None)  # before anything is kept: it may raise
             self._items.append(item)
             self._wires.append(wire)
             self._owners.update((id(one), at) for one in wire)
-            for message in self._wire.parse(list(wire), None):
+            for message in messages:
                 self._answers.update((result.call_id, at) for result in message.results)
                 self._callers.update((call.id, at) for call in message.calls)
                 self._context.append(message)
@@ -315,13 +332,17 @@ class LiveConversation(Generic[Item]):
         store = self._options.store
         if store is None:
             return
-        if isinstance(store, str):
-            saved = _background.submit(_save_at(store, self.id, history))
-            await asyncio.wrap_future(saved) if waits else saved.result()
-        elif waits:
-            await store.save(self.id, history)
-        else:
+        if not isinstance(store, str) and not waits:
             raise UsageError("this framework calls kompakt synchronously; pass the URL of the store as store=…")
+        try:
+            if not isinstance(store, str):
+                await store.save(self.id, history)
+            elif waits:
+                await asyncio.wrap_future(_background.submit(_save_at(store, self.id, history)))
+            else:
+                _background.submit(_save_at(store, self.id, history)).result()
+        except UsageError as error:  # too many conversations of this name; the request itself is fine
+            _log.warning("not saved: %s", error)
 
     def _shown(self, context: Context) -> list[Item]:
         """Return the projection as messages of the framework. Only what is new since the last call is rendered."""
@@ -375,11 +396,11 @@ class LiveConversation(Generic[Item]):
 
     def recall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
         """Find or restore what the model no longer sees; see ``kompakt.recall``."""
-        with self._lock:
-            messages = self._context.messages if self._context is not None else ()
-            counter = self._context.counter if self._context is not None else counter_for(None)
+        context = self._context  # without the lock: a view may be waiting for a model or a store
+        messages = context.messages if context is not None else ()
+        with self._memory_lock:
             if self._memory is None or len(self._memory) != len(messages):
-                self._memory = Memory(messages, counter=counter)
+                self._memory = Memory(tuple(messages), counter=context.counter if context else counter_for(None))
             return self._memory.recall(query_or_reference, tokens=tokens)
 
 
@@ -424,7 +445,7 @@ def overflow_of(error: BaseException) -> Overflow | None:
             return found
         if type(current).__name__ in OVERFLOW_ERRORS:
             return Overflow(source=type(current).__name__, message=str(current))
-        current = current.__cause__ or current.__context__
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return None
 
 

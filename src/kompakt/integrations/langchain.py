@@ -102,7 +102,7 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
         """Return the request with the view; the recall tool is offered once there is something to recall."""
         tools = request.tools
         if not conversation.hides:
-            tools = [one for one in tools if getattr(one, "name", None) != TOOL_NAME]
+            tools = [one for one in tools if not any(one is own for own in self.tools)]
         return request.override(messages=list(view), tools=tools)
 
 

@@ -6,18 +6,19 @@ items of the Responses API already, so nothing is converted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 from uuid import uuid4
 
+from kompakt.agent.recall.rounds import query_of
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
 from kompakt.integrations.conversation import AdapterOptions, Conversations, LiveConversation, RequestFrame, missing
 from kompakt.model.budget import Budget
-from kompakt.model.messages import JsonObject
+from kompakt.model.messages import JsonObject, ToolCall
+from kompakt.model.phrases import RECALL_UNREADABLE
 from kompakt.session.store import Store
 
 try:
@@ -79,7 +80,9 @@ class InputFilter:
 
     async def _recall(self, context: Any, arguments: str) -> str:
         agent = getattr(context, "agent", None)
-        query = str(json.loads(arguments or "{}").get("query", ""))
+        query = query_of(ToolCall("", TOOL_NAME, arguments))
+        if query is None:
+            return RECALL_UNREADABLE
         return self._current(getattr(agent, "name", "")).recall(query).text
 
 

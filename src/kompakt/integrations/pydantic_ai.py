@@ -200,7 +200,7 @@ class Kompakt(AbstractCapability[Any]):
 
     async def prepare_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Offer the recall tool once there is something to recall."""
-        if self._conversation(ctx).hides:
+        if not self._options.recall or self._conversation(ctx).hides:
             return tool_defs
         return [tool for tool in tool_defs if tool.name != TOOL_NAME]
 

@@ -17,6 +17,7 @@ import msgspec
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
+from kompakt.errors import UsageError
 from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
@@ -173,6 +174,8 @@ def keep_inside_window(
     options = AdapterOptions(
         budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
     )
+    if recall and TOOL_NAME in agent.tools:
+        raise UsageError(f"the agent has a tool {TOOL_NAME!r} of its own; pass recall=False")
     view = _MemoryView(agent, options)
     agent.write_memory_to_messages = view.write
     if recall:

@@ -58,6 +58,10 @@ class RoundCache:
         else:
             self._rounds.put((key, number), found.made)
 
+    def end(self, key: bytes, number: int) -> None:
+        """Forget the rounds from this one on: another attempt at the same answer may have had more."""
+        self._rounds.remove((key, number))
+
     def restore(self, format: str, items: Sequence[Json]) -> list[Json]:
         """Return the items of a request with the hidden rounds before their answers."""
         messages = _messages(format, items) if len(self._rounds) or len(self._mixed) else ()
@@ -172,9 +176,11 @@ class RecallExchange(msgspec.Struct, kw_only=True):
         offer, number = self.offer, len(self.rounds)
         asked = answer_turn(offer.protocol, turn, offer.name, self._recall, room=self._room, number=number)
         found = run_sync(asked, may_wait=False)
+        messages = _messages(offer.format, as_list(offer.given[WIRES[offer.format].messages_key]))
+        if messages and (found is None or found.client_calls):
+            offer.cache.end(_keys(messages)[-1], number)
         if found is None:
             return False
-        messages = _messages(offer.format, as_list(offer.given[WIRES[offer.format].messages_key]))
         if messages:
             offer.cache.save(_keys(messages)[-1], number, found)
         if found.client_calls:
