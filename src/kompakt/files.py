@@ -335,12 +335,13 @@ def write(path: str | Path, data: bytes) -> None:
 def _replace(target: Path, data: bytes) -> None:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     mode = target.stat().st_mode & 0o777 if target.exists() else None
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    # The copy of a private file is private from the start; a new file gets the mode that the umask allows.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
+            if mode is not None:
+                temporary.chmod(mode)
             file.write(data)
-        if mode is not None:
-            temporary.chmod(mode)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

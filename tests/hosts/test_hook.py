@@ -343,14 +343,46 @@ class TestRecord:
             assert note is not None and note["session"] == MAIN
         assert places.current_session("/") is None
 
-    def test_a_password_is_not_noted(self, host: Host) -> None:
+    @pytest.mark.parametrize(
+        "url", ["postgresql://me:hunter2@127.0.0.1:1/x", "postgresql://127.0.0.1:1/x?user=me&password=hunter2"]
+    )
+    def test_a_password_is_not_noted(self, host: Host, url: str) -> None:
         """The URL of a store may contain one."""
-        host.environment["KOMPAKT_STORE"] = "postgresql://me:hunter2@127.0.0.1:1/x"
+        host.environment["KOMPAKT_STORE"] = url
         host.call("SessionStart", source="startup")
         note = places.current_session(str(host.folder))
         assert note is not None and note["store"] is None
         written = [path.read_text() for path in (host.folder / "state").rglob("*") if path.is_file()]
         assert not any("hunter2" in text for text in written)
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("postgresql://me:hunter2@host:1/x", "postgresql://host:1/x"),
+            ("postgresql://host/x?user=me&password=hunter2", "postgresql://host/x"),
+            ("postgresql://host/x?password=some@hunter2", "postgresql://..."),
+            ("postgresql://me:some?hunter2@host/x", "postgresql://..."),
+            ("sqlite:////data/x.db", "sqlite:////data/x.db"),
+        ],
+    )
+    def test_a_printed_url_has_no_credentials(self, url: str, shown: str) -> None:
+        assert places.without_credentials(url) == shown
+
+    def test_the_state_folder_and_the_log_are_for_their_owner_only(self, host: Host) -> None:
+        """The log may contain parts of a session. A log that starts again stays private."""
+        umask = os.umask(0o022)
+        try:
+            places.log("first")
+            places.log("second")
+        finally:
+            os.umask(umask)
+        log = Path(places.log_file())
+        assert [line.split()[-1] for line in log.read_text().splitlines()] == ["first", "second"]
+        log.write_text("x" * (places.MAX_LOG + 1))
+        places.log("third")
+        assert log.read_text().endswith("third\n") and log.stat().st_size < 100
+        assert log.stat().st_mode & 0o777 == 0o600
+        assert log.parent.stat().st_mode & 0o777 == 0o700
 
 
 class TestCommand:

@@ -72,7 +72,7 @@ def compared(agent: str, given: dict[str, Any], summary: str | None) -> str:
     found = notes.compare(summary, notes.ledger_text(history, MAX_CONTEXT))
     report = {"trigger": given.get("trigger"), **msgspec.structs.asdict(found)}
     path = places.session_file(agent, given["session_id"], "compactions.jsonl")
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    places.make_folder_of(path)
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(report) + "\n")
     text = (

@@ -31,9 +31,12 @@ def store_url() -> str:
 
 
 def without_credentials(url: str) -> str:
-    """Return the URL of a store as it can be printed."""
+    """Return the URL of a store as it can be printed: without user, password and query string."""
     scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    shown, _, query = rest.partition("?")
+    if "@" in query:  # the question mark may be part of a password
+        return f"{scheme}{separator}..."
+    return f"{scheme}{separator}{shown.rpartition('@')[2]}"
 
 
 def make_store_folder(url: str) -> None:
@@ -70,9 +73,10 @@ def log(text: str) -> None:
     path = log_file()
     line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {os.getpid()} {' '.join(text.split())}\n"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        mode = "w" if os.path.exists(path) and os.path.getsize(path) > MAX_LOG else "a"
-        with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
+        make_folder_of(path)
+        start = os.O_TRUNC if os.path.exists(path) and os.path.getsize(path) > MAX_LOG else os.O_APPEND
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | start, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
     except OSError:
         return
@@ -95,13 +99,14 @@ def note_session(agent: str, session: str, *, folder: str, transcript: str | Non
     import json  # late: most calls note nothing
     import time
 
+    url = store_url()
     note = {
         "agent": agent,
         "session": session_name(agent, session),
         "outputs": outputs_name(agent, session),
         "folder": folder,
         "transcript": transcript,
-        "store": None if "@" in store_url() else store_url(),  # a URL with a password is not written to a file
+        "store": url if url == without_credentials(url) else None,  # a password is not written to a file
         "time": time.time(),
     }
     write(_note_file(folder), json.dumps(note).encode())
@@ -137,9 +142,19 @@ def _note_file(folder: str) -> str:
     return os.path.join(state_folder(), "current", f"{name}.json")
 
 
+def make_folder_of(path: str) -> None:
+    """Create the folder of a file in the state folder, and the state folder, for their owner only.
+
+    Raises:
+        OSError: a folder cannot be created.
+    """
+    for folder in (state_folder(), os.path.dirname(path)):  # makedirs sets the mode of the last folder only
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+
+
 def write(path: str, data: bytes) -> None:
-    """Write a file atomically, readable by its owner only."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    """Write a file in the state folder atomically, readable by its owner only."""
+    make_folder_of(path)
     temporary = f"{path}.{os.getpid()}"
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

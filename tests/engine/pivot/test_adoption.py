@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,32 @@ class TestWrite:
         assert link.is_symlink()
         assert real.read_bytes() == b"new"
         assert real.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize("mode", [0o600, 0o640])
+    def test_the_temporary_copy_is_never_more_open_than_the_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+    ) -> None:
+        """It is created for its owner only. A new file gets the mode of the umask."""
+        created: list[int] = []
+        fdopen = os.fdopen
+
+        def observed(handle: int, *given: Any) -> Any:
+            created.append(os.fstat(handle).st_mode & 0o777)
+            return fdopen(handle, *given)
+
+        private, new = tmp_path / "private.json", tmp_path / "new.json"
+        private.write_text("old")
+        private.chmod(mode)
+        monkeypatch.setattr(os, "fdopen", observed)
+        umask = os.umask(0o022)
+        try:
+            files.write(private, b"new")
+            files.write(new, b"new")
+        finally:
+            os.umask(umask)
+        assert created == [0o600, 0o644]
+        assert private.stat().st_mode & 0o777 == mode
+        assert new.stat().st_mode & 0o777 == 0o644
 
     def test_refuses_a_folder_in_one_line(self, tmp_path: Path) -> None:
         """Not with a traceback."""
