@@ -204,6 +204,31 @@ class TestInstall:
         assert "Your own status line stays" in done.err
         assert json.loads(settings.read_text())["statusLine"]["command"] == "mine"
 
+    @pytest.mark.parametrize(
+        "server",
+        [{"type": "http", "url": "https://example.test/mcp"}, {"command": "kompakt", "args": ["mcp", "--mine"]}],
+    )
+    def test_a_server_of_the_user_with_our_name_stays(self, home: Path, server: dict[str, object]) -> None:
+        """It is neither replaced nor removed by undo, also if the file changes in between."""
+        path = home / ".claude.json"
+        path.write_text(json.dumps({"mcpServers": {"kompakt": server}}))
+        done = run("install", "claude-code", "--yes")
+        assert "Your own MCP server kompakt" in done.err
+        assert json.loads(path.read_text()) == {"mcpServers": {"kompakt": server}}
+        path.write_text(json.dumps({"mcpServers": {"kompakt": server}, "numStartups": 1}))
+        assert run("install", "claude-code", "--undo", "--yes").code == 0
+        assert json.loads(path.read_text()) == {"mcpServers": {"kompakt": server}, "numStartups": 1}
+
+    def test_a_server_of_another_environment_is_updated(self, home: Path) -> None:
+        """It is ours, and what the user added to it stays."""
+        path = home / ".claude.json"
+        old = {"command": "/old/bin/python", "args": ["-m", "kompakt", "mcp"], "env": {"A": "b"}}
+        path.write_text(json.dumps({"mcpServers": {"kompakt": old}}))
+        run("install", "claude-code", "--yes")
+        server = json.loads(path.read_text())["mcpServers"]["kompakt"]
+        assert [server["command"], *server["args"]] == install.mcp_command("user")
+        assert server["env"] == {"A": "b"}
+
     def test_a_dry_run_prints_the_diff_and_writes_nothing(self, home: Path) -> None:
         own_settings(home)
         before = files_of(home)
@@ -287,6 +312,44 @@ class TestCodex:
         run("install", "codex", "--yes")
         run("install", "codex", "--undo", "--yes")
         assert config.read_text() == '[mcp_servers.kompakt]\ncommand = "mine"\n'
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_tables_that_codex_wrote_before_the_end_marker_stay(self, home: Path, again: bool) -> None:
+        """For Codex the marker is a comment at the end of the file. A reinstallation and undo keep such tables."""
+        own_codex(home)
+        config = home / ".codex" / "config.toml"
+        before = tomllib.loads(config.read_text())
+        run("install", "codex", "--yes")
+        installed = tomllib.loads(config.read_text())
+        added = '\n[projects."/x"]\ntrust_level = "trusted"\n'
+        config.write_text(config.read_text().replace(codex_settings.END, added + codex_settings.END))
+        projects = {"projects": {"/x": {"trust_level": "trusted"}}}
+        if again:
+            config.write_text(config.read_text().replace('["mcp"]', '["old"]'))
+            assert run("install", "codex", "--yes").code == 0
+            assert tomllib.loads(config.read_text()) == installed | projects
+            assert config.read_text().count(codex_settings.END) == 1
+        assert run("install", "codex", "--undo", "--yes").code == 0
+        assert tomllib.loads(config.read_text()) == before | projects
+        assert "kompakt" not in config.read_text()
+
+    def test_settings_added_to_our_table_do_not_move_to_another(self, home: Path) -> None:
+        """A reinstallation keeps them. Undo removes them with the table, and needs no empty line before it."""
+        own_codex(home)
+        config = home / ".codex" / "config.toml"
+        before = tomllib.loads(config.read_text())
+        run("install", "codex", "--yes")
+        added = 'enabled = false\n\n[mcp_servers.kompakt.tools.recall]\napproval_mode = "approve"\n'
+        text = config.read_text().replace(f"\n\n{codex_settings.BEGIN}", f"\n{codex_settings.BEGIN}")
+        config.write_text(text.replace(codex_settings.END, added + codex_settings.END).replace('["mcp"]', '["old"]'))
+        run("install", "codex", "--yes")
+        server = tomllib.loads(config.read_text())["mcp_servers"]["kompakt"]
+        assert (server["args"], server["enabled"]) == (["mcp"], False)
+        assert server["tools"] == {"recall": {"approval_mode": "approve"}}
+        config.write_text(f"{config.read_text()}# edited\n")
+        run("install", "codex", "--undo", "--yes")
+        assert tomllib.loads(config.read_text()) == before
+        assert config.read_text().endswith("# edited\n")
 
     def test_a_broken_configuration_stops_the_installation(self, home: Path) -> None:
         (home / ".codex").mkdir()
@@ -389,3 +452,5 @@ class TestFaults:
         run("install", "claude-code", "--yes")
         (manifest,) = (home / "state" / "kompakt" / "install").iterdir()
         assert stat.S_IMODE(manifest.stat().st_mode) == 0o600
+        for folder in (manifest.parent, manifest.parent.parent):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -56,6 +56,10 @@ class TestPut:
     def test_missing_objects_are_created(self) -> None:
         assert plain(jsonc.append("", ("a", "b"), 1, "f")) == {"a": {"b": [1]}}
 
+    def test_a_file_with_only_a_comment_gets_a_member_after_it(self) -> None:
+        """The comment has no line end."""
+        assert jsonc.read(jsonc.put("// mine", ("a",), 1, "f"), "f").value == {"a": 1}
+
     @given(OBJECTS, LAYOUTS, VALUES)
     def test_any_object_gets_a_member(self, value: dict[str, Any], indent: Any, new: Any) -> None:
         """The result is JSON with the old members and the new one, in any layout."""
@@ -77,6 +81,36 @@ class TestDrop:
         left = jsonc.drop_items(added, ("hooks", "PostToolUse"), lambda item: item["matcher"] == "Bash", "f")
         assert plain(left) == plain(COMMENTED)
         assert left.count("//") == COMMENTED.count("//")
+
+    @pytest.mark.parametrize("comment", [" // x, y\n", " /* x, y */ "])
+    @pytest.mark.parametrize("trailing", ["", ","])
+    @pytest.mark.parametrize("keys", [["a"], ["a", "b"], ["a", "b", "c"]])
+    def test_a_comma_in_a_comment_is_no_separator(self, keys: list[str], trailing: str, comment: str) -> None:
+        """Before or after the separator: every member and every item can go, and all comments stay."""
+        after = "".join(f'{comment}"{key}": 1{comment},' for key in keys[:-1])
+        text = f'{{{after}{comment}"{keys[-1]}": 1{comment}{trailing}{comment}}}'
+        items = f'{{"list": [{text[1:-1].replace(": 1", "")}]}}'
+        for key in keys:
+            others = [other for other in keys if other != key]
+            left = jsonc.drop(text, (key,), "f")
+            assert jsonc.read(left, "f").value == dict.fromkeys(others, 1)
+            assert left.count("x, y") == text.count("x, y")
+            left = jsonc.drop_items(items, ("list",), lambda item, key=key: item == key, "f")
+            assert jsonc.read(left, "f").value == {"list": others}
+
+    def test_an_edit_that_is_not_valid_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is not returned, so that no caller can write it."""
+        monkeypatch.setattr(jsonc, "_deleted", lambda text, node, index: text[:-1])
+        monkeypatch.setattr(jsonc, "_inserted", lambda text, node, value, key=None: text[:-1])
+        text = '{"a": 1, "b": [1, 2]}'
+        for edit in (
+            lambda: jsonc.put(text, ("c",), 1, "f"),
+            lambda: jsonc.append(text, ("b",), 1, "f"),
+            lambda: jsonc.drop(text, ("a",), "f"),
+            lambda: jsonc.drop_items(text, ("b",), lambda item: item == 1, "f"),
+        ):
+            with pytest.raises(UsageError, match="nothing was changed"):
+                edit()
 
     def test_every_element_of_a_commented_file_can_go(self) -> None:
         """The file is still valid after each."""

@@ -1,8 +1,8 @@
 """The entries of kompakt in the settings of Claude Code: hooks, MCP server and status line.
 
 User scope: ``settings.json`` and ``.claude.json`` in the configuration of Claude Code. Project scope:
-``.claude/settings.json`` and ``.mcp.json`` in the project, without paths of this machine. Other hooks and servers stay,
-and a status line of the user is never replaced.
+``.claude/settings.json`` and ``.mcp.json`` in the project, without paths of this machine. Other hooks and servers stay.
+A status line of the user is never replaced, nor a server of the user with the name kompakt.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, MATCHER
@@ -61,7 +62,7 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
                 holds="MCP server for recall",
             ),
         ),
-        notes=_notes(settings, scope),
+        notes=_notes(settings, servers, scope),
     )
 
 
@@ -74,7 +75,7 @@ def _paths(scope: Scope, root: Path) -> tuple[Path, Path]:
     return Path.home() / ".claude" / "settings.json", Path.home() / ".claude.json"
 
 
-def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
+def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
     notes = ["Running sessions of Claude Code use the new settings after a restart."]
     if not has_recall(scope):
         notes.append(NO_SERVER)
@@ -86,6 +87,9 @@ def _notes(settings: Path, scope: Scope) -> tuple[str, ...]:
         notes.append(f"{settings} has disableAllHooks: the hooks will not run until you remove it.")
     if "statusLine" in found and not is_own_hook(found["statusLine"]):
         notes.append("Your own status line stays.")
+    server = jsonc.read(read_text(servers), str(servers)).find(SERVER)
+    if server is not None and not _is_own_server(server.value):
+        notes.append(f"Your own MCP server kompakt in {servers} stays.")
     return tuple(notes)
 
 
@@ -109,11 +113,27 @@ def _take_settings(text: str, *, name: str) -> str:
 def _put_server(text: str, *, scope: Scope, name: str) -> str:
     if not has_recall(scope):
         return text
+    found = jsonc.read(text, name).find(SERVER)
+    if found is not None and not _is_own_server(found.value):
+        return text
     command, *arguments = mcp_command(scope)
     # Without alwaysLoad the tools of a server are hidden behind a search, and the model does not know of them.
     entry = {"type": "stdio", "command": command, "args": arguments, "alwaysLoad": True}
-    return jsonc.put(text or "{}\n", SERVER, entry, name)
+    others: dict[str, Any] = {} if found is None else found.value  # such as env, which the user may have added
+    return jsonc.put(text or "{}\n", SERVER, {**others, **entry}, name)
 
 
 def _take_server(text: str, *, name: str) -> str:
-    return jsonc.drop(text, SERVER, name)
+    found = jsonc.read(text, name).find(SERVER)
+    return jsonc.drop(text, SERVER, name) if found is not None and _is_own_server(found.value) else text
+
+
+def _is_own_server(value: Any) -> bool:
+    """Return whether an entry starts the MCP server with a command that kompakt writes, of any scope or environment."""
+    if not isinstance(value, dict):
+        return False
+    entry = cast("dict[str, Any]", value)
+    command, arguments = entry.get("command"), entry.get("args")
+    if not isinstance(command, str):
+        return False
+    return arguments == ["-m", "kompakt", "mcp"] or (arguments == ["mcp"] and Path(command).stem == "kompakt")

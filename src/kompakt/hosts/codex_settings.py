@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,18 @@ EVENTS = {"SessionStart": 30, "PreCompact": 10, "PostCompact": 30, "Stop": 10}
 """Events that are hooked, and the seconds after which Codex goes on without an answer."""
 
 BEGIN, END = "# >>> kompakt >>>", "# <<< kompakt <<<"
-_BLOCK = re.compile(rf"(?:\r?\n)?{re.escape(BEGIN)}.*?{re.escape(END)}(?:\r?\n)?", re.DOTALL)
+
+# Codex may write tables of the user before END, which is a comment for it: only lines of our own table are matched.
+_EOL = r"[ \t]*(?:\r?\n|\Z)"
+_KEYS = r"(?:[^\s#\[][^\r\n]*(?:\r?\n|\Z))*"
+_BLOCK = re.compile(
+    rf"^(?P<gap>\r?\n)?{re.escape(BEGIN)}{_EOL}"
+    rf"(?P<table>\[mcp_servers\.kompakt\]{_EOL}(?P<keys>{_KEYS}))?(?:{re.escape(END)}{_EOL})?",
+    re.MULTILINE,
+)
+_SUBTABLE = re.compile(rf"^(?:\r?\n)?\[mcp_servers\.kompakt\.[^\r\n]*(?:\r?\n|\Z){_KEYS}", re.MULTILINE)
+_STRAY_END = re.compile(rf"^{re.escape(END)}{_EOL}", re.MULTILINE)
+_OWN_KEY = re.compile(r"(?:command|args)[ \t]*=")
 
 
 def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
@@ -51,7 +63,7 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
             HostFile(
                 path=config,
                 put_in=partial(_put_server, scope=scope, name=str(config)),
-                take_out=_take_server,
+                take_out=partial(_take_server, name=str(config)),
                 holds="MCP server for recall",
             ),
         ),
@@ -67,21 +79,25 @@ def _put_server(text: str, *, scope: Scope, name: str) -> str:
     if not has_recall(scope):
         return text
     tables = _decoded(text, name).get("mcp_servers", {})
-    block = _block(scope)
-    if _BLOCK.search(text):
-        return _BLOCK.sub(lambda found: found[0][: found[0].index(BEGIN)] + block, text)
-    if "kompakt" in tables:  # the user's own entry
+    found = _BLOCK.search(text)
+    if "kompakt" in tables and (found is None or found["table"] is None):  # the user's own entry
         return text
-    gap = "" if not text or text.endswith("\n") else "\n"
-    changed = f"{text}{gap}{chr(10) if text else ''}{block}"
+    if found is not None:
+        others = [line for line in (found["keys"] or "").splitlines() if not _OWN_KEY.match(line)]
+        block = _block(scope, others)
+        changed = text[: found.start()] + (found["gap"] or "") + block + _STRAY_END.sub("", text[found.end() :])
+    else:
+        gap = "" if not text or text.endswith("\n") else "\n"
+        changed = f"{text}{gap}{chr(10) if text else ''}{_block(scope)}"
     _decoded(changed, name)
     return changed
 
 
-def _block(scope: Scope) -> str:
+def _block(scope: Scope, others: Sequence[str] = ()) -> str:
+    """Return the lines of the server; ``others`` are lines that the user added to its table."""
     command, *arguments = mcp_command(scope)
     lines = ["[mcp_servers.kompakt]", f"command = {json.dumps(command)}", f"args = {json.dumps(arguments)}"]
-    return "\n".join([BEGIN, *lines, END, ""])
+    return "\n".join([BEGIN, *lines, *others, END, ""])
 
 
 def _decoded(text: str, name: str) -> dict[str, Any]:
@@ -91,5 +107,16 @@ def _decoded(text: str, name: str) -> dict[str, Any]:
         raise UsageError(f"{name}: {error}; correct the file first, nothing was changed") from None
 
 
-def _take_server(text: str) -> str:
-    return _BLOCK.sub("", text)
+def _take_server(text: str, *, name: str) -> str:
+    found = _BLOCK.search(text)
+    left = _STRAY_END.sub("", _BLOCK.sub("", text, count=1))
+    if left == text:
+        return text
+    expected = _decoded(text, name)
+    if found is not None and found["table"] is not None:
+        left = _SUBTABLE.sub("", left)
+        expected["mcp_servers"].pop("kompakt", None)
+    none: dict[str, Any] = {"mcp_servers": {}}
+    if none | _decoded(left, name) != none | expected:
+        raise UsageError(f"{name}: remove the table mcp_servers.kompakt yourself, nothing was changed")
+    return left

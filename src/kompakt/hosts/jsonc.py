@@ -142,7 +142,9 @@ def put(text: str, path: Sequence[str], value: Any, name: str) -> str:
     if found is not None:
         if found.value == value:
             return text
-        return text[: found.start] + _rendered(value, _indent_at(text, found.start), text) + text[found.end :]
+        return _checked(
+            text[: found.start] + _rendered(value, _indent_at(text, found.start), text) + text[found.end :], name
+        )
     depth = next(depth for depth in range(len(path) - 1, -1, -1) if root.find(path[:depth]) is not None)
     parent = root.find(path[:depth])
     assert parent is not None
@@ -151,8 +153,10 @@ def put(text: str, path: Sequence[str], value: Any, name: str) -> str:
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
     if parent.start == parent.end:  # an empty file
-        return text + json.dumps({path[depth]: value}, indent=2, ensure_ascii=False) + "\n"
-    return _inserted(text, parent, value, key=path[depth])
+        gap = "" if not text or text.endswith(("\n", "\ufeff")) else _line_end(text)  # a comment may end the file
+        created = json.dumps({path[depth]: value}, indent=2, ensure_ascii=False)
+        return _checked(f"{text}{gap}{created}\n", name)
+    return _checked(_inserted(text, parent, value, key=path[depth]), name)
 
 
 def append(text: str, path: Sequence[str], value: Any, name: str) -> str:
@@ -166,7 +170,7 @@ def append(text: str, path: Sequence[str], value: Any, name: str) -> str:
         return put(text, path, [value], name)
     if not isinstance(found.value, list):
         raise UsageError(f"{name}: {'.'.join(path)} is not an array; nothing was changed")
-    return _inserted(text, found, value)
+    return _checked(_inserted(text, found, value), name)
 
 
 def drop(text: str, path: Sequence[str], name: str) -> str:
@@ -178,7 +182,7 @@ def drop(text: str, path: Sequence[str], name: str) -> str:
     assert parent is not None
     if len(parent.inner) == 1 and len(path) > 1 and not _has_comment(text, parent):
         return drop(text, path[:-1], name)
-    return _deleted(text, parent, parent.keys.index(path[-1]))
+    return _checked(_deleted(text, parent, parent.keys.index(path[-1])), name)
 
 
 def drop_items(text: str, path: Path, is_ours: Callable[[Any], bool], name: str) -> str:
@@ -193,7 +197,17 @@ def drop_items(text: str, path: Path, is_ours: Callable[[Any], bool], name: str)
         keys = [key for key in path if isinstance(key, str)]
         if len(found.inner) == 1 and len(keys) == len(path) and not _has_comment(text, found):
             return drop(text, keys, name)
-        text = _deleted(text, found, index)
+        text = _checked(_deleted(text, found, index), name)
+
+
+def _checked(text: str, name: str) -> str:
+    """Return an edited text.
+
+    Raises:
+        UsageError: it is no longer valid.
+    """
+    read(text, name)
+    return text
 
 
 def _has_comment(text: str, node: JsonNode) -> bool:
@@ -233,19 +247,26 @@ def _deleted(text: str, node: JsonNode, index: int) -> str:
         after = node.inner[index + 1].start
         if _COMMENT.search(text, end, after) is None:
             return text[:start] + text[after:]
-        return text[:start] + text[text.index(",", end) + 1 :].lstrip(" \t")
+        return text[:start] + _without_comma(text, end).lstrip(" \t")
     if not index:
         close = node.end - 1
         if not _has_comment(text, node):
             return text[: node.start + 1] + text[close:]
-        comma = text.find(",", end, close)
-        return text[:start] + text[(end if comma < 0 else comma + 1) :]
+        return text[:start] + _without_comma(text, end)
     before = node.inner[index - 1].end
     if _COMMENT.search(text, before, start) is None:
         return text[:before] + text[end:]
-    comma, rest = text.index(",", before), text[end:]
+    kept, rest = text[:start], _without_comma(text, end)
+    if rest == text[end:]:  # no trailing comma: the comma before the element goes
+        kept = text[:before] + _without_comma(text[:start], before)
     gap = "" if rest.lstrip(" \t")[:1] in ("\r", "\n") else _line_end(text)  # a comment may end the line
-    return text[:comma] + text[comma + 1 : start].rstrip() + gap + rest
+    return kept.rstrip() + gap + rest
+
+
+def _without_comma(text: str, at: int) -> str:
+    """Return the text from a position on, without the comma that follows the element that ends there."""
+    comma = _Scanner(text, "").skip(at)
+    return text[at:comma] + text[comma + 1 :] if text[comma : comma + 1] == "," else text[at:]
 
 
 def _without_comments(text: str) -> str:
