@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from typing import Any
 
 import pytest
 from tests.engine.sessions import LONG, REFERENCE, chat, resolve, rounds, session, texts
@@ -284,15 +283,3 @@ class TestIdempotence:
             budget = int(kompakt.count(body, format=format).total * share)
             once = kompakt.compact(body, budget, format=format, policy="admission")
             assert kompakt.compact(once.payload, budget, format=format, policy="admission").payload is once.payload
-
-
-def test_the_task_stays_and_not_the_description_of_the_machine_before_it() -> None:
-    """Codex puts a message with its environment before the user's first request."""
-    said = ["<environment_context>\n<cwd>/srv/shop</cwd>\n</environment_context>", "Find the slow query."]
-    items: list[Any] = [{"role": "user", "content": text} for text in said]
-    for number in range(40):
-        call = {"type": "function_call", "call_id": f"c{number}", "name": "shell", "arguments": "{}"}
-        items += [call, {"type": "function_call_output", "call_id": f"c{number}", "output": "row " * 300}]
-    items += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "And the next one?"}]
-    done = kompakt.compact(items, 3_000, format="openai-responses")
-    assert done.payload[0] is items[1]

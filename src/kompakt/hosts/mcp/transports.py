@@ -56,6 +56,7 @@ def run_http(create: Callable[[], Server[Any]], port: int, *, ready: Callable[[s
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen()  # a client that connects as soon as it knows the URL waits instead of being refused
     except (OSError, OverflowError) as error:
         listener.close()
         raise UsageError(f"cannot listen on port {port}: {error}; choose another with --http PORT") from None

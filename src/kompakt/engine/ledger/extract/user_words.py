@@ -112,11 +112,10 @@ def binding(text: str) -> list[str]:
 
 _NOTICE = re.compile(
     r"\s*(?:\[Request interrupted|Caveat: The messages below|This session is being continued from"
-    r"|Another language model started to solve|<(?:local-command|task-notification|bash-stdout|bash-stderr)\b"
-    r"|<environment_context>(?s:.*)</environment_context>\s*\Z)"
+    r"|Another language model started to solve|<(?:local-command|task-notification|bash-stdout|bash-stderr)\b)"
 )
-"""Beginnings of notices that coding agents put into user messages: interruptions, output of local commands, summaries
-that another agent wrote; and the message in which Codex describes the machine."""
+"""Beginnings of notices that coding agents put into user messages: interruptions, output of local commands, and
+summaries that another agent wrote."""
 
 _READ_IN = re.compile(
     r"\s*(?:Base directory for this skill|Invoke the \S+ skill|/[a-z][\w:.-]*\s*$"
