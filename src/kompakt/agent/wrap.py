@@ -398,7 +398,7 @@ def _answered(response: Any, exchange: RecallExchange, send: Callable[[JsonObjec
         http = sys.modules[type(response).__module__.partition(".")[0]]
         chunks = _chunks(response, exchange, send)
 
-        class Rounds(http.SyncByteStream):
+        class RecallStream(http.SyncByteStream):
             def __iter__(self) -> Any:
                 return chunks
 
@@ -406,7 +406,7 @@ def _answered(response: Any, exchange: RecallExchange, send: Callable[[JsonObjec
                 chunks.close()
                 response.close()
 
-        return _rebuilt(response, stream=Rounds())
+        return _rebuilt(response, stream=RecallStream())
     first = _object(response.read())
     merged = exchange.whole(lambda body: _object(send(body).read()), first)
     return response if merged == first else _rebuilt(response, content=encode(merged))
@@ -418,7 +418,7 @@ async def _aanswered(response: Any, exchange: RecallExchange, send: Callable[[Js
         http = sys.modules[type(response).__module__.partition(".")[0]]
         chunks = _achunks(response, exchange, send)
 
-        class Rounds(http.AsyncByteStream):
+        class AsyncRecallStream(http.AsyncByteStream):
             def __aiter__(self) -> Any:
                 return chunks
 
@@ -426,7 +426,7 @@ async def _aanswered(response: Any, exchange: RecallExchange, send: Callable[[Js
                 await chunks.aclose()
                 await response.aclose()
 
-        return _rebuilt(response, stream=Rounds())
+        return _rebuilt(response, stream=AsyncRecallStream())
 
     async def sent(body: JsonObject) -> JsonObject:
         return _object(await (await send(body)).aread())
