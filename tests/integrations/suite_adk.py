@@ -82,6 +82,7 @@ def read_page(number: int) -> str:
 
 
 class TestADK(AdapterContract):
+    shows_objects = False
     modes = ("async", "sse", "sync")
 
     def run_loop(

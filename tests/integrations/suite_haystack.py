@@ -47,6 +47,7 @@ def read_page(number: int) -> str:
 
 
 class TestHaystack(AdapterContract):
+    shows_objects = False
     modes = ("sync", "async")
     rewrites = True
     retries = False

@@ -47,6 +47,7 @@ class ScriptedProvider(CustomLLM):
 
 
 class TestLiteLLM(AdapterContract):
+    shows_objects = False
     modes = ("async",)
     has_recall = False
     retries = False

@@ -77,6 +77,7 @@ def read_page(number: int) -> str:
 
 
 class TestSmolagents(AdapterContract):
+    shows_objects = False
     modes = ("sync", "stream")
     retries = False
 

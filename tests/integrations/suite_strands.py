@@ -70,6 +70,7 @@ def read_page(number: int) -> str:
 
 
 class TestStrands(AdapterContract):
+    shows_objects = False
     modes = ("sync", "async")
     rewrites = True
 
