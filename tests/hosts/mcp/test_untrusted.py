@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kompakt.hosts.mcp.untrusted import MAX_LABEL, bounded, cleaned, framed, label
+from kompakt.hosts.mcp.untrusted import MAX_LABEL, bounded, framed, label
+from kompakt.view.visible import cleaned
 
 
 class TestCleaned:

@@ -21,8 +21,9 @@ from typing_extensions import TypeIs
 
 from kompakt.errors import KompaktError, UsageError
 from kompakt.hosts.mcp.directory import Action, Caller, ServedSession, SessionDirectory
-from kompakt.hosts.mcp.untrusted import AS_NOTES, bounded, cleaned, framed, label
+from kompakt.hosts.mcp.untrusted import AS_NOTES, bounded, framed, label
 from kompakt.version import __version__
+from kompakt.view.visible import cleaned
 
 RECALL_TOKENS = 2_000
 LEDGER_TOKENS = 1_500
