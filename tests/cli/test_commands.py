@@ -219,7 +219,7 @@ class TestCount:
         assert "Traceback" not in outcome.err
 
 
-class TestDoctorAndDemo:
+class TestDoctor:
     def test_doctor(self) -> None:
         """Prints the installed packages and that the tokenizer works offline."""
         outcome = run("doctor", "--offline")
@@ -230,14 +230,6 @@ class TestDoctorAndDemo:
         report = json.loads(run("doctor", "--offline", "--json").out)
         assert report["kompakt"] == kompakt.__version__
         assert report["missing"] == []
-
-    def test_demo(self, tmp_path: Path) -> None:
-        """Needs no API key, no network and no file."""
-        outcome = run("demo", cwd=tmp_path)
-        assert outcome.code == 0
-        assert outcome.err == ""
-        assert "0 problems left" in outcome.out
-        assert list(tmp_path.iterdir()) == []
 
 
 DEEP = b'{"messages": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import tomllib
 from pathlib import Path
 
 import pytest
 from tests.cli.commands import run
 
-from kompakt.cli import demo_provider as scripted
 from kompakt.gateway.config import load
 from kompakt.gateway.tenants import hash_key
 
@@ -71,14 +69,3 @@ class TestDoctor:
         shown = run("doctor", "--offline").out
         for name in ("starlette", "uvicorn", "httpx", "prometheus-client", "uvloop", "httptools"):
             assert name in shown
-
-
-class TestDemo:
-    def test_the_demo_session_is_far_longer_than_the_window(self) -> None:
-        """No request is rejected, most of each is a prefix of the previous one, and removed messages are found."""
-        played = asyncio.run(scripted.play(window=10_000, steps=25))
-        assert (played.requests, played.refused) == (26, 0)
-        assert max(played.client) > played.window > max(played.upstream)
-        assert sum(played.upstream) < sum(played.client) and played.compactions >= 1
-        assert played.cached > 0.5
-        assert "BROKER_TIMEOUT = 47" in played.recalled

@@ -1,185 +1,231 @@
-"""``kompakt demo``: the main features on bundled sessions, without API key and network."""
+"""``kompakt demo``: one bundled session that no longer fits, and what kompakt does about it.
+
+It needs no API key and no network, and leaves no file, process or port behind.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+import textwrap
 from importlib.resources import files as resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from kompakt import api
-from kompakt.model.limits import limits
+from kompakt.cli import demo_provider
+from kompakt.cli.input import AsJson
+from kompakt.model.json import indented_json
+from kompakt.model.limits import price_of
 from kompakt.model.messages import JsonObject
-from kompakt.model.tokens import TokenCount
-from kompakt.wire.wire import Problem, Repair
+from kompakt.model.phrases import PIVOT_QUESTION
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-BUDGET = 30_000
-"""Token budget of the second session, which is three times as long."""
+PRICED_AS = "gpt-5"
+"""Model in whose price the savings are stated. The scripted model has no price."""
 
-LEDGER_LINES = 14
-QUESTION = "which test failed"
+QUESTION = "which commit fixed the double booking"
+"""What the removed messages can answer and the summary cannot."""
 
-_WIDTH = 100
-"""Most columns of a table; narrower terminals wrap inside the cells."""
+ANSWER = "4a45e62"
+
+_RECALL_TOKENS = 120
+_RECALL_LINES = 4
+_SUMMARY_LINES = 25
+_WIDTH = 80
+
+Fast = Annotated[bool, typer.Option("--fast", help="Use the library only; start no gateway.")]
 
 
-def demo() -> None:
-    """Show the main features on bundled sessions.
+class DemoStory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the demo shows."""
 
-    Checks, repairs, compacts and searches, then runs a session through the gateway. Needs no API key and no network.
+    messages: int
+    tokens: int
+    window: int
+    error_status: int
+    error: JsonObject
+    gateway: bool
+    """Whether a gateway sent the compacted request. Otherwise the library compacted it."""
+    status: int
+    problems: int
+    """What `kompakt check` finds in the compacted request."""
+    sent_messages: int
+    sent_tokens: int
+    summary: str
+    question: str
+    recalled: str
+    answer: str
+    answer_removed: bool
+    """Whether the session has the answer and the compacted request does not."""
+    priced_as: str
+    cost_before: float
+    """US dollars for the prompt of one request, without prompt cache."""
+    cost_after: float
+
+    @property
+    def works(self) -> bool:
+        return self.status == 200 and not self.problems and self.answer_removed and self.answer in self.recalled
+
+
+def demo(fast: Fast = False, as_json: AsJson = False) -> None:
+    """Show what kompakt does with a session that no longer fits.
+
+    Runs one bundled session. Needs no API key and no network, and leaves nothing behind.
+
+    \b
+    Examples:
+      kompakt demo
+      kompakt demo --fast
     """
-    from rich.console import Console  # late: `--help` does not need it
-
-    console = Console(highlight=False, soft_wrap=False)
-    if console.width > _WIDTH:
-        console.width = _WIDTH
-    body = session()
-    console.print(
-        f"A coding agent's session of {len(body['messages'])} messages, damaged by a crash and by careless trimming. "
-        f"{body['model']} would reject it with status 400, now and on every retry.\n"
-    )
-    _show_count(console, api.count(body), body["model"])
-    _show_problems(console, api.check(body))
-    repaired = api.repair(body)
-    _show_repair(console, repaired)
-    kept = {id(message) for message in repaired.payload["messages"]}
-    same = sum(id(message) in kept for message in body["messages"])
-    console.print(
-        f"{same} of {len(body['messages'])} messages are unchanged, byte for byte. The input itself is never changed.\n"
-        "On your own file: kompakt check FILE, kompakt repair FILE -o OUT, kompakt count FILE."
-    )
-    _compact_long_session(console)
-    refused = _show_gateway(console)
-    raise typer.Exit(1 if repaired.remaining or refused else 0)
+    story = _run(fast=fast)
+    if as_json:
+        typer.echo(indented_json(story), nl=False)
+    else:
+        _show(story)
+    raise typer.Exit(0 if story.works else 1)
 
 
-def _compact_long_session(console: Console) -> None:
-    """Compact the second bundled session and show the result."""
-    body = session("long-session.json")
-    done = api.compact(body, BUDGET)
-    report = done.report
-    console.print(
-        f"\nA second, healthy session of {report.messages_before} messages and {report.tokens_before:,} tokens, "
-        f"to fit into {BUDGET:,}.\n"
-    )
-    table = _table(f"kompakt compact: {report.tokens_before:,} to {report.tokens_after:,} tokens")
-    table.add_column("", ratio=1)
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    before, after = api.count(body), api.count(done.payload)
-    table.add_row("messages", f"{report.messages_before}", f"{report.messages_after}")
-    for role in before.by_role:
-        table.add_row(f"tokens of {role}", f"{before.by_role[role]:,}", f"{after.by_role.get(role, 0):,}")
-    console.print(table)
-    console.print(
-        f"System prompt, first and newest request are unchanged. The report lists {len(report.actions)} actions. "
-        f"`kompakt check` finds {len(api.check(done.payload))} problems.\n"
-        "On your own file: kompakt compact FILE --budget N -o OUT.\n"
-    )
-    _show_ledger(console, done)
-
-
-def _show_ledger(console: Console, done: api.Compaction) -> None:
-    """Show the first lines of the summary and one recall."""
-    lines = done.report.told.split("\n")
-    console.print(
-        f"A summary of {len(lines)} lines replaces the removed messages. It was extracted by code, without a model:",
-        style="bold",
-    )
-    _print_lines(console, lines[1 : 1 + LEDGER_LINES])
-    console.print(f"  … and {max(0, len(lines) - LEDGER_LINES - 1)} more\n")
-    found = done.recall(QUESTION, tokens=120)
-    console.print(f'Removed messages can be searched: kompakt recall FILE "{QUESTION}"', style="bold")
-    _print_lines(console, found.text.split("\n"))
-
-
-def _print_lines(console: Console, lines: list[str]) -> None:
-    for line in lines:
-        console.print(f"  {line}", markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
-
-
-def _show_gateway(console: Console) -> int:
-    """Run a session through a gateway and show what it saved; return the number of rejected requests."""
-    try:
-        from kompakt.cli import demo_provider  # late: needs the gateway extra
-    except ImportError as error:
-        console.print(f"\nThe gateway needs {error.name}; install it with: pip install 'kompakt\\[gateway]'")
-        return 0
-    import asyncio
-
-    played = asyncio.run(demo_provider.play())
-    console.print(
-        f"\nFor agents in any language there is a gateway. It ran on {played.url} with a temporary store and a "
-        f"scripted model with a window of {played.window:,} tokens, and an ordinary client ran a session through it.\n"
-    )
-    table = _table(f"kompakt serve: {played.requests} requests, {played.refused} rejected")
-    table.add_column("tokens", ratio=1)
-    table.add_column("sent by the client", justify="right")
-    table.add_column("received by the model", justify="right")
-    table.add_row("longest request", f"{max(played.client, default=0):,}", f"{max(played.upstream, default=0):,}")
-    table.add_row("all requests", f"{sum(played.client):,}", f"{sum(played.upstream):,}")
-    console.print(table)
-    console.print(
-        f"{played.compactions} compactions; {played.cached:.0%} of what the model received was a prefix of the "
-        "previous request, which prompt caches serve.\nThe removed messages can be searched over HTTP, for example for "
-        f'"{demo_provider.QUESTION}":'
-    )
-    _print_lines(console, played.recalled.split("\n"))
-    console.print("\nFor your own agent: run kompakt serve and set the base URL that it prints.")
-    return played.refused
-
-
-def session(name: str = "broken-session.json") -> JsonObject:
+def session(name: str = "long-session.json") -> JsonObject:
     return msgspec.json.decode((resources("kompakt") / "data" / name).read_bytes())
 
 
-def _show_count(console: Console, counted: TokenCount, model: str) -> None:
-    window = limits(model).context
-    table = _table(f"kompakt count: {counted.total:,} tokens, {counted.total / window:.0%} of {model}'s {window:,}")
-    table.add_column("part of the request", ratio=1)
-    table.add_column("tokens", justify="right")
-    table.add_column("share", justify="right")
-    tools = {_tool_label(name): number for name, number in counted.by_tool.items()}
-    rest = {name: number for name, number in counted.by_kind.items() if not name.startswith("tool ")}
-    schemas = {"tool schemas": counted.by_kind.get("tool schema", 0)}
-    for name, number in sorted({**tools, **rest, **schemas}.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{number:,}", f"{number / counted.total:.1%}")
-    console.print(table)
-
-
-def _tool_label(name: str) -> str:
-    return "results without a call" if name == "unknown" else f"calls and results of {name}"
-
-
-def _show_problems(console: Console, problems: list[Problem]) -> None:
-    table = _table(f"kompakt check: {len(problems)} problems that the provider rejects")
-    table.add_column("rule", no_wrap=True, style="red")
-    table.add_column("where", no_wrap=True)
-    table.add_column("problem", ratio=1)
-    for problem in problems:
-        table.add_row(problem.code, problem.path, problem.message)
-    console.print(table)
-
-
-def _show_repair(console: Console, repaired: Repair) -> None:
-    table = _table(f"kompakt repair: {len(repaired.changes)} changes, {len(repaired.remaining)} problems left")
-    table.add_column("rule", no_wrap=True, style="green")
-    table.add_column("where", no_wrap=True)
-    table.add_column("change", ratio=1)
-    for change in repaired.changes:
-        table.add_row(change.code, change.path, f"{change.action}: {change.message}")
-    console.print(table)
-
-
-def _table(title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, expand=True, pad_edge=False
+def _run(*, fast: bool) -> DemoStory:
+    body: JsonObject = {**session(), "model": "scripted"}
+    done = None if fast else _by_gateway(body)
+    is_gateway = done is not None
+    if done is None:
+        done = demo_provider.send_by_library(body, QUESTION, _RECALL_TOKENS)
+    before, after = api.count(body), api.count(done.sent)
+    price = price_of(PRICED_AS)
+    assert price is not None
+    return DemoStory(
+        messages=before.messages,
+        tokens=before.total,
+        window=demo_provider.WINDOW,
+        error_status=done.error_status,
+        error=done.error,
+        gateway=is_gateway,
+        status=done.status,
+        problems=len(api.check(done.sent)),
+        sent_messages=after.messages,
+        sent_tokens=after.total,
+        summary=_summary(done.sent),
+        question=QUESTION,
+        recalled=done.recalled,
+        answer=ANSWER,
+        answer_removed=ANSWER in _text(body) and ANSWER not in _text(done.sent),
+        priced_as=PRICED_AS,
+        cost_before=before.total * price.input,
+        cost_after=after.total * price.input,
     )
+
+
+def _by_gateway(body: JsonObject) -> demo_provider.DemoExchange | None:
+    import asyncio  # late: `--help` does not need it
+
+    try:
+        return asyncio.run(demo_provider.send_by_gateway(body, QUESTION, _RECALL_TOKENS))
+    except ImportError as error:
+        typer.echo(
+            f"kompakt: the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'. "
+            "This demo uses the library instead.",
+            err=True,
+        )
+        return None
+
+
+def _text(value: JsonObject) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _summary(body: JsonObject) -> str:
+    """Return the summary in a compacted request: the answer to the question that kompakt inserts."""
+    contents = [message["content"] for message in body["messages"]]
+    return contents[contents.index(PIVOT_QUESTION) + 1] if PIVOT_QUESTION in contents else ""
+
+
+# --- the text ----------------------------------------------------------------------------------------------------
+
+
+def _show(story: DemoStory) -> None:
+    from rich.console import Console  # late: `--help` does not need it
+
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    page = _Page(console, min(_WIDTH, console.width))
+    saved = story.tokens - story.sent_tokens
+    page.say(
+        "kompakt keeps the history of an agent inside the model's context window. Here is one bundled session and a "
+        "scripted model: no API key, no network."
+    )
+    page.head("1. A coding agent's session has outgrown the model")
+    page.say(f"{story.messages} messages, {story.tokens:,} tokens. The model takes at most {story.window:,}.")
+    page.head(f"2. The provider rejects the request, now and on every retry: HTTP {story.error_status}")
+    page.quote(json.dumps(story.error))
+    page.head(f"3. The same request with kompakt: {story.sent_tokens:,} tokens, HTTP {story.status}")
+    how = "`kompakt serve`, a proxy," if story.gateway else "`kompakt.compact`"
+    page.say(
+        f"{how} keeps the system prompt, the first request and the newest steps. A summary, written by code and not "
+        "by a model, replaces the rest:"
+    )
+    page.quote(story.summary, most=_SUMMARY_LINES)
+    page.head("4. Nothing is lost: a question that only the removed messages can answer")
+    page.say(f'"{story.question.capitalize()}?" The tool `recall` finds {story.answer}:')
+    page.quote(story.recalled, most=_RECALL_LINES)
+    page.head(f"5. Saved: {saved:,} tokens ({saved / story.tokens:.0%}) of this and every further request")
+    page.say(
+        f"At the price of {story.priced_as}, without prompt cache: ${story.cost_after:.3f} instead of "
+        f"${story.cost_before:.3f}."
+    )
+    page.head("6. Use it" if shutil.which("kompakt") else f"6. Use it (kompakt is here: {_command()})")
+    for command, use in _NEXT:
+        page.say(f"{command:<29} {use}")
+
+
+_NEXT = (
+    ("kompakt install claude-code", "for a coding agent: also codex, opencode, pi"),
+    ("kompakt serve", "for any other client: set its base URL"),
+    ("kompakt compact FILE", "for one request or transcript"),
+    ("docs/index.md", "Python, frameworks, how it works, operations"),
+)
+"""What a new user can do next."""
+
+
+def _command() -> str:
+    """Return how to call this program, relative to the working directory if possible."""
+    path = Path(sys.argv[0]).absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+class _Page:
+    """Prints paragraphs, headings and quotes within a width."""
+
+    def __init__(self, console: Console, width: int) -> None:
+        self._console = console
+        self._width = width
+
+    def head(self, text: str) -> None:
+        self._console.print()
+        self._console.print(text, style="bold")
+
+    def say(self, text: str) -> None:
+        for line in textwrap.wrap(text, self._width, break_on_hyphens=False):
+            self._console.print(line)
+
+    def quote(self, text: str, *, most: int | None = None) -> None:
+        """Print a text behind a bar, the whole or the first lines of it."""
+        lines = [line for one in text.split("\n") for line in self._wrap(one)]
+        for line in lines[:most]:
+            self._console.print(f"  │ {line}", style="dim" if line.startswith("##") else "")
+        if most is not None and len(lines) > most:
+            self._console.print(f"  │ … and {len(lines) - most} more lines")
+
+    def _wrap(self, line: str) -> list[str]:
+        indent = "  " if line.startswith("- ") else ""
+        return textwrap.wrap(line, self._width - 4, subsequent_indent=indent, break_on_hyphens=False) or [""]

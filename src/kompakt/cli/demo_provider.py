@@ -1,190 +1,142 @@
-"""A scripted provider without network, and a session with it through a gateway: the last part of ``kompakt demo``.
+"""A scripted provider without network, and one request that is too long for it. Used by ``kompakt demo``.
 
-The model calls one tool after another and then says that it is done. Like a real one it rejects requests that are
-longer than its window. It measures how much of each request a prompt cache would serve.
+The request goes to the provider directly, and then compacted, by the library or by a gateway. The gateway listens on a
+free local port and keeps its store in memory, so nothing is left when the request is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from kompakt import api
-from kompakt.gateway.app import Gateway, create_app
-from kompakt.gateway.config import GatewayConfig, Upstream
-from kompakt.gateway.errors import error_body
-from kompakt.gateway.server import GatewayServer, listen, uvicorn_config
+from kompakt.model.messages import JsonObject
+from kompakt.wire.registry import WIRES
 
-MODEL = "scripted"
-TASK = "The nightly import fails. Find out why, fix it, and do not change the public interface."
-QUESTION = "broker timeout seconds"
+if TYPE_CHECKING:
+    from httpx import AsyncBaseTransport
 
-_FILES = ("importer/reader.py", "importer/rows.py", "importer/service.py", "importer/retry.py", "tests/test_rows.py")
-_TOOLS = ("read_file", "run_tests", "search")
+    from kompakt.gateway.config import GatewayConfig
+
+WINDOW = 64_000
+"""Context window of the scripted model. The bundled session is half as long again."""
+
+RESERVE = 32_000
+"""Part of the window that is kept free for the answer, as in the gateway."""
+
+_PATH = "/v1/chat/completions"
+_KEY = "demo"
+_TIMEOUT = 60.0
+
+
+class DemoExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, sent as it is and sent compacted."""
+
+    error_status: int
+    error: JsonObject
+    """What the provider answers to the request as it is."""
+    status: int
+    """What it answers to the compacted request."""
+    sent: JsonObject
+    """The compacted request."""
+    recalled: str
+    """What a search of the removed messages found."""
 
 
 class ScriptedProvider:
-    """A Chat Completions provider for one conversation."""
+    """A Chat Completions provider that answers every request that fits its window."""
 
-    def __init__(self, *, window: int, steps: int) -> None:
-        self.window = window
-        self.steps = steps
-        self.step = 0
-        self.tokens: list[int] = []
-        """Tokens of each request."""
-        self.refused = 0
-        self.sent = 0
-        """Bytes of all received messages."""
-        self.repeated = 0
-        """Bytes of those that are in the common prefix with the previous request: what a prompt cache serves."""
-        self._last: list[str] = []
-        self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+    def __init__(self) -> None:
+        self.accepted: list[JsonObject] = []
 
-    async def complete(self, request: Request) -> JSONResponse:
-        body = await request.json()
+    def answer(self, body: JsonObject) -> tuple[int, JsonObject]:
+        """Return the status and the body of the answer to a request."""
         tokens = api.count(body, format="openai-chat").total
-        if tokens > self.window:
-            self.refused += 1
-            message = f"This model's maximum context length is {self.window} tokens, but you sent {tokens} tokens."
-            return JSONResponse(error_body("openai-chat", 400, message, code="context_length_exceeded"), 400)
-        self._remember([json.dumps(message) for message in body["messages"]])
-        self.tokens.append(tokens)
-        self.step += 1
-        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
-        choice = {"index": 0, "message": self._answer(), "finish_reason": "stop"}
-        return JSONResponse({"id": f"scripted-{self.step}", "model": MODEL, "choices": [choice], "usage": usage})
-
-    def _remember(self, messages: list[str]) -> None:
-        same = True
-        for at, message in enumerate(messages):
-            same = same and at < len(self._last) and self._last[at] == message
-            self.sent += len(message)
-            self.repeated += len(message) if same else 0
-        self._last = messages
-
-    def _answer(self) -> dict[str, Any]:
-        if self.step > self.steps:
-            return {"role": "assistant", "content": "Fixed: the retry used a closed connection. All tests pass."}
-        arguments = {"path": _FILES[self.step % len(_FILES)], "from_line": self.step * 20}
-        function = {"name": _TOOLS[self.step % len(_TOOLS)], "arguments": json.dumps(arguments)}
-        call = {"id": f"call_{self.step}", "type": "function", "function": function}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        if tokens > WINDOW:
+            message = f"This model's maximum context length is {WINDOW} tokens, but you sent {tokens} tokens."
+            return 400, WIRES["openai-chat"].error_body(400, message, code="context_length_exceeded")
+        self.accepted.append(body)
+        message = {"role": "assistant", "content": "The fix is in. Next I run the whole suite."}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": tokens, "completion_tokens": 12, "total_tokens": tokens + 12}
+        return 200, {"id": "scripted", "model": body["model"], "choices": [choice], "usage": usage}
 
 
-def output_of(step: int) -> str:
-    """Return the output of a tool: some code, and in one step the fact that is searched for in the end."""
-    name = _FILES[step % len(_FILES)]
-    lines = [f"{name}, lines {step * 20} to {step * 20 + 24}"]
-    for at in range(24):
-        number = step * 20 + at
-        lines.append(f"{number:5}  row_{number} = convert(source[{number}], width={number % 7 + 1})  # batch {step}")
-    if step == 3:
-        lines.append("       BROKER_TIMEOUT = 47  # seconds")
-    return "\n".join(lines)
+def send_by_library(body: JsonObject, question: str, tokens: int) -> DemoExchange:
+    """Send a request as it is, and compacted by the library; then search the removed messages."""
+    provider = ScriptedProvider()
+    error_status, error = provider.answer(body)
+    compacted = api.compact(body, WINDOW - RESERVE)
+    status, _ = provider.answer(compacted.payload)
+    return DemoExchange(
+        error_status=error_status,
+        error=error,
+        status=status,
+        sent=compacted.payload,
+        recalled=compacted.recall(question, tokens=tokens).text,
+    )
 
 
-class DemoRun(msgspec.Struct):
-    """The result of a session through the gateway."""
+async def send_by_gateway(body: JsonObject, question: str, tokens: int) -> DemoExchange:
+    """Send a request as it is, and through a gateway; then search the removed messages over HTTP."""
+    import httpx  # late: needs the gateway extra
 
-    requests: int
-    refused: int
-    """Requests that were rejected."""
-    window: int
-    client: list[int]
-    """Tokens of each request as sent by the client."""
-    upstream: list[int]
-    """Tokens of each request as received by the provider."""
-    compactions: int
-    cached: float
-    """Share of the sent bytes that a prompt cache would serve."""
-    url: str
-    session: str
-    recalled: str
+    from kompakt.gateway.config import GatewayConfig, Upstream
+    from kompakt.gateway.tenants import hash_key
 
+    provider = ScriptedProvider()
+    error_status, error = provider.answer(body)
 
-async def play(*, window: int = 16_000, steps: int = 60) -> DemoRun:
-    """Start a gateway with a temporary store, run a session through it, and search the session."""
-    model = ScriptedProvider(window=window, steps=steps)
-    with tempfile.TemporaryDirectory(prefix="kompakt-demo-") as folder:
-        settings = GatewayConfig(
-            port=0,
-            store=f"sqlite:///{Path(folder) / 'gateway.db'}",
-            upstreams={"openai": Upstream("openai", "http://scripted.invalid")},
-            context_window=window,
-            drain=1.0,
-        )
-        async with (
-            running(settings, httpx.ASGITransport(app=model.app)) as (url, gateway),
-            httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client,
-        ):
-            return await _run_session(client, model, gateway, url)
+    async def handle(request: httpx.Request) -> httpx.Response:
+        status, answer = provider.answer(msgspec.json.decode(await request.aread()))
+
+        async def chunks() -> AsyncGenerator[bytes]:  # the gateway streams answers
+            yield msgspec.json.encode(answer)
+
+        return httpx.Response(status, headers={"content-type": "application/json"}, content=chunks())
+
+    settings = GatewayConfig(
+        port=0,
+        store="memory:",
+        upstreams={"openai": Upstream("openai", "http://scripted.invalid")},
+        context_window=WINDOW,
+        keys={hash_key(_KEY): "demo"},
+        drain=1.0,
+    )
+    headers = {"x-kompakt-key": _KEY, "authorization": "Bearer demo"}
+    async with (
+        running(settings, httpx.MockTransport(handle)) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=_TIMEOUT) as client,
+    ):
+        answer = await client.post(_PATH, json=body)
+        session = answer.headers.get("x-kompakt-session", "none")
+        found = await client.get(f"/kompakt/sessions/{session}/recall", params={"q": question, "tokens": tokens})
+    return DemoExchange(
+        error_status=error_status,
+        error=error,
+        status=answer.status_code,
+        sent=provider.accepted[-1] if provider.accepted else body,
+        recalled=found.json().get("text", "") if found.status_code == 200 else "",
+    )
 
 
 @asynccontextmanager
-async def running(
-    settings: GatewayConfig, transport: httpx.AsyncBaseTransport | None = None
-) -> AsyncGenerator[tuple[str, Gateway]]:
+async def running(settings: GatewayConfig, transport: AsyncBaseTransport | None = None) -> AsyncGenerator[str]:
     """Serve a gateway in this event loop and yield its URL."""
+    from kompakt.gateway.app import create_app  # late: needs the gateway extra
+    from kompakt.gateway.server import GatewayServer, listen, uvicorn_config
+
     app = create_app(settings, transport=transport)
     listening = listen(settings)
     server = GatewayServer(uvicorn_config(app, settings))
     async with app.state.gateway.lifespan():
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.gateway
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             await serving
-
-
-async def _run_session(client: httpx.AsyncClient, model: ScriptedProvider, gateway: Gateway, url: str) -> DemoRun:
-    """Run the session as an ordinary client, which sends the whole history with every request."""
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "You are a careful engineer."},
-        {"role": "user", "content": TASK},
-    ]
-    before: list[int] = []
-    seen: set[str] = set()
-    refused, session = 0, ""
-    while True:
-        body = {"model": MODEL, "messages": messages}
-        answer = await client.post("/v1/chat/completions", json=body, headers={"authorization": "Bearer demo"})
-        if answer.status_code != 200:
-            refused += 1
-            break
-        headers = answer.headers
-        before.append(int(headers.get("x-kompakt-tokens-before", "0")))
-        session = headers.get("x-kompakt-session", session)
-        seen.update(filter(None, [headers.get("x-kompakt-compaction")]))
-        message = answer.json()["choices"][0]["message"]
-        messages.append(message)
-        if not message.get("tool_calls"):
-            break
-        call = message["tool_calls"][0]
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": output_of(len(before))})
-    await gateway.storage.flush()
-    found = await client.get(f"/kompakt/sessions/{session}/recall", params={"q": QUESTION, "tokens": 200})
-    return DemoRun(
-        requests=len(before),
-        refused=refused,
-        window=model.window,
-        client=before,
-        upstream=model.tokens,
-        compactions=len(seen),
-        cached=model.repeated / max(1, model.sent),
-        url=url,
-        session=session,
-        recalled=found.json().get("text", "") if found.status_code == 200 else "",
-    )
