@@ -1,0 +1,146 @@
+// Compactions: the list, and one of them before and after, with each removed message and what the pivot says about it.
+
+import './rows.js';
+import {get, session} from './api.js';
+import {button, count, dot, empty, h, icon, kindName, known, line, moment, number, percent, plain, short} from './dom.js';
+
+export function compactionTable(frame, list) {
+  return h('table', {class: 'plain', 'aria-label': 'Compactions'},
+    h('thead', {}, h('tr', {}, ['Compaction', 'Before → after', 'Reason', 'When'].map((name) => h('th', {scope: 'col', text: name})))),
+    h('tbody', {}, list.map((one) => h('tr', {class: one.undone ? 'undone' : ''},
+      h('td', {}, h('a', {class: 'mono', href: frame.link('compactions', one.id)}, line(one.id.length > 14 ? `${one.id.slice(0, 12)}…` : one.id)), one.undone ? h('span', {class: 'tag', text: 'undone'}) : null),
+      h('td', {class: 'tabular', text: known(one.tokens_before) ? `${short(one.tokens_before)} → ${short(one.tokens_after)}` : '–'}),
+      h('td', {}, line(one.reason || '–')), h('td', {}, moment(one.at))))));
+}
+
+export function compactionScreen(frame, place) {
+  return place.arg === null ? listScreen(frame) : oneScreen(frame, place);
+}
+
+function listScreen(frame) {
+  const element = h('div', {class: 'stack'});
+  const show = async () => {
+    const list = frame.detail.compactions.toReversed();
+    element.replaceChildren(list.length ? h('section', {class: 'card'}, h('h2', {text: count(list.length, 'compaction')}), compactionTable(frame, list))
+      : empty('No compaction yet', 'The context has always fit. Use “Try it” to see what a compaction would do.'));
+  };
+  return {
+    element, show, refresh: show,
+    move(by) {
+      const links = [...element.querySelectorAll('tbody a')];
+      const at = links.indexOf(document.activeElement);
+      links[at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
+    },
+  };
+}
+
+function oneScreen(frame, place) {
+  const element = h('div', {class: 'stack'});
+  const chosen = h('div', {class: 'chosen', role: 'status'});
+  const list = h('k-rows', {id: 'removed', class: 'list tall', 'aria-label': 'Removed messages', on: {
+    choose: (event) => choose(event.detail.row),
+    open: (event) => choose(event.detail.row),
+  }});
+  const pivot = h('ol', {class: 'pivot', 'aria-label': 'Pivot, as the model reads it'});
+  let view = null;
+
+  async function show() {
+    view = await get(session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`), {}, frame.signal);
+    element.replaceChildren(head(), verdict(), chosen,
+      h('div', {class: 'sides'},
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Before', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} replaced · ${count(view.kept, 'message')} kept`})), list),
+        h('section', {class: 'card flush side'}, h('h2', {}, 'After', h('span', {class: 'faint', text: `pivot of ${count(view.pivot.length, 'line')} · ${count(view.kept, 'message')} kept`}), frame.writable ? button('Edit', {icon: 'edit', kind: 'small', 'aria-label': 'Edit the pivot', on: {click: edit}}) : null),
+          h('div', {class: 'pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Pivot'}, pivot))));
+    list.show({total: view.removed.length, load: (start, limit) => view.removed.slice(start, start + limit), draw: cells, height: 56});
+    pivot.replaceChildren(...view.pivot.map(pivotLine));
+    hint();
+    const at = view.removed.findIndex((one) => String(one.ref) === place.params.item);
+    if (at >= 0) list.select(at, {middle: true});
+  }
+
+  function head() {
+    const saved = known(view.tokens_before) && known(view.tokens_after) ? view.tokens_before - view.tokens_after : null;
+    return h('section', {class: 'card'},
+      h('div', {class: 'bar'}, h('h2', {}, 'Compaction ', line(view.id, {class: 'mono'})), view.undone ? h('span', {class: 'tag', text: 'undone'}) : null, h('span', {class: 'grow'}), moment(view.at)),
+      known(view.tokens_before) ? h('div', {class: 'shrink', role: 'img', 'aria-label': `${number(view.tokens_before)} tokens before, ${number(view.tokens_after)} after`},
+        h('span', {class: 'shrink-name', text: 'before'}), h('span', {class: 'shrink-bar'}, h('span', {vars: {width: '100%'}})), h('b', {text: number(view.tokens_before)}),
+        h('span', {class: 'shrink-name', text: 'after'}), h('span', {class: 'shrink-bar after'}, h('span', {vars: {width: `${Math.max(0.5, (view.tokens_after / Math.max(1, view.tokens_before)) * 100)}%`}})), h('b', {text: number(view.tokens_after)})) : null,
+      h('div', {class: 'meta'}, view.reason ? h('span', {}, 'why: ', line(view.reason)) : null, view.policy ? h('span', {}, 'policy: ', line(view.policy)) : null,
+        saved ? h('span', {text: `${number(saved)} tokens less in every request (${percent(saved / view.tokens_before)})`}) : null));
+  }
+
+  function verdict() {
+    const lost = view.unrecoverable;
+    if (!lost.length) return h('p', {class: 'verdict good'}, icon('check'), h('strong', {text: 'Unrecoverable items: none'}), h('span', {class: 'faint', text: `Recall was asked for ${view.removed_count === 1 ? 'the replaced message' : `all ${number(view.removed_count)} replaced messages`} and returned each of them.`}));
+    return h('div', {class: 'verdict bad', role: 'alert'}, icon('warn'), h('strong', {text: `Unrecoverable items: ${number(lost.length)}`}), h('ul', {}, lost.map((ref) => h('li', {}, line(ref, {class: 'mono'})))));
+  }
+
+  function cells(row) {
+    const {told} = row;
+    return [
+      dot(row.kind),
+      h('span', {class: 'two'},
+        h('span', {class: 'two-first'}, line(row.title, {class: 'cell-title'}), h('span', {class: 'cell-tokens', text: short(row.tokens)})),
+        h('span', {class: 'two-second'}, line(row.ref, {class: 'mono'}), line(row.why), told.length ? h('span', {class: 'tag quiet', text: told.length === 1 ? `pivot line ${told[0]}` : `pivot lines ${told.slice(0, 3).join(', ')}${told.length > 3 ? ' …' : ''}`}) : null,
+          row.recallable ? h('span', {class: 'tag good'}, icon('check'), 'recall') : h('span', {class: 'tag bad', text: 'not recallable'}))),
+    ];
+  }
+
+  function pivotLine(one) {
+    const {refs} = one;
+    const node = h('li', {'data-line': one.line, value: one.line});
+    const content = h('span', {dir: 'auto', class: 'pivot-text'}, plain(one.text));
+    node.append(refs.length ? h('button', {type: 'button', class: 'pivot-line', 'aria-label': `Line ${one.line}: ${one.text.slice(0, 200)}. Refers to ${count(refs.length, 'message')}`, on: {click: () => chooseLine(one)}}, content)
+      : h('span', {class: 'pivot-line'}, content));
+    return node;
+  }
+
+  function light(lines) {
+    const wanted = new Set(lines);
+    for (const node of pivot.children) node.classList.toggle('marked', wanted.has(Number(node.dataset.line)));
+    pivot.querySelector('.marked')?.scrollIntoView({block: 'nearest'});
+  }
+
+  function hint() {
+    chosen.replaceChildren(h('p', {class: 'faint', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}));
+  }
+
+  function choose(row) {
+    light(row.told);
+    list.mark([]);
+    frame.note({item: row.ref});
+    const lines = view.pivot.filter((one) => row.told.includes(one.line));
+    chosen.replaceChildren(h('div', {class: 'card chosen-card'},
+      h('div', {class: 'bar'}, dot(row.kind), h('strong', {}, line(row.title)), h('span', {class: 'grow'}), button('Show original', {kind: 'small', on: {click: () => frame.message(row.seq)}})),
+      h('dl', {class: 'facts'},
+        h('dt', {text: 'Message'}), h('dd', {}, line(row.ref, {class: 'mono'}), ` · ${kindName(row.kind)} · ${number(row.tokens)} tokens`),
+        h('dt', {text: 'Why'}), h('dd', {}, line(row.why), row.strategy ? h('span', {class: 'faint'}, ' by ', line(row.strategy)) : null),
+        h('dt', {text: 'Pivot says'}), h('dd', {}, lines.length ? lines.slice(0, 6).map((one) => h('div', {class: 'quote', dir: 'auto'}, plain(one.text))) : h('span', {class: 'faint', text: 'Nothing about this message alone. Recall finds it.'})),
+        h('dt', {text: 'Recall'}), h('dd', {}, row.recallable ? h('span', {class: 'good-text'}, icon('check'), ' returns it byte for byte') : h('span', {class: 'bad-text', text: 'does not return it'})))));
+  }
+
+  function chooseLine(one) {
+    light([one.line]);
+    const wanted = new Set(one.seqs);
+    const found = view.removed.map((row, index) => [row, index]).filter(([row]) => wanted.has(row.seq) || row.told.includes(one.line));
+    list.mark(found.map(([, index]) => index));
+    if (found.length) list.select(found[0][1], {middle: true, quiet: true});
+    const there = new Set(found.map(([row]) => row.seq));
+    const missing = one.seqs.filter((seq) => !there.has(seq));
+    chosen.replaceChildren(h('div', {class: 'card chosen-card'},
+      h('div', {class: 'bar'}, h('strong', {text: `Line ${one.line} of the pivot`}), h('span', {class: 'grow'}), h('span', {class: 'faint', text: found.length ? `from ${count(found.length, 'message')}` : ''})),
+      h('div', {class: 'quote', dir: 'auto'}, plain(one.text)),
+      h('ul', {class: 'refs'}, found.slice(0, 20).map(([row]) => h('li', {}, h('button', {type: 'button', class: 'link', on: {click: () => frame.message(row.seq)}}, line(row.ref, {class: 'mono'}), ' ', line(row.title)))),
+        missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `#${seq}`, on: {click: () => frame.message(seq)}}))))));
+  }
+
+  async function edit() {
+    const done = await frame.act({action: 'edit', compaction: view.id}, {
+      title: 'Edit the pivot', text: 'The model reads this text from the next request on. The prompt cache starts anew once.', label: 'Save',
+      field: {name: 'text', label: 'Text of the pivot', value: view.pivot.map((one) => one.text).join('\n')},
+    });
+    if (done) await show();
+  }
+
+  return {element, show, move: (by) => { list.focus(); list.move(by); }};
+}

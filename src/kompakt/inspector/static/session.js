@@ -1,0 +1,279 @@
+// One session: header, tabs, and the overview with its steps.
+
+import './chart.js';
+import {follow, get, session} from './api.js';
+import {compactionScreen, compactionTable} from './compaction.js';
+import {contextScreen} from './context.js';
+import {UNPIN, act, drawer} from './dialogs.js';
+import {KINDS, button, count, debounce, empty, h, kindClass, kindName, known, line, meter, moment, money, number, percent, plain, short} from './dom.js';
+import {messageCells, messagesScreen} from './messages.js';
+import {recallScreen} from './recall.js';
+import {tryScreen} from './tryout.js';
+
+const TABS = [
+  ['overview', 'Overview', overviewScreen], ['messages', 'Messages', messagesScreen], ['context', 'Context', contextScreen],
+  ['compactions', 'Compactions', compactionScreen], ['try', 'Try it', tryScreen], ['recall', 'Recall', recallScreen],
+];
+const PARENTS = {steps: 'overview'};
+const SCREENS = {...Object.fromEntries(TABS.map(([name, , screen]) => [name, screen])), steps: stepScreen};
+
+export function sessionFrame(id, signal, state) {
+  const head = h('header', {class: 'session-head'});
+  const panel = h('div', {class: 'panel', role: 'tabpanel', id: 'panel', tabindex: -1});
+  const tabs = h('div', {class: 'tabs', role: 'tablist', 'aria-label': 'Views of the session'}, TABS.map(([name, label]) =>
+    h('a', {role: 'tab', id: `tab-${name}`, 'aria-controls': 'panel', href: address(id, name), on: {keydown: arrows}}, label)));
+  const element = h('section', {class: 'page'}, head, tabs, panel);
+  let detail = null, place = null, current = null, open = null;
+
+  const frame = {
+    id, signal,
+    get detail() { return detail; },
+    get writable() { return Boolean(detail?.writable); },
+    link: (tab, arg, params) => address(id, tab, arg, params),
+    /** Change the address without a new screen. */
+    note(params) {
+      const all = {...place.params, ...params};
+      place = {...place, params: all};
+      history.replaceState(null, '', address(id, place.tab, place.arg, all));
+    },
+    message(seq) {
+      frame.note({m: seq});
+      showMessage(seq);
+    },
+    async act(action, question) {
+      const done = await act(id, action, question);
+      if (done) await reload();
+      return done;
+    },
+    reload: () => reload(),
+  };
+
+  function showMessage(seq) {
+    if (open) return;
+    open = drawer(id, seq, {writable: frame.writable, changed: reload}, () => {
+      open = null;
+      frame.note({m: ''});
+    });
+    open.addEventListener('close', () => { open = null; });
+  }
+
+  /** The session with the fields of its row; the number of compactions is `compacted`. */
+  async function read() {
+    const answer = await get(session(id), {}, signal);
+    return {...answer.row, ...answer, compacted: answer.row.compactions};
+  }
+
+  async function reload() {
+    try {
+      detail = await read();
+    } catch (error) {
+      if (error.status === 404) location.hash = '#/';
+      return;
+    }
+    drawHead();
+    await current?.screen.refresh?.();
+  }
+
+  function drawHead() {
+    const facts = [detail.client, detail.model, detail.format].filter((one, index, all) => one && all.indexOf(one) === index);
+    head.replaceChildren(
+      h('div', {class: 'session-title'}, h('h1', {}, line(detail.title || detail.id)),
+        h('div', {class: 'meta'}, facts.map((fact) => line(fact)), line(detail.id, {class: 'mono'}),
+          detail.parent ? h('a', {href: address(detail.parent), text: 'parent session'}) : null, h('span', {}, 'active ', moment(detail.last_activity)))),
+      detail.writable ? actions(frame) : h('span', {class: 'tag quiet', text: 'read only', title: detail.read_only_reason}));
+    const made = detail.compactions.length;
+    tabs.querySelector('#tab-compactions').replaceChildren('Compactions', made ? h('span', {class: 'badge', text: made}) : '');
+  }
+
+  follow(session(id, '/events'), signal, debounce(reload, 250), state);
+
+  return {
+    element,
+    async show(wanted) {
+      const same = place && current && place.tab === wanted.tab && place.arg === wanted.arg;
+      place = wanted;
+      if (!detail) {
+        detail = await read();
+        drawHead();
+      }
+      document.title = `${detail.title || id} · kompakt inspector`;
+      const name = PARENTS[place.tab] ?? place.tab;
+      for (const tab of tabs.children) {
+        const selected = tab.id === `tab-${name}`;
+        tab.setAttribute('aria-selected', selected);
+        tab.tabIndex = selected ? 0 : -1;
+        if (!selected) continue;
+        panel.setAttribute('aria-labelledby', tab.id);
+        tab.scrollIntoView({block: 'nearest', inline: 'nearest'});
+      }
+      if (!same) {
+        current?.stop.abort();
+        const stop = new AbortController();
+        signal.addEventListener('abort', () => stop.abort());
+        const build = SCREENS[place.tab];
+        if (!build) {
+          panel.replaceChildren(empty('There is no such view', 'Choose one of the tabs.'));
+          current = null;
+          return;
+        }
+        const screen = build(Object.create(frame, {signal: {value: stop.signal}}), place);
+        current = {screen, stop};
+        panel.replaceChildren(screen.element);
+      }
+      try {
+        await current.screen.show?.(place);
+      } catch (error) {
+        if (error.name === 'AbortError') return;
+        panel.replaceChildren(empty('This view could not be shown', error.message));
+        current = null;
+        return;
+      }
+      if (place.params.m && !current.screen.messages?.(place.params.m)) showMessage(Number(place.params.m));
+    },
+    tab: (index) => { location.hash = address(id, TABS[index][0]); },
+    move: (by) => current?.screen.move?.(by),
+    up() {
+      if (place.arg) location.hash = address(id, PARENTS[place.tab] ?? place.tab);
+      else if (place.tab !== 'overview') location.hash = address(id, 'overview');
+      else location.hash = '#/';
+    },
+  };
+
+  function arrows(event) {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const all = [...tabs.children];
+    const next = all[(all.indexOf(event.currentTarget) + by + all.length) % all.length];
+    next.focus();
+    location.hash = next.getAttribute('href');
+  }
+}
+
+export function address(id, tab = 'overview', arg = null, params = {}) {
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== '' && known(value))).toString();
+  return `#/s/${encodeURIComponent(id)}/${tab}${arg === null ? '' : `/${encodeURIComponent(arg)}`}${query ? `?${query}` : ''}`;
+}
+
+function actions(frame) {
+  const {can_undo: undo, can_redo: redo} = frame.detail;
+  const run = (action, question) => () => frame.act(action, question);
+  return h('div', {class: 'actions', role: 'group', 'aria-label': 'Actions'},
+    button('Compact now', {icon: 'compact', on: {click: run({action: 'compact'}, {
+      title: 'Compact this session now?', text: 'The next request carries the pivot instead of the messages it replaces. Every message stays in the store, and you can undo this.', label: 'Compact now',
+    })}}),
+    button('Undo', {icon: 'undo', bare: true, disabled: !undo, on: {click: run({action: 'undo'}, {
+      title: 'Undo the newest compaction?', text: 'The next request carries the original messages again. It may not fit the window.', label: 'Undo',
+    })}}),
+    button('Redo', {icon: 'redo', bare: true, disabled: !redo, on: {click: run({action: 'redo'}, {
+      title: 'Redo the compaction that was undone last?', text: 'The next request carries its pivot again.', label: 'Redo',
+    })}}),
+    button('Delete session', {icon: 'trash', bare: true, on: {click: async () => {
+      const done = await act(frame.id, {action: 'delete'}, {
+        title: 'Delete this session?', text: 'Its messages, compactions and pins are removed from the store. This cannot be undone.', label: 'Delete', danger: true,
+      });
+      if (done) location.hash = '#/';
+    }}}));
+}
+
+// Overview --------------------------------------------------------------------------------------------------------
+
+function overviewScreen(frame) {
+  const tiles = h('div', {class: 'tiles'});
+  const chart = h('k-growth', {on: {
+    step: (event) => { location.hash = frame.link('steps', event.detail); },
+    compaction: (event) => { location.hash = frame.link('compactions', event.detail); },
+  }});
+  const chartCard = card('Growth of the context', chart);
+  const below = h('div', {class: 'columns'});
+  const element = h('div', {class: 'stack'}, tiles, chartCard, below);
+
+  async function show() {
+    drawTiles();
+    const growth = await get(session(frame.id, '/growth'), {}, frame.signal);
+    if (growth.points.length) chart.data = growth;
+    else chart.replaceChildren(empty('No steps yet', 'The chart starts with the first request.'));
+    below.replaceChildren(...[
+      cacheCard(frame.detail), compactionsCard(frame), pinsCard(frame)].filter(Boolean));
+  }
+
+  function drawTiles() {
+    const detail = frame.detail;
+    const tile = (name, value, note, extra) => h('div', {class: 'tile-card'}, h('div', {class: 'tile-label', text: name}), h('div', {class: 'tile-value', text: value}), extra ?? null, note ? h('div', {class: 'tile-note', text: note}) : null);
+    tiles.replaceChildren(
+      tile('Context', known(detail.fullness) ? percent(detail.fullness) : short(detail.tokens),
+        known(detail.window) ? `${number(detail.tokens)} of ${number(detail.window)} tokens` : `${number(detail.tokens)} tokens, window unknown`,
+        known(detail.fullness) ? meter(detail.fullness, 'Context in use') : null),
+      tile('Steps', number(detail.steps), `${count(detail.messages, 'message')} · ${count(detail.turns, 'turn')}`),
+      tile('Compactions', number(detail.compacted), `${count(detail.recallable, 'message')} in recall`),
+      tile('Tokens saved', short(detail.tokens_saved), 'removed by compactions'),
+      tile('Money saved', money(detail.money_saved), known(detail.money_saved) ? 'estimated from list prices' : 'price of the model unknown'));
+  }
+
+  return {element, show, refresh: show};
+}
+
+export function card(title, ...content) {
+  return h('section', {class: 'card'}, h('h2', {text: title}), content);
+}
+
+const CLASSES = [['cached', 'Read from cache'], ['written', 'Written to cache'], ['fresh', 'Not cached']];
+
+function cacheCard(detail) {
+  const cache = detail.cache;
+  const values = CLASSES.map(([name, label]) => ({name, label, tokens: cache[name], money: cache[`money_${name}`]}));
+  const total = values.reduce((sum, one) => sum + one.tokens, 0);
+  if (!total) return null;
+  return card('Input by cache class',
+    h('div', {class: 'split', role: 'img', 'aria-label': values.map((one) => `${one.label} ${percent(one.tokens / total)}`).join(', ')},
+      values.map((one) => h('span', {class: `cache-${one.name}`, vars: {'flex-grow': String(one.tokens)}}))),
+    h('table', {class: 'plain'}, h('thead', {}, h('tr', {}, ['Class', 'Tokens', 'Share', 'Money'].map((name, index) => h('th', {scope: 'col', class: index ? 'numeric' : '', text: name})))),
+      h('tbody', {}, values.map((one) => h('tr', {}, h('th', {scope: 'row'}, h('span', {class: `dot cache-${one.name}`}), ` ${one.label}`),
+        h('td', {class: 'numeric', text: number(one.tokens)}), h('td', {class: 'numeric', text: percent(one.tokens / total)}), h('td', {class: 'numeric', text: money(one.money)}))))));
+}
+
+function compactionsCard(frame) {
+  const list = frame.detail.compactions;
+  return card('Compactions', list.length ? compactionTable(frame, list.toReversed().slice(0, 8)) : h('p', {class: 'faint', text: 'None yet. The context has always fit.'}));
+}
+
+function pinsCard(frame) {
+  const {pins} = frame.detail;
+  if (!pins.length) return null;
+  return card('Pinned', h('ul', {class: 'refs'}, pins.map((pin) => h('li', {}, line(pin, {class: 'clip'}),
+    frame.writable ? button(`Unpin ${pin.slice(0, 60)}`, {icon: 'close', bare: true, kind: 'ghost small', on: {click: () => frame.act({action: 'unpin', text: pin}, UNPIN)}}) : null))));
+}
+
+// A step ----------------------------------------------------------------------------------------------------------
+
+function stepScreen(frame, place) {
+  const n = Number(place.arg);
+  const element = h('div', {class: 'stack'});
+
+  async function show() {
+    const step = await get(session(frame.id, `/steps/${n}`), {}, frame.signal);
+    const rows = [...step.rows, ...step.answer].map((row) => ({...row, state: 'sent'}));
+    const answers = new Set(step.answer.map((row) => row.seq));
+    const list = h('k-rows', {id: 'sent', class: 'list tall', 'aria-label': `Messages of request ${n}`, on: {open: (event) => frame.message(event.detail.row.seq)}});
+    const sizes = KINDS.filter((kind) => step.tokens[kind]);
+    element.replaceChildren(
+      h('div', {class: 'bar'},
+        h('h2', {text: `Request ${n} as sent`}),
+        h('div', {class: 'meta'}, step.model ? line(step.model) : null, h('span', {text: `${number(step.total)} tokens`}), h('span', {text: `${percent(step.total ? step.cached / step.total : 0)} from cache`}), step.at ? moment(step.at) : null,
+          step.compaction ? h('a', {href: frame.link('compactions', step.compaction), text: 'contains a pivot'}) : null),
+        h('span', {class: 'grow'}),
+        n > 1 ? h('a', {class: 'button small', href: frame.link('steps', n - 1), text: 'Previous'}) : null,
+        h('a', {class: 'button small', href: frame.link('steps', n + 1), text: 'Next'})),
+      h('section', {class: 'card'},
+        h('div', {class: 'split', role: 'img', 'aria-label': sizes.map((kind) => `${kindName(kind)} ${number(step.tokens[kind])} tokens`).join(', ')}, sizes.map((kind) => h('span', {class: kindClass(kind), vars: {'flex-grow': String(step.tokens[kind])}}))),
+        h('div', {class: 'split-legend'}, sizes.map((kind) => h('span', {}, h('span', {class: `swatch ${kindClass(kind)}`}), kindName(kind), h('b', {text: number(step.tokens[kind])}))))),
+      h('div', {class: 'sides'},
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Messages', h('span', {class: 'faint', text: `${number(step.rows.length + step.left_out)} sent${step.left_out ? `, the newest ${number(step.rows.length)} shown` : ''} · ${count(step.answer.length, 'answer')}`})), list),
+        h('section', {class: 'card flush side'}, h('h2', {}, 'Request body', h('span', {class: 'faint', text: step.body_chars > step.body.length ? `the first ${number(step.body.length)} of ${number(step.body_chars)} characters` : `${number(step.body_chars)} characters`})),
+          h('div', {class: 'text pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Request body'}, h('pre', {class: 'chunk', dir: 'auto'}, plain(step.body))))));
+    const cells = (row) => (answers.has(row.seq) ? [...messageCells(row), h('span', {class: 'tag accent', text: 'answer'})] : messageCells(row));
+    list.show({total: rows.length, load: (start, limit) => rows.slice(start, start + limit), draw: cells, height: 40});
+  }
+
+  return {element, show, move: (by) => element.querySelector('k-rows')?.move(by)};
+}
