@@ -81,6 +81,8 @@ check: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python scripts/make_reference.py --check
+	$(BIN)/python scripts/make_numbers.py --check
 	KOMPAKT_EXAMPLES=$${KOMPAKT_EXAMPLES:-10} $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 format: $(VENV)/.dev

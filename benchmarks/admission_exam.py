@@ -251,9 +251,13 @@ def main() -> None:
     _replace(GUIDE, summary(rows))
 
 
+def with_region(page: str, text: str) -> str:
+    """Return a page with this text as its generated part."""
+    return _REGION.sub(lambda found: f"{found[1]}{text}{found[2]}", page)
+
+
 def _replace(path: Path, text: str) -> None:
-    """Replace the generated part of a file."""
-    path.write_text(_REGION.sub(lambda found: f"{found[1]}{text}{found[2]}", path.read_text()))
+    path.write_text(with_region(path.read_text(), text))
 
 
 if __name__ == "__main__":

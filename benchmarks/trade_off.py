@@ -102,6 +102,11 @@ def exam_score(share: float | None, sizes: dict[float, float]) -> str | None:
     return f"{sizes[low] + (sizes[high] - sizes[low]) * (share - low) / (high - low):.0f}"
 
 
+def exam_sizes() -> dict[float, float]:
+    """Return the exam scores by the share of the session that the context has."""
+    return {float(share): score for share, score in json.loads(SIZES.read_text()).items()} if SIZES.exists() else {}
+
+
 def page(found: dict[str, Any], sizes: dict[float, float]) -> str:
     """Return the documentation page."""
     lines = [_HEAD.format(sessions=found["sessions"])]
@@ -175,8 +180,7 @@ is asked, without recall. This costs quality, so it is left to the user (`econom
 def main() -> None:
     """Measure if a folder is given, and write the page."""
     found = measure(Path(sys.argv[1])) if len(sys.argv) > 1 else json.loads(ROWS.read_text())
-    sizes = {float(share): score for share, score in json.loads(SIZES.read_text()).items()} if SIZES.exists() else {}
-    PAGE.write_text(page(found, sizes))
+    PAGE.write_text(page(found, exam_sizes()))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,22 @@ import ast
 import contextlib
 import inspect
 import io
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from scripts import make_numbers, make_reference
 from tests.cli.commands import run
+from tests.gateway.test_server import started
+from tests.provider.script import Script
+from tests.provider.server import Provider
 
 import kompakt
 
@@ -83,11 +89,21 @@ def commands(text: str) -> Iterator[Command]:
         yield Command(words, redirect, int(wanted[1]) if wanted else 0)
 
 
+def reader(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the page a home folder and a key of its own; ``install`` changes the settings of an agent."""
+    for name in [name for name in os.environ if name.startswith(("KOMPAKT_", "XDG_", "CLAUDE_", "CODEX_"))]:
+        if name != "KOMPAKT_EXAMPLES":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OPENAI_API_KEY", "local")
+
+
 def run_console(block: Block, folder: Path, page: str) -> None:
     for command in commands(block.text):
         sign, name = command.redirect
         given = (folder / name).read_bytes() if sign == "<" else None
-        done = run(*command.arguments, input=given, cwd=folder)
+        answer = ["--yes"] if command.arguments[0] == "install" else []  # it asks a reader
+        done = run(*command.arguments, *answer, input=given, cwd=folder)
         if sign == ">":
             (folder / name).write_text(done.out)
         context = f"{page}:{block.line}: kompakt {shlex.join(command.arguments)}\n{done.out}{done.err}"
@@ -149,7 +165,11 @@ class TestPages:
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reader can copy every block, in the order of the page."""
         monkeypatch.chdir(tmp_path)
+        reader(tmp_path, monkeypatch)
         names: dict[str, Any] = {"__name__": "__docs__"}
+        if page.name == "README.md":
+            (tmp_path / "session.json").write_bytes((files("kompakt") / "data" / "long-session.json").read_bytes())
+            names["history"] = kompakt.load(tmp_path / "session.json").payload
         for block in blocks(page.read_text()):
             if block.language == "python":
                 run_python(block, names, page)
@@ -197,6 +217,85 @@ class TestPages:
         packages = [path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")]
         assert [str(path) for path in packages if f"`{path}/" not in text] == []
         assert len(PATH.findall(text)) > 60
+
+
+class TestReadme:
+    """The promises of the first page about itself; its quick starts run in `TestPages` and here."""
+
+    TEXT = (ROOT / "README.md").read_text()
+
+    def test_is_short(self) -> None:
+        assert len(self.TEXT.splitlines()) < 200
+        quick = [found["text"] for found in BLOCK.finditer(self.TEXT)]
+        assert len(quick) >= 8
+        assert [text for text in quick if len(text.splitlines()) >= 10] == []
+
+    def test_the_gateway_quick_start_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The three lines: start the gateway, point a client at it, ask whether it is protected."""
+        reader(tmp_path, monkeypatch)
+        serve, client, doctor = self._lines("kompakt serve")
+        assert serve == "kompakt serve" and client.startswith("ANTHROPIC_BASE_URL=http://127.0.0.1:8484 claude")
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "local")
+        with (
+            Provider(Script(1), window=50_000) as provider,
+            started(tmp_path, "--upstream", f"anthropic={provider.url}") as gate,
+        ):
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", gate.url)
+            done = run(*shlex.split(doctor, comments=True)[1:], cwd=tmp_path)
+        assert done.out.startswith("protected: yes"), done.out + done.err
+        assert done.code == 0 and len(provider.requests) == 1
+
+    def test_the_wrapped_client_finishes_a_session_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A provider with a window of 16,000 tokens rejects the history; through `wrap` it is answered."""
+        block = next(block.text for block in blocks(self.TEXT) if "kompakt.wrap" in block.text)
+        history = kompakt.load(str(files("kompakt") / "data" / "long-session.json")).payload
+        request = {**history, "model": "gpt-3.5-turbo", "max_tokens": 500}
+        with Provider(Script(0), window=16_000) as provider:
+            monkeypatch.setenv("OPENAI_API_KEY", "local")
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{provider.url}/v1")
+            names: dict[str, Any] = {}
+            run_python(Block("python", block, 1), names, ROOT / "README.md")
+            answer = names["client"].chat.completions.create(**request)
+        assert answer.choices[0].message.content
+        assert provider.requests[-1].prompt < 16_000
+
+    def _lines(self, command: str) -> list[str]:
+        """Return the lines of the shell block that starts with this command."""
+        texts = [found["text"] for found in BLOCK.finditer(self.TEXT) if found["language"] == "sh"]
+        return next(text for text in texts if text.startswith(command)).splitlines()
+
+
+class TestReference:
+    def test_no_generated_page_is_stale(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert make_reference.main(["--check"]) == 0, capsys.readouterr().err
+
+
+class TestNumbers:
+    """Measured figures come from benchmarks/results."""
+
+    def test_no_document_is_stale_or_has_figures_of_its_own(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert make_numbers.main(["--check"]) == 0, capsys.readouterr().err
+
+    def test_a_changed_result_changes_the_document(self) -> None:
+        text = "It takes <!-- number: engine/rows/cold compaction, default/value = {:.0f} ms -->9 ms<!-- /number -->."
+        value = make_numbers.value_at("engine/rows/cold compaction, default/value")
+        assert f"-->{value:.0f} ms<!--" in make_numbers.renewed(text)
+        table = make_numbers.renewed("<!-- table: exam -->\nold\n<!-- /table -->")
+        assert "old" not in table and "| kompakt" in table
+
+    def test_an_unknown_result_is_an_error(self) -> None:
+        for path in ("no-such-file/rows", "engine/rows/no such row/value"):
+            with pytest.raises(KeyError, match="no"):
+                make_numbers.value_at(path)
+
+    @pytest.mark.parametrize(
+        "figure", ["76 ms", "1.3 ×", "21 MB/s", "0.9 GB", "27 %", "4,000 tokens/s", "24 s", "3 to 5 ms"]
+    )
+    def test_a_figure_without_marks_is_found(self, figure: str) -> None:
+        page = ROOT / "docs" / "page.md"
+        assert len(make_numbers.unmarked(page, f"It takes\n{figure} here.")) == 1
+        marked = f"<!-- number: a = {{}} -->{figure}<!-- /number --> and `{figure}`"
+        assert make_numbers.unmarked(page, f"{marked}\n```text\n{figure}\n```\n") == []
 
 
 class TestReading:

@@ -124,12 +124,20 @@ def texts(messages: Sequence[dict[str, Any]]) -> str:
 
 def run_page(name: str, **names: Any) -> dict[str, Any]:
     """Run the Python blocks of a framework's page in docs/integrations with these names defined; return all names."""
-    page_text = (Path(__file__).parents[2] / "docs" / "integrations" / f"{name}.md").read_text()
-    found = re.findall(r"^```python\n(.*?)^```", page_text, re.M | re.S)
+    return run_blocks(f"docs/integrations/{name}.md", "python", **names)
+
+
+def run_blocks(page: str, language: str, **names: Any) -> dict[str, Any]:
+    """Run the blocks of a page in one language with these names defined; return all names.
+
+    In pages that are not about one framework, blocks that need a framework are marked ``py`` instead of ``python``.
+    """
+    text = (Path(__file__).parents[2] / page).read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert found
     space = dict(names)
     for block in found:
-        exec(compile(block, f"{name}.md", "exec"), space)
+        exec(compile(block, page, "exec"), space)
     return space
 
 

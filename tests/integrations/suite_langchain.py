@@ -13,7 +13,7 @@ from langchain_core.messages.utils import convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_blocks, run_page
 
 from kompakt.integrations.langchain import KompaktMiddleware, pre_model_hook
 
@@ -115,3 +115,10 @@ class TestLangChain(AdapterContract):
         script = Script(steps=2)
         names = run_page("langchain", model=ScriptedModel(script=script, seen=[]), tools=[read_page])
         assert names["answer"]["messages"][-1].content == "done"
+
+    def test_the_readme_example_finishes_the_loop(self) -> None:
+        """The block of the README turns a model and tools into an agent that works."""
+        script = Script(steps=30)
+        names = run_blocks("README.md", "py", model=ScriptedModel(script=script, seen=[]), tools=[read_page])
+        done = names["agent"].invoke({"messages": [HumanMessage(TASK)]}, {"recursion_limit": 100})
+        assert done["messages"][-1].content == "done"
