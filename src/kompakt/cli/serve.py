@@ -19,6 +19,9 @@ def _switch(name: str, help: str) -> Any:
 
 Host = Annotated[str | None, option("host", "H", "Address to listen on. Default: 127.0.0.1.")]
 Port = Annotated[int | None, option("port", "P", "Port to listen on; 0 selects a free one. Default: 8484.")]
+Workers = Annotated[
+    int | None, option("workers", "N", "Processes; they share the store, which must not be memory:. Default: 1.")
+]
 Url = Annotated[str | None, option("store", "URL", "Store URL: sqlite:///FILE, postgresql://…, redis://… or memory:")]
 KeyFile = Annotated[str | None, option("key-file", "FILE", "File with the key that encrypts the store.")]
 Upstreams = Annotated[
@@ -107,6 +110,7 @@ _REPEATED = {
 def serve(
     host: Host = None,
     port: Port = None,
+    workers: Workers = None,
     store: Url = None,
     key_file: KeyFile = None,
     upstream: Upstreams = None,
@@ -150,13 +154,20 @@ def _run(flags: dict[str, Any]) -> None:
     def read() -> Any:
         return load(flags, path=config.find())
 
+    try:
+        from kompakt.gateway import server
+        from kompakt.gateway.workers import assignment
+    except ImportError as error:
+        read()
+        raise UsageError(f"the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'") from None
+    worker = assignment()
+    if worker is not None:
+        flags = worker.flags
     settings = read()
     key = read_key(settings.key_file)
-    try:
-        from kompakt.gateway.server import serve as run
-    except ImportError as error:
-        raise UsageError(f"the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'") from None
-    run(settings, key=key, load=read, find=config.find)
+    if worker is None and settings.workers > 1:
+        raise typer.Exit(server.supervise(settings, flags=flags, load=read))
+    server.serve(settings, key=key, load=read, find=config.find, worker=worker)
 
 
 def _print_key(tenant: str) -> None:

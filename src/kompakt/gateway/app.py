@@ -82,9 +82,10 @@ class Gateway:
         transport: httpx.AsyncBaseTransport | None = None,
         key: bytes | None = None,
         make: Callable[[Gateway], Handler] | None = None,
+        worker: int = 1,
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(worker)
         self.slots = Slots()
         self.is_draining = False
         self._transport = transport
@@ -227,13 +228,14 @@ def create_app(
     transport: httpx.AsyncBaseTransport | None = None,
     key: bytes | None = None,
     make: Callable[[Gateway], Handler] | None = None,
+    worker: int = 1,
 ) -> Starlette:
     """Create the application; ``app.state.gateway`` is its ``Gateway``.
 
     ``transport`` replaces the network to the providers, ``key`` encrypts stored values, ``make`` creates the handler of
-    provider requests.
+    provider requests, ``worker`` is the number of this process in the metrics.
     """
-    gateway = Gateway(settings, transport=transport, key=key, make=make)
+    gateway = Gateway(settings, transport=transport, key=key, make=make, worker=worker)
     health, api = Health(gateway), SessionsApi(gateway)
     app = Starlette(
         routes=[
@@ -246,7 +248,7 @@ def create_app(
             Endpoint("/mcp", McpEndpoint(api)),
         ],
         middleware=[
-            Middleware(AccessLog, metrics=gateway.metrics),
+            Middleware(AccessLog, metrics=gateway.metrics, is_draining=lambda: gateway.is_draining),
             Middleware(LimitsMiddleware, settings=lambda: gateway.settings),
         ],
         lifespan=gateway.lifespan,

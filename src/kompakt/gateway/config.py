@@ -26,7 +26,7 @@ OFFICIAL = {
 }
 """The default upstreams."""
 
-FIXED = ("host", "port", "store", "store_timeout", "key_file", "secret", "max_header")
+FIXED = ("host", "port", "workers", "store", "store_timeout", "key_file", "secret", "max_header")
 """Settings that require a restart: sockets and files are open, and another secret would change the tenants."""
 
 _RESERVED = frozenset(["v1", "v1beta", "kompakt", "mcp", "healthz", "readyz", "metrics", "inspect"])
@@ -97,6 +97,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8484
+    workers: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """Processes that serve requests. They share the store, so it must not be in memory."""
     store: str = msgspec.field(default_factory=default_store)
     key_file: str | None = None
     """File with the key that encrypts stored values."""
@@ -156,6 +158,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in names:
             if name not in known:
                 raise UsageError(f"policy {name!r} is unknown; use one of {', '.join(map(repr, known))}")
+        if self.workers > 1 and self.store.startswith("memory:"):
+            raise UsageError(
+                f"workers={self.workers} needs a store that several processes can share; choose --store "
+                "sqlite:///FILE, postgresql://… or redis://…, or use --workers 1 with --store memory:"
+            )
         if not self.upstreams:
             raise UsageError("no upstream is configured; add one with --upstream NAME=URL")
         for name, upstream in self.upstreams.items():

@@ -3,6 +3,8 @@
 SIGTERM and SIGINT end it gracefully: it accepts no new connections, open requests and streams have ``drain`` seconds to
 finish, pending records are written, then everything is closed. SIGHUP and a change of the configuration file reload the
 settings. If they are invalid, the gateway logs the reason and keeps the old ones.
+
+With several workers, this process is their supervisor, or one of the workers; see ``workers.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +30,9 @@ from kompakt.gateway.app import Gateway, create_app
 from kompakt.gateway.config import OFFICIAL, GatewayConfig, without_password
 from kompakt.gateway.http.access_log import configure_logging
 from kompakt.gateway.http.limits import protocol
+from kompakt.gateway.http.metrics import share_metrics
 from kompakt.gateway.tenants import is_loopback
+from kompakt.gateway.workers import Supervisor, WorkerAssignment, WorkerChannel
 
 _log = logging.getLogger("kompakt.gateway")
 
@@ -44,6 +48,9 @@ KEEP_ALIVE = 75
 RELOAD_PERIOD = 2.0
 """Seconds between checks of the configuration file."""
 
+_POLL = 0.05
+"""Seconds between checks whether a retired worker has open requests."""
+
 _CLIENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "openai": (("OPENAI_BASE_URL", "OpenAI SDKs, Qwen Code"), ("OPENAI_API_BASE", "aider")),
     "anthropic": (("ANTHROPIC_BASE_URL", "Claude Code, Anthropic SDKs"),),
@@ -58,6 +65,7 @@ def serve(
     key: bytes | None = None,
     load: Callable[[], GatewayConfig] | None = None,
     find: Callable[[], Path | None] = lambda: None,
+    worker: WorkerAssignment | None = None,
 ) -> None:
     """Serve until a signal ends it; ``load`` reads the settings again, ``find`` returns the path of their file.
 
@@ -65,21 +73,40 @@ def serve(
         UsageError: the address cannot be listened on.
         KompaktError: the store cannot be opened.
     """
+    configure_logging(json=settings.log_json, worker=None if worker is None else worker.number)
+    if worker is not None:
+        share_metrics(worker.metrics_folder, worker.metrics_file)
+    listening = listen(settings) if worker is None else None
+    with asyncio.Runner(loop_factory=_loops()) as runner:
+        runner.run(_serve(settings, listening or worker, key=key, load=load or (lambda: settings), find=find))
+
+
+def supervise(settings: GatewayConfig, *, flags: Mapping[str, Any], load: Callable[[], GatewayConfig]) -> int:
+    """Run ``settings.workers`` processes until a signal ends them; return the exit code.
+
+    Raises:
+        UsageError: the address cannot be listened on, or the system cannot pass connections to other processes.
+    """
+    if not hasattr(socket, "send_fds"):
+        raise UsageError("--workers needs an operating system that can pass connections to processes; use --workers 1")
     configure_logging(json=settings.log_json)
     listening = listen(settings)
-    with asyncio.Runner(loop_factory=_loops()) as runner:
-        runner.run(_serve(settings, listening, key=key, load=load or (lambda: settings), find=find))
+    port = listening.getsockname()[1]
+    with asyncio.Runner() as runner:
+        return runner.run(Supervisor(settings, listening, flags, load).run(lambda: _print_banner(settings, port)))
 
 
 async def _serve(
     settings: GatewayConfig,
-    listening: socket.socket,
+    source: socket.socket | WorkerAssignment | None,
     *,
     key: bytes | None,
     load: Callable[[], GatewayConfig],
     find: Callable[[], Path | None],
 ) -> None:
-    app = create_app(settings, key=key)
+    """Serve connections from a listening socket, or from the supervisor."""
+    worker = source if isinstance(source, WorkerAssignment) else None
+    app = create_app(settings, key=key, worker=1 if worker is None else worker.number)
     gateway: Gateway = app.state.gateway
     server = GatewayServer(uvicorn_config(app, settings))
     async with gateway.lifespan():
@@ -89,18 +116,68 @@ async def _serve(
             with _signals(server, gateway, reloader):
                 gc.collect()
                 gc.freeze()  # loaded modules stay: collections that block the event loop can skip them
-                _print_banner(settings, listening)
-                await server.serve(sockets=[listening])
+                if isinstance(source, socket.socket):
+                    _print_banner(settings, source.getsockname()[1])
+                    await server.serve(sockets=[source])
+                elif worker is not None:
+                    await _serve_as_worker(server, gateway, worker)
         finally:
             watching.cancel()
+
+
+async def _serve_as_worker(server: GatewayServer, gateway: Gateway, worker: WorkerAssignment) -> None:
+    retired: list[asyncio.Task[None]] = []
+
+    def retire() -> None:
+        _log.info("retired: %d open requests continue, new connections go to another worker", gateway.slots.total)
+        retired.append(asyncio.create_task(server.retire(gateway)))
+
+    channel = WorkerChannel(
+        worker, serve=server.serve_connection, retire=retire, stop=lambda: _drain(server, gateway, signal.SIGTERM)
+    )
+    server.on_started = channel.open
+    await server.serve(sockets=[])
+    channel.close()
 
 
 class GatewayServer(uvicorn.Server):
     """uvicorn without its signal handlers, which would end the process before the gateway is closed."""
 
+    on_started: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._opening: set[asyncio.Task[Any]] = set()
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.on_started()
+
+    def serve_connection(self, connection: socket.socket) -> None:
+        """Serve a connection that another process accepted."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> asyncio.Protocol:
+            kind: Any = self.config.http_protocol_class
+            return kind(config=self.config, server_state=self.server_state, app_state={}, _loop=loop)
+
+        connection.setblocking(False)
+        opening = loop.create_task(loop.connect_accepted_socket(make, connection))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def retire(self, gateway: Gateway) -> None:
+        """Exit after the last request, and after idle clients had ``drain`` seconds to send another one."""
+        loop, state = asyncio.get_running_loop(), self.server_state
+        gateway.is_draining = True
+        end = loop.time() + gateway.settings.drain
+        while self._opening or state.tasks or (state.connections and loop.time() < end):
+            await asyncio.sleep(_POLL)
+        self.should_exit = True
 
 
 def uvicorn_config(app: Any, settings: GatewayConfig) -> uvicorn.Config:
@@ -169,23 +246,24 @@ def _signals(server: GatewayServer, gateway: Gateway, reloader: ConfigReloader) 
         yield
         return
 
-    def stop(number: signal.Signals) -> None:
-        if gateway.is_draining and number == signal.SIGINT:
-            server.force_exit = True
-        elif not gateway.is_draining:
-            drain = gateway.settings.drain
-            _log.info("shutting down: %d open requests have %g seconds to finish", gateway.slots.total, drain)
-        gateway.is_draining = server.should_exit = True
-
-    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler, number)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _drain, server, gateway, number)
     loop.add_signal_handler(signal.SIGHUP, reloader.reload)
     try:
         yield
     finally:
-        for number in (*handlers, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _drain(server: GatewayServer, gateway: Gateway, number: signal.Signals) -> None:
+    """Let open requests finish, then exit; a second SIGINT exits at once."""
+    if server.should_exit and number == signal.SIGINT:
+        server.force_exit = True
+    elif not server.should_exit:
+        drain = gateway.settings.drain
+        _log.info("shutting down: %d open requests have %g seconds to finish", gateway.slots.total, drain)
+    gateway.is_draining = server.should_exit = True
 
 
 def listen(settings: GatewayConfig) -> socket.socket:
@@ -215,10 +293,11 @@ def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # --- startup banner ------------------------------------------------------------------------------------------------
 
 
-def _print_banner(settings: GatewayConfig, listening: socket.socket) -> None:
+def _print_banner(settings: GatewayConfig, port: int) -> None:
     """Print the address and the client settings on standard error."""
-    base = base_url(settings, listening.getsockname()[1])
-    lines = [f"kompakt gateway on {base}, store {without_password(settings.store)}; client settings:"]
+    base = base_url(settings, port)
+    workers = f"{settings.workers} workers, " if settings.workers > 1 else ""
+    lines = [f"kompakt gateway on {base}, {workers}store {without_password(settings.store)}; client settings:"]
     lines += [f"  {line}" for line in client_settings(settings, base)]
     lines.append("check a client: kompakt doctor --client claude" + ("" if base == DEFAULT else f" --gateway {base}"))
     if not is_loopback(settings.host) and not settings.keys and settings.tenant_header is None:

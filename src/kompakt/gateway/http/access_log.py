@@ -11,6 +11,7 @@ import secrets
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
@@ -96,11 +97,15 @@ def request_log(request: Request) -> RequestLog:
 
 
 class AccessLog:
-    """The outermost middleware: assigns request ids, logs and counts requests."""
+    """The outermost middleware: assigns request ids, logs and counts requests.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    While ``is_draining`` returns true, responses ask the client to close the connection.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, is_draining: Callable[[], bool] = lambda: False) -> None:
         self.app = app
         self.metrics = metrics
+        self.is_draining = is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -140,6 +145,9 @@ class AccessLog:
         if entry.is_new:
             own.append((b"x-kompakt-tenant", b"new"))
             self._warn_new_tenant(entry)
+        if self.is_draining():
+            headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
+            own.append((b"connection", b"close"))
         message["headers"] = [*headers, *own]
 
     def _warn_new_tenant(self, entry: RequestLog) -> None:
@@ -154,6 +162,7 @@ class AccessLog:
     def _on_end(self, entry: RequestLog) -> None:
         metrics = self.metrics
         metrics.requests.labels(entry.route, str(entry.status or "aborted")).inc()
+        metrics.worker_requests.inc()
         if entry.refusal is not None:
             entry.outcome = "refused"
             metrics.refusals.labels(entry.refusal).inc()
@@ -222,13 +231,22 @@ _LEVELS = {"kompakt": logging.INFO, "uvicorn": logging.WARNING, "asyncio": loggi
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record, for people."""
+    """One line per record, for people. Lines of a worker have its number."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = {} if worker is None else {"worker": worker}
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in self.fields(record).items())
         line = f"{moment} {record.levelname.lower()} {without_controls(record.getMessage())}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Return the fields of a record."""
+        found = getattr(record, "kompakt", {})
+        return {**self._worker, **found} if isinstance(found, dict) else self._worker
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
         """Return the traceback and the type of an error, without its message."""
@@ -244,16 +262,11 @@ class JsonFormatter(TextFormatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": without_controls(record.getMessage()),
-            **_fields(record),
+            **self.fields(record),
         }
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    found = getattr(record, "kompakt", {})
-    return found if isinstance(found, dict) else {}
 
 
 def _quoted(value: object) -> str:
@@ -261,10 +274,10 @@ def _quoted(value: object) -> str:
     return f'"{text}"' if " " in text else text
 
 
-def configure_logging(*, json: bool) -> None:
-    """Write the records of the gateway and its libraries to standard error."""
+def configure_logging(*, json: bool, worker: int | None = None) -> None:
+    """Write the records of the gateway and its libraries to standard error; ``worker`` is added to each."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if json else TextFormatter())
+    handler.setFormatter(JsonFormatter(worker) if json else TextFormatter(worker))
     for name, level in _LEVELS.items():
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

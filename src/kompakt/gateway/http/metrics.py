@@ -2,29 +2,57 @@
 
 Labels have few values, all chosen by the gateway: never a tenant, model or path, of which a client could invent any
 number.
+
+Workers share a folder with the values of each process. Any worker reports the sums, so one scrape shows all of them.
+The values of a worker that ended still count, so counters never decrease.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _OWN = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _UPSTREAM = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable in which ``prometheus_client`` expects the shared folder."""
+
+
+def share_metrics(folder: str, file: int) -> None:
+    """Keep the values of metrics that are created from now on in a shared folder.
+
+    ``file`` names the files of this process. A process that ended leaves them to the next one with the same number.
+    """
+    os.environ[_FOLDER] = folder
+    values.ValueClass = values.MultiProcessValue(lambda: file)
+
+
+def forget_process(folder: str, file: int) -> None:
+    """Remove the gauges of a process that ended."""
+    mark_process_dead(file, folder)
+
 
 class Metrics:
     """The gateway's metrics. Names and labels are part of the public interface."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int = 1) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "kompakt_requests", "Requests answered.", ["route", "status"], registry=registry
         )  # fmt: skip
         self.refusals = Counter("kompakt_refusals", "Requests that the gateway rejected.", ["code"], registry=registry)
-        self.in_flight = Gauge("kompakt_in_flight", "Requests in flight, including streams.", registry=registry)
+        self.in_flight = Gauge(
+            "kompakt_in_flight",
+            "Requests in flight, including streams.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.compactions = Counter("kompakt_compactions", "Compactions made.", ["reason"], registry=registry)
         self.narratives = Counter(
             "kompakt_narratives", "Narratives that a model was asked for.", ["outcome"], registry=registry
@@ -61,6 +89,15 @@ class Metrics:
             registry=registry,
         )
 
+        workers = Counter("kompakt_worker_requests", "Requests answered, by worker.", ["worker"], registry=registry)
+        self.worker_requests = workers.labels(str(worker))
+        starts = Counter("kompakt_worker_starts", "Starts of each worker.", ["worker"], registry=registry)
+        starts.labels(str(worker)).inc()
+
     def text(self) -> bytes:
-        """Return all metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
+        """Return all metrics in the Prometheus text format; those of all workers, if there are several."""
+        registry = self.registry
+        if _FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry)
