@@ -9,25 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kompakt.integrations.conversation import AdapterOptions, LiveConversation, RequestFrame
+from kompakt.integrations.conversation import AdapterOptions, LiveConversation, RequestFrame, WireConverter
 
 RESULT = Path(__file__).parent / "results" / "adapters.json"
 SIZES = (1_000, 5_000, 20_000)
 STEPS = 200
-
-
-class WireMessages:
-    """A framework whose messages are wire items, so that only the adapter's own work is measured."""
-
-    format = "openai-chat"
-
-    def to_wire(self, item: Any) -> tuple[Any, ...]:
-        """Return the item."""
-        return (item,)
-
-    def from_wire(self, item: Any, original: Any) -> Any:
-        """Return the item."""
-        return item
 
 
 def step(number: int) -> list[Any]:
@@ -41,7 +27,7 @@ def step(number: int) -> list[Any]:
 
 def measure(size: int) -> dict[str, float]:
     """Return CPU milliseconds of a step at this number of messages."""
-    conversation = LiveConversation("c", WireMessages(), AdapterOptions(budget=200_000))
+    conversation = LiveConversation("c", WireConverter("openai-chat"), AdapterOptions(budget=200_000))
     messages: list[Any] = [{"role": "user", "content": "Read all rows."}]
     messages += [one for number in range(size // 2) for one in step(number)]
     conversation.view(messages, RequestFrame())

@@ -12,7 +12,7 @@ from google.adk.apps import App
 from google.adk.models import BaseLlm, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.genai.types import Content, FunctionCall, Part
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, TooLong, judge, page, run_page
 
 import kompakt
 from kompakt.integrations.adk import KompaktPlugin
@@ -146,6 +146,22 @@ class TestADK(AdapterContract):
         assert max(kompakt.count(body, format="gemini").total for body in bodies) <= BUDGET
         signatures = [part.thought_signature for one in model.requests[-1] for part in one.parts if part.function_call]
         assert signatures[::2] == [b"s\xff"] * (len(signatures) // 2)
+
+    def test_second_attempts_of_two_runs_of_one_session_do_not_mix(self) -> None:
+        plugin, sent = KompaktPlugin(budget=BUDGET), list[str]()
+
+        class Rejecting(BaseLlm):
+            async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+                sent.append(llm_request.contents[-1].parts[0].text)
+                if len(sent) == 1:
+                    await runner.run_debug("second run", user_id="u", session_id="s", quiet=True)
+                    raise TooLong(BUDGET)
+                yield LlmResponse(content=Content(role="model", parts=[Part(text="done")]))
+
+        agent = LlmAgent(name="reader", model=Rejecting(model="scripted"))
+        runner = InMemoryRunner(app=App(name="reading", root_agent=agent, plugins=[plugin]))
+        asyncio.run(runner.run_debug("first run", user_id="u", session_id="s", quiet=True))
+        assert sent == ["first run", "second run", "first run"]
 
     def test_the_page_runs(self) -> None:
         model = ScriptedModel(model="scripted", script=Script(steps=2))

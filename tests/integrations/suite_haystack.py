@@ -7,6 +7,7 @@ from typing import Any
 
 from haystack import component
 from haystack.components.agents import Agent
+from haystack.components.agents.state import State
 from haystack.core.serialization import allow_deserialization_module
 from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.hooks.compaction import CompactionHook
@@ -14,6 +15,7 @@ from haystack.tools import tool
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
 
 import kompakt
+from kompakt.integrations.conversation import close_stores
 from kompakt.integrations.haystack import KompaktCompactor, KompaktTokenCounter
 
 
@@ -99,6 +101,29 @@ class TestHaystack(AdapterContract):
         again = CompactionHook.from_dict(hook.to_dict())
         assert again.to_dict() == hook.to_dict()
         assert isinstance(again.compactor, KompaktCompactor)
+
+    def test_recall_after_a_restart_reads_the_store(self, tmp_path: Any) -> None:
+        store = f"sqlite:///{tmp_path / 'agent.db'}"
+        calls = [ToolCall("read_page", {"number": number}, f"c{number}") for number in range(20)]
+        messages = [ChatMessage.from_user(TASK)]
+        for number, call in enumerate(calls):
+            messages += [ChatMessage.from_assistant(tool_calls=[call]), ChatMessage.from_tool(page(number), call)]
+        kept = KompaktCompactor(store=store).compact(messages, 2_000, KompaktTokenCounter())
+        restarted = KompaktCompactor(store=store)
+        state = State(schema={"messages": {"type": list[ChatMessage]}}, data={"messages": kept})
+        assert "D15838" in restarted.recall_tool.invoke(query="depot number of fact-2", state=state)
+        close_stores()
+
+    def test_several_results_of_one_message_stay_in_one_message(self) -> None:
+        calls = [ToolCall("read_page", {"number": number}, f"c{number}") for number in (1, 2)]
+        both = ChatMessage.from_tool("\n".join(map(page, range(30))), calls[0])
+        both._content.append(ChatMessage.from_tool("short", calls[1])._content[0])
+        messages = [ChatMessage.from_user(TASK), ChatMessage.from_assistant(tool_calls=calls), both]
+        view = KompaktCompactor().compact(messages, 2_000, KompaktTokenCounter())
+        assert view is not None
+        assert len(view) == 3
+        assert [one.origin for one in view[-1].tool_call_results] == calls
+        assert view[-1].tool_call_results[1].result == "short"
 
     def test_the_page_runs(self) -> None:
         names = run_page("haystack", generator=ScriptedGenerator(Script(steps=2)), tools=[read_page])

@@ -13,8 +13,9 @@ from langchain_core.messages.utils import convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_blocks, run_page
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_blocks, run_page
 
+from kompakt.integrations.conversation import close_stores
 from kompakt.integrations.langchain import KompaktMiddleware, pre_model_hook
 
 
@@ -110,6 +111,52 @@ class TestLangChain(AdapterContract):
         view = hook({"messages": [HumanMessage(TASK), *messages]})["llm_input_messages"]
         assert len(view) < len(messages)
         assert view[-1] is messages[-1]
+
+    def test_agents_that_are_called_by_tools_have_conversations_of_their_own(self) -> None:
+        reports: list[Any] = []
+        kompakt = KompaktMiddleware(budget=BUDGET, on_compaction=reports.append)
+        inner_script = Script()
+
+        @tool
+        def delegate(part: str) -> str:
+            """Let another agent read."""
+            inner_script._step = 0
+            model = ScriptedModel(script=inner_script, seen=[])
+            inner = create_agent(model, [read_page], middleware=[kompakt])
+            return str(inner.invoke({"messages": [{"role": "user", "content": part}]})["messages"][-1].content)
+
+        class Delegating(Script):
+            def answer(self, messages: Any, tools: set[str]) -> dict[str, Any]:
+                made = super().answer(messages, tools)
+                return made if "text" in made else {"call": (made["call"][0], "delegate", {"part": TASK})}
+
+        agent = create_agent(
+            ScriptedModel(script=Delegating(steps=2), seen=[]),
+            [delegate],
+            middleware=[kompakt],
+            checkpointer=InMemorySaver(),
+        )
+        agent.invoke({"messages": [{"role": "user", "content": TASK}]}, {"configurable": {"thread_id": "one"}})
+        assert len({report.session for report in reports}) == 2
+        assert "langchain-one" not in {report.session for report in reports}
+
+    def test_recall_after_a_restart_reads_the_store(self, tmp_path: Any) -> None:
+        store = f"sqlite:///{tmp_path / 'agent.db'}"
+        self.run_loop(Script(), budget=BUDGET, store=store)
+        for mode in ("sync", "async"):
+            agent = create_agent(
+                ScriptedModel(script=Script(steps=0), seen=[]),
+                [read_page],
+                middleware=[KompaktMiddleware(budget=BUDGET, store=store)],
+                checkpointer=InMemorySaver(),
+            )
+            config: Any = {"configurable": {"thread_id": "one"}}
+            call = {"id": "c", "name": "recall", "args": {"query": "depot number of fact-2"}}
+            asked = [HumanMessage(TASK), AIMessage("", tool_calls=[call])]
+            agent.update_state(config, {"messages": asked}, as_node="model")
+            done = agent.invoke(None, config) if mode == "sync" else asyncio.run(agent.ainvoke(None, config))
+            assert "D15838" in str(done["messages"][2].content)
+        close_stores()
 
     def test_the_page_runs(self) -> None:
         script = Script(steps=2)

@@ -15,7 +15,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page
 
 from kompakt.integrations.openai_agents import input_filter
 
@@ -106,6 +106,50 @@ class TestOpenAIAgents(AdapterContract):
         same = all(id(one) in own for one in model.seen if one in contents)
         stored = [str(item.get("output", item.get("content"))) for item in result.to_input_list()]
         return Run(script, result.final_output, stored, same)
+
+    def test_parallel_runs_as_tools_have_conversations_of_their_own(self) -> None:
+        reports: list[Any] = []
+        made = input_filter(budget=BUDGET, on_compaction=reports.append)
+
+        class Reader(ScriptedModel):
+            """Each run has a script of its own, told apart by its input."""
+
+            def __init__(self) -> None:
+                super().__init__(Script())
+                self.scripts: dict[str, Script] = {}
+
+            def _answer(self, given: Any, tools: Any) -> Any:
+                self.script = self.scripts.setdefault(str(given[0]["content"]), Script())
+                return super()._answer(given, tools)
+
+        class Delegating(ScriptedModel):
+            """Calls the reader twice at once."""
+
+            async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
+                if self.seen:
+                    return await super().get_response(*given, **named)
+                self.seen = ["asked"]
+                calls = [
+                    ResponseFunctionToolCall(
+                        call_id=f"call-{name}",
+                        name="read",
+                        arguments=json.dumps({"input": f"{TASK} Part {name}."}),
+                        type="function_call",
+                    )
+                    for name in ("a", "b")
+                ]
+                return ModelResponse(output=calls, usage=Usage(), response_id=None)
+
+        model = Reader()
+        reader = Agent(name="reader", model=model, tools=[read_page, made.recall_tool])
+        read = reader.as_tool("read", "Read a part.", max_turns=100)
+        lead = Agent(name="lead", model=Delegating(Script(steps=0)), tools=[read])
+        asyncio.run(Runner.run(lead, "Read.", run_config=RunConfig(call_model_input_filter=made)))
+        assert len(model.scripts) == 2
+        alone = self.run_loop(Script(), budget=BUDGET, on_compaction=(expected := list[Any]()).append)
+        assert alone.text == "done"
+        assert len({report.session for report in reports}) == 2
+        assert len(reports) == 2 * len(expected)
 
     def test_the_page_runs(self) -> None:
         names = run_page("openai_agents", model=ScriptedModel(Script(steps=2)), tools=[read_page])

@@ -8,9 +8,17 @@ from typing import Any
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
-from tests.integrations.contract import TASK, AdapterContract, Run, Script, page, run_page
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, TooLong, page, run_page
 
 from kompakt.integrations.pydantic_ai import Kompakt
 
@@ -101,6 +109,41 @@ class TestPydanticAI(AdapterContract):
         own, contents = {id(one) for one in given}, [as_chat([one]) for one in given]
         same = all(id(one) in own for one in seen if as_chat([one]) in contents)
         return Run(script, text, [one["content"] for one in as_chat(kept)], same)
+
+    def test_media_stay_when_another_part_of_their_request_is_shortened(self) -> None:
+        image = BinaryContent(b"pixels", media_type="image/png")
+        long = "\n".join(map(page, range(20)))
+        history: list[Any] = [
+            ModelRequest(parts=[UserPromptPart(TASK)]),
+            ModelResponse(parts=[ToolCallPart("read_page", {"number": 1}, "c1")]),
+            ModelRequest(parts=[ToolReturnPart("read_page", [long, image], "c1"), UserPromptPart(["See:", image])]),
+        ]
+        seen: list[Any] = []
+        agent = Agent(scripted(Script(steps=0), seen), capabilities=[Kompakt(budget=BUDGET)])
+        agent.run_sync(message_history=history)
+        result, prompt = seen[-1].parts
+        assert len(result.content[0]) < len(long)
+        assert result.content[1] == image
+        assert prompt.content == ["See:", image]
+
+    def test_second_attempts_of_two_runs_of_one_conversation_do_not_mix(self) -> None:
+        sent: list[str] = []
+        history: list[Any] = [ModelRequest(parts=[UserPromptPart(TASK)])]
+        for number in range(8):
+            history.append(ModelResponse(parts=[ToolCallPart("read_page", {"number": number}, f"c{number}")]))
+            history.append(ModelRequest(parts=[ToolReturnPart("read_page", page(number), f"c{number}")]))
+        history.append(ModelResponse(parts=[TextPart("done")]))
+
+        async def reply(messages: Any, info: AgentInfo) -> ModelResponse:
+            sent.append(str(messages[-1].parts[-1].content))
+            if len(sent) == 1:
+                await agent.run("second run", conversation_id="c", message_history=history)
+                raise TooLong(BUDGET)
+            return ModelResponse(parts=[TextPart("done")])
+
+        agent = Agent(FunctionModel(reply), capabilities=[Kompakt(budget=BUDGET)])
+        asyncio.run(agent.run("first run", conversation_id="c", message_history=history))
+        assert sent == ["first run", "second run", "first run"]
 
     def test_the_page_runs(self) -> None:
         names = run_page("pydantic_ai", model=scripted(Script(steps=2), []), tools=[read_page])

@@ -11,6 +11,7 @@ from strands.models.model import Model
 from strands.types.exceptions import ContextWindowOverflowException
 from tests.integrations.contract import TASK, AdapterContract, Run, Script, TooLong, page, run_page
 
+from kompakt.integrations.conversation import close_stores
 from kompakt.integrations.strands import KompaktConversationManager
 
 
@@ -91,6 +92,16 @@ class TestStrands(AdapterContract):
         """Tools of Strands are fixed, so recall is offered from the start."""
         run = self.run_loop(Script(recall_at=25), budget=4_000)
         assert any("D15838" in str(one["content"]) for one in run.script.requests[25])
+
+    def test_recall_after_a_restart_reads_the_store(self, tmp_path: Any) -> None:
+        store = f"sqlite:///{tmp_path / 'agent.db'}"
+        first = KompaktConversationManager(budget=4_000, store=store)
+        agent = Agent(ScriptedModel(Script()), tools=[read_page], conversation_manager=first, callback_handler=None)
+        agent(TASK)
+        restarted = KompaktConversationManager(budget=4_000, store=store)
+        restarted.restore_from_session(first.get_state())
+        assert "D15838" in restarted.recall_tool(query="depot number of fact-2")
+        close_stores()
 
     def test_the_page_runs(self) -> None:
         names = run_page("strands", model=ScriptedModel(Script(steps=2)), tools=[read_page])

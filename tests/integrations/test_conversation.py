@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +20,7 @@ from kompakt.errors import Overflowed
 from kompakt.integrations.conversation import (
     AdapterOptions,
     Conversations,
+    Converter,
     LiveConversation,
     RequestFrame,
     close_stores,
@@ -27,7 +31,7 @@ from kompakt.wire.overflow import Overflow
 BUDGET = 4_000
 
 
-class Plain:
+class Plain(Converter[Any]):
     """Messages are wire items; counts the conversions."""
 
     format = "openai-chat"
@@ -172,6 +176,141 @@ class TestView:
         assert all(view == views[0] for view in views)
 
 
+class Pairs(Converter[Any]):
+    """A framework that keeps all results of a step in one message, with a note that is not sent."""
+
+    format = "openai-chat"
+
+    def to_wire(self, item: Any) -> Sequence[Any]:
+        return item["wires"]
+
+    def from_wire(self, item: Any, original: Any) -> Any:
+        return {"wires": [item]}
+
+    def rebuild(self, original: Any, parts: Any) -> Sequence[Any]:
+        shown = [original["wires"][at] if one is None else one for at, one in parts.items()]
+        return [{"wires": shown, "note": original["note"]}]
+
+
+class TestParts:
+    def test_a_message_with_one_shortened_part_is_rebuilt_from_its_original(self) -> None:
+        calls = [
+            {"id": f"c{number}", "type": "function", "function": {"name": "read_page", "arguments": "{}"}}
+            for number in (1, 2)
+        ]
+        results = [
+            {"role": "tool", "tool_call_id": "c1", "content": "\n".join(map(page, range(20)))},
+            {"role": "tool", "tool_call_id": "c2", "content": "short"},
+        ]
+        given = [
+            {"wires": [{"role": "user", "content": TASK}]},
+            {"wires": [{"role": "assistant", "content": None, "tool_calls": calls}]},
+            {"wires": results, "note": "kept"},
+        ]
+        view = LiveConversation("c", Pairs(), AdapterOptions(budget=BUDGET)).view(given, RequestFrame())
+        assert len(view) == 3
+        assert view[1] is given[1]
+        assert view[2]["note"] == "kept"
+        assert view[2]["wires"][1] is results[1]
+        assert len(view[2]["wires"][0]["content"]) < len(results[0]["content"])
+
+
+FORK = """
+import asyncio, os, sys
+import kompakt
+from tests.integrations.test_conversation import conversation, history
+from kompakt.integrations.conversation import RequestFrame, close_stores
+
+url = sys.argv[1]
+conversation(store=url).view(history(30), RequestFrame())
+child = os.fork()
+if not child:
+    made = conversation(store=url)
+    made.id = "child"
+    made.view(history(30), RequestFrame())
+    close_stores()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+close_stores()
+
+async def names():
+    store = await kompakt.open_store(url)
+    print(sorted([session.id async for session in store.sessions()]))
+    await store.close()
+
+asyncio.run(names())
+"""
+
+
+class TestStores:
+    def test_concurrent_conversations_open_a_store_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened: list[str] = []
+
+        async def slowly(url: str) -> kompakt.Store:
+            opened.append(url)
+            await asyncio.sleep(0)
+            return await kompakt.open_store(url)
+
+        monkeypatch.setattr("kompakt.integrations.conversation.open_store", slowly)
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        known = Conversations(Plain(), AdapterOptions(budget=BUDGET, store=url))
+
+        async def both() -> None:
+            await asyncio.gather(*(known.get(name).aview(history(30), RequestFrame()) for name in ("a", "b", "c")))
+
+        asyncio.run(both())
+        close_stores()
+        assert opened == [url]
+
+    def test_a_store_that_could_not_be_opened_is_opened_by_the_next_call(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+
+        async def fails(url: str) -> kompakt.Store:
+            raise kompakt.StoreUnavailable("down")
+
+        made = conversation(store=url)
+        with monkeypatch.context() as patch:
+            patch.setattr("kompakt.integrations.conversation.open_store", fails)
+            with pytest.raises(kompakt.StoreUnavailable):
+                made.view(history(30), RequestFrame())
+        assert judge(made.view(history(30), RequestFrame())) == []
+        close_stores()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_forked_process_opens_stores_of_its_own(self, tmp_path: Path) -> None:
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            [sys.executable, "-c", FORK, f"sqlite:///{tmp_path / 'agent.db'}"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.strip() == "['c', 'child']", done.stderr
+
+    def test_recall_reads_a_conversation_of_another_process_from_the_store(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        conversation(store=url).view(history(30), RequestFrame())
+        restarted = conversation(store=url)
+        assert "D15838" in restarted.recall("depot number of fact-2").text
+        assert "D15838" in asyncio.run(restarted.arecall("depot number of fact-2")).text
+        close_stores()
+
+    def test_recall_reads_a_store_that_is_given_as_an_object(self, tmp_path: Path) -> None:
+        async def run() -> str:
+            store = await kompakt.open_store(f"sqlite:///{tmp_path / 'agent.db'}")
+            await conversation(store=store).aview(history(30), RequestFrame())
+            found = await conversation(store=store).arecall("depot number of fact-2")
+            await store.close()
+            return found.text
+
+        assert "D15838" in asyncio.run(run())
+
+
 class TestSend:
     def test_a_rejected_view_is_shortened_once(self) -> None:
         sent: list[list[Any]] = []
@@ -250,6 +389,5 @@ class TestConversations:
 
     def test_a_conversation_is_known_after_its_first_use(self) -> None:
         made = Conversations(Plain(), AdapterOptions(budget=BUDGET))
-        assert not made.knows("a")
-        made.get("a")
-        assert made.knows("a")
+        assert made.find("a") is None
+        assert made.get("a") is made.find("a")

@@ -12,7 +12,14 @@ from typing import Any
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing, overflow_of
+from kompakt.integrations.conversation import (
+    AdapterOptions,
+    Conversations,
+    Converter,
+    RequestFrame,
+    missing,
+    overflow_of,
+)
 from kompakt.model.budget import Budget
 from kompakt.model.lru import Lru
 from kompakt.model.messages import JsonObject
@@ -34,7 +41,7 @@ MAX_UNANSWERED = 1_000
 """Requests in flight whose contents are kept for a second attempt."""
 
 
-class _GeminiConverter:
+class _GeminiConverter(Converter[Content]):
     """Contents of ADK as contents of Gemini."""
 
     format = "gemini"
@@ -71,12 +78,12 @@ class KompaktPlugin(BasePlugin):
         )
         self._conversations = Conversations(_GeminiConverter(), self._options)
         self._given: Lru[str, list[Content]] = Lru(MAX_UNANSWERED)
-        """The whole contents of the request in flight, by conversation: a second attempt starts from them."""
+        """The whole contents of the request in flight, by run and conversation: a second attempt starts from them."""
         self._recall_tool = self._make_recall_tool()
 
     def _make_recall_tool(self) -> FunctionTool:
-        def recall(query: str, tool_context: Context) -> str:
-            return self._conversations.get(_key(tool_context)).recall(query).text
+        async def recall(query: str, tool_context: Context) -> str:
+            return (await self._conversations.get(_key(tool_context)).arecall(query)).text
 
         recall.__name__, recall.__doc__ = TOOL_NAME, TOOL_DESCRIPTION
         return FunctionTool(recall)
@@ -90,7 +97,7 @@ class KompaktPlugin(BasePlugin):
             return
         key, given = _key(callback_context), list(llm_request.contents)
         conversation = self._conversations.get(key)
-        self._given.put(key, given)
+        self._given.put(_run_key(callback_context), given)
         if conversation.hides:
             self._offer_recall(llm_request)
         llm_request.contents = await conversation.aview(given, _frame(llm_request))
@@ -110,7 +117,7 @@ class KompaktPlugin(BasePlugin):
             Overflowed: the shorter request is too long as well. ADK wraps it in a ``RuntimeError``.
         """
         refused, key = overflow_of(error), _key(callback_context)
-        given, agent = self._given.get(key), callback_context.get_invocation_context().agent
+        given, agent = self._given.get(_run_key(callback_context)), callback_context.get_invocation_context().agent
         if refused is None or given is None or not isinstance(agent, LlmAgent):
             return None
 
@@ -126,6 +133,10 @@ def _key(context: Context) -> str:
     session = context.session
     branch = context.get_invocation_context().branch or ""
     return f"adk-{session.app_name}-{session.user_id}-{session.id}-{branch}-{context.agent_name}"
+
+
+def _run_key(context: Context) -> str:
+    return f"{_key(context)}-{context.invocation_id}"
 
 
 def _frame(request: LlmRequest) -> RequestFrame:

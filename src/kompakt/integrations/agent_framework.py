@@ -6,7 +6,7 @@ messages of the response and of the session stay whole, and nothing in them is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
@@ -16,7 +16,7 @@ import msgspec
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
@@ -32,7 +32,7 @@ RUN_KEY = "_kompakt_run"
 """Additional property of the first message of a run: the id of its conversation. It is never sent to a provider."""
 
 
-class _ContentConverter:
+class _ContentConverter(Converter[Message]):
     """Messages of Agent Framework as messages of OpenAI Chat: one for each function result, else one for a message."""
 
     format = "openai-chat"
@@ -54,6 +54,23 @@ class _ContentConverter:
         if calls:
             return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
         return [{"role": item.role if item.role in ("system", "assistant") else "user", "content": text or "(empty)"}]
+
+    def rebuild(self, original: Message, parts: Mapping[int, JsonObject | None]) -> Sequence[Message]:
+        """Shorten or leave out function results; other contents stay."""
+        contents: list[Content] = []
+        at = -1
+        for one in original.contents:
+            at += one.type == "function_result"
+            if one.type != "function_result":
+                contents.append(one)
+            elif at in parts:
+                new = parts[at]
+                contents.append(
+                    one if new is None else Content.from_function_result(one.call_id, result=new["content"])
+                )
+        if at < 0:
+            return super().rebuild(original, parts)
+        return [Message(original.role, contents, author_name=original.author_name)]
 
     def from_wire(self, item: JsonObject, original: Message | None) -> Message:
         text = item["content"] if isinstance(item["content"], str) else ""

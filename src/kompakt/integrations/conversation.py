@@ -15,11 +15,14 @@ import asyncio
 import atexit
 import logging
 import operator
+import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from threading import Lock, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -51,22 +54,49 @@ LOCK_SECONDS, LOCK_PAUSE = 60, 0.005
 CLOSE_SECONDS = 10
 """How long closing the stores may take."""
 
+_Place = tuple[int, int]
+"""Position of a message, and of one of its items."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Converter(Protocol[Item]):
+class Converter(ABC, Generic[Item]):
     """How the messages of a framework become items of a provider's format, and back."""
 
     format: str
 
+    @abstractmethod
     def to_wire(self, item: Item) -> Sequence[JsonObject]:
         """Return a message as items of the format; several if the framework puts several results into one."""
-        ...
 
+    @abstractmethod
     def from_wire(self, item: JsonObject, original: Item | None) -> Item:
         """Return a message for an item that kompakt wrote. ``original`` is the message that it shortens, if any."""
-        ...
+
+    def rebuild(self, original: Item, parts: Mapping[int, JsonObject | None]) -> Sequence[Item]:
+        """Return a message of which only some items are shown, or some are shortened.
+
+        ``parts`` has the shown items by their position in ``to_wire(original)``: the item that replaces it, or ``None``
+        for an unchanged one. By default, each item becomes a message. Override it to keep what has no item, like media.
+        """
+        wires = self.to_wire(original)
+        return [self.from_wire(wires[at] if one is None else one, original) for at, one in parts.items()]
+
+
+class WireConverter(Converter[JsonObject]):
+    """For frameworks whose messages are items of a provider's format already."""
+
+    def __init__(self, format: str) -> None:
+        self.format = format
+
+    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
+        """Return the item."""
+        return (item,)
+
+    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
+        """Return the item."""
+        return item
 
 
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +155,12 @@ class LiveConversation(Generic[Item]):
     def _restart(self) -> None:
         self._items: list[Item] = []
         self._wires: list[Sequence[JsonObject]] = []
-        self._owners: dict[int, int] = {}
-        """Position of the message that an item of the format was made from, by the item's ``id``."""
-        self._answers: dict[str, int] = {}
-        """Position of the message with the result of a call."""
-        self._callers: dict[str, int] = {}
-        """Position of the message with a call."""
+        self._owners: dict[int, _Place] = {}
+        """The place that an item of the format was made from, by the item's ``id``."""
+        self._answers: dict[str, _Place] = {}
+        """The place of the result of a call."""
+        self._callers: dict[str, _Place] = {}
+        """The place of a call."""
         self._context: Context | None = None
         self._memory: Memory | None = None
         self._projected: Sequence[Message] = ()
@@ -271,6 +301,17 @@ class LiveConversation(Generic[Item]):
         self._append(new)
         return self._context
 
+    def is_extended_by(self, items: Sequence[Item]) -> bool:
+        """Return whether a list starts with the messages of this conversation, or equal ones."""
+        known = self._items
+        return _extends(items, known) or (
+            len(items) >= len(known)
+            and all(
+                one is other or self._converter.to_wire(one) == wire
+                for one, other, wire in zip(items, known, self._wires, strict=False)
+            )
+        )
+
     def _reread(self, items: Sequence[Item]) -> Sequence[Item]:
         """Compare by content, for frameworks that make new objects at every step; return what is new."""
         known = len(self._items)
@@ -289,10 +330,11 @@ class LiveConversation(Generic[Item]):
             messages = self._wire.parse(list(wire), None)  # before anything is kept: it may raise
             self._items.append(item)
             self._wires.append(wire)
-            self._owners.update((id(one), at) for one in wire)
-            for message in messages:
-                self._answers.update((result.call_id, at) for result in message.results)
-                self._callers.update((call.id, at) for call in message.calls)
+            self._owners.update((id(one), (at, position)) for position, one in enumerate(wire))
+            for number, message in enumerate(messages):
+                place = at, number if len(messages) == len(wire) else 0
+                self._answers.update((result.call_id, place) for result in message.results)
+                self._callers.update((call.id, place) for call in message.calls)
                 self._context.append(message)
 
     # --- compact --------------------------------------------------------------------------------------------------
@@ -351,40 +393,42 @@ class LiveConversation(Generic[Item]):
         shown = context.project()
         if shown is not self._projected:
             self._projected, self._rendered, self._view = shown, 0, []
-        run: list[tuple[JsonObject, int, Message]] = []
+        run: dict[int, JsonObject | None] = {}
+        owner = -1
         for message in shown[self._rendered :]:
             for one in self._wire.render(message):
-                owner = self._owners.get(id(one))
-                if run and owner != run[0][1]:
-                    self._flush(run)
-                if owner is None:
-                    self._view.append(self._converter.from_wire(one, self._original(message)))
+                unchanged = self._owners.get(id(one))
+                place = unchanged or self._place_of(message)
+                if run and (place is None or place[0] != owner or place[1] in run):
+                    self._flush(owner, run)
+                if place is None:
+                    self._view.append(self._converter.from_wire(one, None))
                 else:
-                    run.append((one, owner, message))
+                    owner = place[0]
+                    run[place[1]] = None if unchanged else one
                     if len(run) == len(self._wires[owner]):
-                        self._flush(run)
-        self._flush(run)
+                        self._flush(owner, run)
+        self._flush(owner, run)
         self._rendered = len(shown)
         return self._view
 
-    def _flush(self, run: list[tuple[JsonObject, int, Message]]) -> None:
-        """Add the message that a run of items was made from; without some of its items, a message for each."""
+    def _flush(self, owner: int, run: dict[int, JsonObject | None]) -> None:
+        """Add the message that a run of items was made from; rebuild it if some items are missing or shortened."""
         if run:
-            owner = run[0][1]
-            if len(run) == len(self._wires[owner]):
+            if len(run) == len(self._wires[owner]) and not any(run.values()):
                 self._view.append(self._items[owner])
             else:
-                self._view += [self._converter.from_wire(one, self._items[owner]) for one, _, _ in run]
+                self._view += self._converter.rebuild(self._items[owner], run)
             run.clear()
 
-    def _original(self, message: Message) -> Item | None:
-        """Return the message that a rewritten one shortens, found by the ids of its calls."""
+    def _place_of(self, message: Message) -> _Place | None:
+        """Return the place of the item that a rewritten message shortens, found by the ids of its calls."""
         for result in message.results:
             if result.call_id in self._answers:
-                return self._items[self._answers[result.call_id]]
+                return self._answers[result.call_id]
         for call in message.calls:
             if call.id in self._callers:
-                return self._items[self._callers[call.id]]
+                return self._callers[call.id]
         return None
 
     # --- recall ---------------------------------------------------------------------------------------------------
@@ -395,7 +439,26 @@ class LiveConversation(Generic[Item]):
         return self._context is not None and self._context.differs
 
     def recall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
-        """Find or restore what the model no longer sees; see ``kompakt.recall``."""
+        """Find or restore what the model no longer sees; see ``kompakt.recall``.
+
+        A conversation that is not in memory, because another process had it, is read from the store.
+        """
+        found, store = self._recall_here(query_or_reference, tokens), self._options.store
+        if found or not isinstance(store, str):
+            return found
+        return _background.submit(_recall_at(store, self.id, query_or_reference, tokens)).result() or found
+
+    async def arecall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
+        """Like ``recall``, also for stores that are given as objects."""
+        found, store = self._recall_here(query_or_reference, tokens), self._options.store
+        if found or store is None:
+            return found
+        if not isinstance(store, str):
+            return await _recall_in(store, self.id, query_or_reference, tokens) or found
+        work = _background.submit(_recall_at(store, self.id, query_or_reference, tokens))
+        return await asyncio.wrap_future(work) or found
+
+    def _recall_here(self, query_or_reference: str, tokens: int) -> Recalled:
         context = self._context  # without the lock: a view may be waiting for a model or a store
         messages = context.messages if context is not None else ()
         with self._memory_lock:
@@ -426,10 +489,10 @@ class Conversations(Generic[Item]):
                 self._known.put(id, found)
             return found
 
-    def knows(self, id: str) -> bool:
-        """Return whether a conversation is in memory."""
+    def find(self, id: str) -> LiveConversation[Item] | None:
+        """Return a conversation if it is in memory."""
         with self._lock:
-            return self._known.get(id) is not None
+            return self._known.get(id)
 
 
 def overflow_of(error: BaseException) -> Overflow | None:
@@ -471,11 +534,26 @@ def _next_attempt(error: Exception, earlier: Overflow | None) -> Overflow:
 
 
 class _BackgroundLoop:
-    """One event loop in a thread of its own, for stores that synchronous frameworks use."""
+    """One event loop in a thread of its own, for stores that are given by their URLs.
+
+    A forked process starts its own loop and opens its own stores.
+    """
 
     def __init__(self) -> None:
+        self._abandoned: list[object] = []
+        """Loop and stores of the parent process. A child must neither use nor close them."""
+        self._start()
+
+    def _start(self) -> None:
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.stores: dict[str, asyncio.Future[Store]] = {}
+        """Open stores, and those that are being opened, by URL. Used in the loop only."""
+
+    def restart(self) -> None:
+        """Forget the loop and the stores of the parent process."""
+        self._abandoned += [self._loop, self.stores]
+        self._start()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Run a coroutine in the loop."""
@@ -485,15 +563,38 @@ class _BackgroundLoop:
                 Thread(target=self._loop.run_forever, name="kompakt-store", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    async def store(self, url: str) -> Store:
+        """Return an open store. Concurrent callers share one; a failed attempt is repeated by the next caller."""
+        opening = self.stores.get(url)
+        if opening is None:
+            opening = self.stores[url] = asyncio.ensure_future(open_store(url))
+            opening.add_done_callback(partial(self._forget_failed, url))
+        return await asyncio.shield(opening)
+
+    def _forget_failed(self, url: str, opening: asyncio.Future[Store]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            self.stores.pop(url, None)
+
 
 _background = _BackgroundLoop()
-_stores: dict[str, Store] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_background.restart)
 
 
 async def _save_at(url: str, id: str, history: History) -> None:
-    if url not in _stores:
-        _stores[url] = await open_store(url)
-    await _stores[url].save(id, history)
+    await (await _background.store(url)).save(id, history)
+
+
+async def _recall_at(url: str, id: str, query: str, tokens: int) -> Recalled | None:
+    return await _recall_in(await _background.store(url), id, query, tokens)
+
+
+async def _recall_in(store: Store, id: str, query: str, tokens: int) -> Recalled | None:
+    """Search the sessions in which a conversation was saved, the newest first."""
+    for session in reversed([one async for one in store.saved(id)]):
+        if found := await session.recall(query, tokens):
+            return found
+    return None
 
 
 @atexit.register
@@ -501,10 +602,11 @@ def close_stores() -> None:
     """Close the stores that were opened by their URLs. Runs at exit."""
 
     async def close() -> None:
-        while _stores:
-            await _stores.popitem()[1].close()
+        while _background.stores:
+            _, opening = _background.stores.popitem()
+            await (await opening).close()
 
-    if _stores:
+    if _background.stores:
         _background.submit(close()).result(CLOSE_SECONDS)
 
 

@@ -6,7 +6,8 @@ The hook decides when to compact and to which size. It replaces the messages of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, UsageError
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 
@@ -38,7 +39,7 @@ META_KEY = "context_compaction"
 """Where Haystack's own compactors mark a message that they wrote."""
 
 
-class _ChatConverter:
+class _ChatConverter(Converter[ChatMessage]):
     """Messages of Haystack as messages of OpenAI Chat: one for each result, else one for a message."""
 
     format = "openai-chat"
@@ -61,6 +62,16 @@ class _ChatConverter:
         if calls:
             return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
         return [{"role": item.role.value, "content": text or "(empty)"}]
+
+    def rebuild(self, original: ChatMessage, parts: Mapping[int, JsonObject | None]) -> Sequence[ChatMessage]:
+        results = original.tool_call_results
+        if len(results) < 2:
+            return super().rebuild(original, parts)
+        shown = [
+            results[at] if one is None else dataclasses.replace(results[at], result=str(one["content"]))
+            for at, one in parts.items()
+        ]
+        return [dataclasses.replace(original, _content=shown)]
 
     def from_wire(self, item: JsonObject, original: ChatMessage | None) -> ChatMessage:
         text = item["content"] if isinstance(item["content"], str) else ""
@@ -198,10 +209,10 @@ class KompaktCompactor(Compactor):
         return view
 
     def _id_of(self, messages: Iterable[ChatMessage]) -> str | None:
-        """Return the conversation that was compacted before. A restored state may name one of another process."""
+        """Return the conversation that was compacted before. It may be one of another process: the store has it."""
         for one in messages:
             mark: Any = one.meta.get(META_KEY)
-            if isinstance(mark, dict) and self._conversations.knows(str(mark.get("conversation"))):
+            if isinstance(mark, dict) and mark.get("conversation"):
                 return str(mark.get("conversation"))
         return None
 

@@ -16,6 +16,7 @@ from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import (
     AdapterOptions,
     Conversations,
+    Converter,
     LiveConversation,
     RequestFrame,
     missing,
@@ -26,9 +27,10 @@ from kompakt.session.store import Store
 
 try:
     from langchain.agents.middleware import AgentMiddleware
-    from langchain.tools import ToolRuntime, tool
+    from langchain.tools import ToolRuntime
     from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage, convert_to_messages
     from langchain_core.messages.utils import convert_to_openai_messages
+    from langchain_core.tools import StructuredTool
     from langchain_core.utils.function_calling import convert_to_openai_tool
     from langgraph.config import get_config
 except ImportError as error:
@@ -37,7 +39,7 @@ except ImportError as error:
 __all__ = ["KompaktMiddleware", "pre_model_hook"]
 
 
-class _ChatConverter:
+class _ChatConverter(Converter[AnyMessage]):
     """Messages of LangChain as messages of OpenAI Chat. LangChain has the converters."""
 
     format = "openai-chat"
@@ -80,11 +82,14 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
     def _recall_tool(self) -> Any:
         conversations = self._conversations
 
-        @tool(TOOL_NAME, description=TOOL_DESCRIPTION)
         def recall(query: str, runtime: ToolRuntime[Any, Any]) -> str:
             return conversations.get(_conversation_id(runtime.state.get("messages", ()))).recall(query).text
 
-        return recall
+        async def arecall(query: str, runtime: ToolRuntime[Any, Any]) -> str:
+            known = conversations.get(_conversation_id(runtime.state.get("messages", ())))
+            return (await known.arecall(query)).text
+
+        return StructuredTool.from_function(recall, arecall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Send the compacted view of a request."""
@@ -133,13 +138,18 @@ def pre_model_hook(
 
 
 def _conversation_id(messages: Sequence[AnyMessage]) -> str:
-    """Return the thread of a graph; without a checkpointer, the id of the first message."""
+    """Return the thread of a graph, with the task that runs it if it is nested in another graph of the thread.
+
+    Without a thread, return the id of the first message.
+    """
     try:
-        thread = get_config().get("configurable", {}).get("thread_id")
+        given: dict[str, Any] = get_config().get("configurable", {})
     except RuntimeError:  # outside of a graph
-        thread = None
+        given = {}
+    thread = given.get("thread_id")
     if thread is not None:
-        return f"langchain-{thread}"
+        around = str(given.get("checkpoint_ns") or "").rpartition("|")[0]  # the last part is the node that calls us
+        return f"langchain-{thread}-{around}" if around else f"langchain-{thread}"
     first = next((one for one in messages if not isinstance(one, SystemMessage)), None)
     return f"langchain-{getattr(first, 'id', None) or id(first)}"
 

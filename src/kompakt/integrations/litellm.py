@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, WireConverter, missing
 from kompakt.model.budget import Budget
 from kompakt.model.json import encode
 from kompakt.model.messages import JsonObject
@@ -36,19 +36,6 @@ FORMATS = {
 """The format of a request, by LiteLLM's type of the call."""
 
 
-class _WireConverter:
-    """Messages are wire items already."""
-
-    def __init__(self, format: str) -> None:
-        self.format = format
-
-    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
-        return (item,)
-
-    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
-        return item
-
-
 class KompaktLogger(CustomLogger):
     """Keeps requests inside the context window.
 
@@ -70,7 +57,7 @@ class KompaktLogger(CustomLogger):
             budget=budget, policy=policy, pins=tuple(pins), store=store, recall=False, on_compaction=on_compaction
         )
         self._conversations = {
-            format: Conversations(_WireConverter(format), options) for format in set(FORMATS.values())
+            format: Conversations(WireConverter(format), options) for format in set(FORMATS.values())
         }
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:

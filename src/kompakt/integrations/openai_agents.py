@@ -6,19 +6,28 @@ items of the Responses API already, so nothing is converted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
+from weakref import ref
 
 from kompakt.agent.recall.rounds import query_of
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
-from kompakt.integrations.conversation import AdapterOptions, Conversations, LiveConversation, RequestFrame, missing
+from kompakt.integrations.conversation import (
+    AdapterOptions,
+    Conversations,
+    LiveConversation,
+    RequestFrame,
+    WireConverter,
+    missing,
+)
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject, ToolCall
-from kompakt.model.phrases import RECALL_UNREADABLE
+from kompakt.model.phrases import RECALL_DOWN, RECALL_UNREADABLE
 from kompakt.session.store import Store
 
 try:
@@ -29,20 +38,15 @@ except ImportError as error:
 
 __all__ = ["InputFilter", "input_filter"]
 
-_run: ContextVar[str | None] = ContextVar("kompakt_run", default=None)
-"""Name of the current run. Runs have no id of their own, but each has a task, and tools inherit its variables."""
+
+class _RunMark(NamedTuple):
+    """The current run. Runs have no id of their own, but each has a task, and tools inherit its variables."""
+
+    id: str
+    task: ref[asyncio.Task[Any]] | None
 
 
-class _ItemConverter:
-    """Items are wire items already."""
-
-    format = "openai-responses"
-
-    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
-        return (item,)
-
-    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
-        return item
+_run: ContextVar[_RunMark | None] = ContextVar("kompakt_run", default=None)
 
 
 class InputFilter:
@@ -52,22 +56,37 @@ class InputFilter:
     """Give it to the agent (``tools=[…, filter.recall_tool]``). It is offered once something has left the context."""
 
     def __init__(self, options: AdapterOptions) -> None:
-        self._conversations = Conversations(_ItemConverter(), options)
+        self._conversations = Conversations(WireConverter("openai-responses"), options)
         self.recall_tool = FunctionTool(
             name=TOOL_NAME,
             description=TOOL_DESCRIPTION,
             params_json_schema=dict(TOOL_SCHEMA),
             on_invoke_tool=self._recall,
             strict_json_schema=False,
-            is_enabled=lambda _, agent: options.recall and self._current(agent.name).hides,
+            is_enabled=lambda _, agent: options.recall and self._hides(agent.name),
         )
 
-    def _current(self, agent: str) -> LiveConversation[JsonObject]:
+    def _current(self, agent: str) -> LiveConversation[JsonObject] | None:
+        """Return the conversation of an agent in the run that the calling task belongs to."""
         run = _run.get()
-        if run is None:
-            run = uuid4().hex
+        return None if run is None else self._conversations.find(_key(agent, run))
+
+    def _hides(self, agent: str) -> bool:
+        known = self._current(agent)
+        return known is not None and known.hides
+
+    def _conversation(self, agent: str, items: Sequence[JsonObject]) -> LiveConversation[JsonObject]:
+        """Return the conversation of a model call.
+
+        A task that inherited its run from another task has a run of its own, like an agent that is called as a tool;
+        unless the input extends that of the inherited run, which has a task for the call only.
+        """
+        run, task, known = _run.get(), asyncio.current_task(), self._current(agent)
+        inherited = run is None or run.task is None or run.task() is not task
+        if run is None or (inherited and (known is None or not known.is_extended_by(items))):
+            run = _RunMark(uuid4().hex, None if task is None else ref(task))
             _run.set(run)
-        return self._conversations.get(f"openai-agents-{agent}-{run}")
+        return self._conversations.get(_key(agent, run))
 
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         """Return the compacted input. A conversation that the provider stores is not seen here and stays as it is."""
@@ -75,7 +94,8 @@ class InputFilter:
         tools = [_definition(tool) for tool in agent.tools if isinstance(tool, FunctionTool)]
         envelope: JsonObject = {"input": [], "instructions": given.instructions or "", "tools": tools}
         frame = RequestFrame(envelope, model=agent.model if isinstance(agent.model, str) else None)
-        view = await self._current(agent.name).aview(cast("list[JsonObject]", given.input), frame)
+        items = cast("list[JsonObject]", given.input)
+        view = await self._conversation(agent.name, items).aview(items, frame)
         return ModelInputData(input=cast("list[Any]", view), instructions=given.instructions)
 
     async def _recall(self, context: Any, arguments: str) -> str:
@@ -83,7 +103,12 @@ class InputFilter:
         query = query_of(ToolCall("", TOOL_NAME, arguments))
         if query is None:
             return RECALL_UNREADABLE
-        return self._current(getattr(agent, "name", "")).recall(query).text
+        known = self._current(getattr(agent, "name", ""))
+        return RECALL_DOWN if known is None else (await known.arecall(query)).text
+
+
+def _key(agent: str, run: _RunMark) -> str:
+    return f"openai-agents-{agent}-{run.id}"
 
 
 def _definition(tool: FunctionTool) -> JsonObject:

@@ -7,7 +7,7 @@ too long is shortened and attempted once more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kompakt.engine.compaction.policies import AnyPolicy
@@ -17,6 +17,7 @@ from kompakt.errors import Overflowed
 from kompakt.integrations.conversation import (
     AdapterOptions,
     Conversations,
+    Converter,
     LiveConversation,
     RequestFrame,
     missing,
@@ -33,8 +34,10 @@ try:
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
+        FilePart,
         ModelMessage,
         ModelRequest,
+        ModelRequestPart,
         ModelResponse,
         SystemPromptPart,
         TextPart,
@@ -54,7 +57,7 @@ MAX_PENDING = 1_000
 """Requests in flight whose messages are kept for a second attempt."""
 
 
-class _PartConverter:
+class _PartConverter(Converter[ModelMessage]):
     """Messages of Pydantic AI as messages of OpenAI Chat: one for each part of a request, one for a response.
 
     Parts that a provider does not show to the model as text stay with their message and are not converted.
@@ -65,7 +68,23 @@ class _PartConverter:
     def to_wire(self, item: ModelMessage) -> Sequence[JsonObject]:
         if isinstance(item, ModelResponse):
             return [_response(item)]
-        return list(_request(item)) or [{"role": "user", "content": ""}]
+        return [wire for part in item.parts if (wire := _request_part(part)) is not None] or [_EMPTY]
+
+    def rebuild(self, original: ModelMessage, parts: Mapping[int, JsonObject | None]) -> Sequence[ModelMessage]:
+        """Shorten or leave out parts of a request; other parts, like media, stay."""
+        if isinstance(original, ModelResponse):
+            return super().rebuild(original, parts)
+        shown: list[ModelRequestPart] = []
+        at = -1
+        for part in original.parts:
+            if _request_part(part) is None:
+                shown.append(part)
+                continue
+            at += 1
+            if at in parts:
+                new = parts[at]
+                shown.append(part if new is None else _shortened(part, new["content"]))
+        return [dataclasses.replace(original, parts=shown)]
 
     def from_wire(self, item: JsonObject, original: ModelMessage | None) -> ModelMessage:
         text = item["content"] if isinstance(item["content"], str) else ""
@@ -75,17 +94,18 @@ class _PartConverter:
                 for call in item.get("tool_calls") or ()
             ]
             parts = [*([TextPart(text)] if text else []), *calls]
-            known = isinstance(original, ModelResponse)
-            return dataclasses.replace(original, parts=parts) if known else ModelResponse(parts=parts)
+            if isinstance(original, ModelResponse):
+                files = [part for part in original.parts if isinstance(part, FilePart)]
+                return dataclasses.replace(original, parts=[*parts[:-1], *files, *parts[-1:]])
+            return ModelResponse(parts=parts)
         if item["role"] == "tool":
-            given = original.parts if isinstance(original, ModelRequest) else ()
-            for part in given:
-                if isinstance(part, ToolReturnPart) and part.tool_call_id == item["tool_call_id"]:
-                    return ModelRequest(parts=[dataclasses.replace(part, content=text)])
             return ModelRequest(parts=[ToolReturnPart(item.get("name") or "tool", text, item["tool_call_id"])])
         if item["role"] == "system":
             return ModelRequest(parts=[SystemPromptPart(text)])
         return ModelRequest(parts=[UserPromptPart(text or item["content"])])
+
+
+_EMPTY: JsonObject = {"role": "user", "content": ""}
 
 
 def _response(item: ModelResponse) -> JsonObject:
@@ -102,23 +122,36 @@ def _response(item: ModelResponse) -> JsonObject:
     return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
 
 
-def _request(item: ModelRequest) -> Iterator[JsonObject]:
-    for part in item.parts:
-        if isinstance(part, ToolReturnPart):
-            yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
-        elif part.part_kind in ("retry-prompt", "retry-feedback"):
-            retry: Any = part  # the first kind is deprecated, but old histories contain it
-            text = retry.model_response()
-            if getattr(retry, "tool_name", None) is None:
-                yield {"role": "user", "content": text}
-            else:
-                yield {"role": "tool", "tool_call_id": retry.tool_call_id, "content": text}
-        elif isinstance(part, SystemPromptPart):
-            yield {"role": "system", "content": part.content}
-        elif isinstance(part, UserPromptPart):
-            content = part.content
-            texts = [content] if isinstance(content, str) else [one for one in content if isinstance(one, str)]
-            yield {"role": "user", "content": "\n".join(texts) or "(media)"}
+def _request_part(part: ModelRequestPart) -> JsonObject | None:
+    if isinstance(part, ToolReturnPart):
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
+    if part.part_kind in ("retry-prompt", "retry-feedback"):
+        retry: Any = part  # the first kind is deprecated, but old histories contain it
+        text = retry.model_response()
+        if getattr(retry, "tool_name", None) is None:
+            return {"role": "user", "content": text}
+        return {"role": "tool", "tool_call_id": retry.tool_call_id, "content": text}
+    if isinstance(part, SystemPromptPart):
+        return {"role": "system", "content": part.content}
+    if isinstance(part, UserPromptPart):
+        content = part.content
+        texts = [content] if isinstance(content, str) else [one for one in content if isinstance(one, str)]
+        return {"role": "user", "content": "\n".join(texts) or "(media)"}
+    return None
+
+
+def _shortened(part: ModelRequestPart, content: Any) -> ModelRequestPart:
+    """Return a part with a shorter text. Its media stay."""
+    if isinstance(part, ToolReturnPart):
+        return dataclasses.replace(part, content=[content, *part.files] if part.files else content)
+    if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+        return dataclasses.replace(part, content=[content, *(one for one in part.content if not isinstance(one, str))])
+    if isinstance(part, UserPromptPart | SystemPromptPart):
+        return dataclasses.replace(part, content=content)
+    retry: Any = part
+    if getattr(retry, "tool_name", None) is None:
+        return UserPromptPart(content)
+    return ToolReturnPart(retry.tool_name, content, retry.tool_call_id)
 
 
 class Kompakt(AbstractCapability[Any]):
@@ -144,7 +177,7 @@ class Kompakt(AbstractCapability[Any]):
         )
         self._conversations = Conversations(_PartConverter(), self._options)
         self._given: Lru[str, list[ModelMessage]] = Lru(MAX_PENDING)
-        """The whole messages of the request in flight, by conversation: a second attempt starts from them."""
+        """The whole messages of the request in flight, by run: a second attempt starts from them."""
         self._refused: dict[str, Overflow] = {}
 
     def _conversation(self, ctx: RunContext[Any]) -> LiveConversation[ModelMessage]:
@@ -154,8 +187,8 @@ class Kompakt(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Send the compacted view of the messages."""
-        self._given.put(_key(ctx), list(request_context.messages))
-        self._refused.pop(_key(ctx), None)
+        self._given.put(_run_key(ctx), list(request_context.messages))
+        self._refused.pop(_run_key(ctx), None)
         view = await self._conversation(ctx).aview(request_context.messages, _frame(request_context))
         return dataclasses.replace(request_context, messages=view)
 
@@ -163,7 +196,7 @@ class Kompakt(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Shorten the request for its second attempt."""
-        refused, given = self._refused.get(_key(ctx)), self._given.get(_key(ctx))
+        refused, given = self._refused.get(_run_key(ctx)), self._given.get(_run_key(ctx))
         if refused is None or given is None:
             return request_context
         view = await self._conversation(ctx).aview(given, _frame(request_context), refused=refused)
@@ -180,10 +213,10 @@ class Kompakt(AbstractCapability[Any]):
         refused = overflow_of(error)
         if refused is None:
             raise error
-        if self._refused.pop(_key(ctx), None) is not None:
+        if self._refused.pop(_run_key(ctx), None) is not None:
             message = f"the request is too long, also after it was shortened: {error}"
             raise Overflowed(message, overflow=refused) from error
-        self._refused[_key(ctx)] = refused
+        self._refused[_run_key(ctx)] = refused
         raise RetryModelRequest from error
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
@@ -192,8 +225,8 @@ class Kompakt(AbstractCapability[Any]):
             return None
         tools: FunctionToolset[Any] = FunctionToolset()
 
-        def recall(ctx: RunContext[Any], query: str) -> str:
-            return self._conversation(ctx).recall(query).text
+        async def recall(ctx: RunContext[Any], query: str) -> str:
+            return (await self._conversation(ctx).arecall(query)).text
 
         tools.add_function(recall, name=TOOL_NAME, description=TOOL_DESCRIPTION)
         return tools
@@ -207,6 +240,11 @@ class Kompakt(AbstractCapability[Any]):
 
 def _key(ctx: RunContext[Any]) -> str:
     return f"pydantic-ai-{ctx.conversation_id or ctx.run_id or id(ctx.usage)}"
+
+
+def _run_key(ctx: RunContext[Any]) -> str:
+    """Return the name of a run. Several runs may continue one conversation at the same time."""
+    return ctx.run_id or _key(ctx)
 
 
 def _frame(request: ModelRequestContext) -> RequestFrame:

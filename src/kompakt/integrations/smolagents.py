@@ -18,7 +18,7 @@ from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import UsageError
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing
+from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 
@@ -44,7 +44,7 @@ class _Entry:
     messages: list[ChatMessage]
 
 
-class _EntryConverter:
+class _EntryConverter(Converter[_Entry]):
     format = "openai-chat"
 
     def to_wire(self, item: _Entry) -> Sequence[JsonObject]:

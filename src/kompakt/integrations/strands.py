@@ -6,14 +6,23 @@ whole conversation: it is saved before each rewrite. Messages of Strands have th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, cast
+from uuid import uuid4
+from weakref import ref
 
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.errors import DoesNotFit, Overflowed
-from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, missing, overflow_of
+from kompakt.integrations.conversation import (
+    AdapterOptions,
+    Conversations,
+    RequestFrame,
+    WireConverter,
+    missing,
+    overflow_of,
+)
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.wire.overflow import Overflow
@@ -28,21 +37,11 @@ except ImportError as error:
 
 __all__ = ["KompaktConversationManager", "StrandsOverflowed"]
 
+STATE_KEY = "kompakt_conversation"
+
 
 class StrandsOverflowed(Overflowed, ContextWindowOverflowException):
     """The request stays too long after it was shortened. Also an error of Strands."""
-
-
-class _MessageConverter:
-    """Messages of Strands are messages of Bedrock."""
-
-    format = "bedrock"
-
-    def to_wire(self, item: JsonObject) -> Sequence[JsonObject]:
-        return (item,)
-
-    def from_wire(self, item: JsonObject, original: JsonObject | None) -> JsonObject:
-        return item
 
 
 class KompaktConversationManager(ConversationManager):
@@ -67,15 +66,17 @@ class KompaktConversationManager(ConversationManager):
         self._options = AdapterOptions(
             budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
         )
-        self._conversations = Conversations(_MessageConverter(), self._options)
-        self._key = ""
+        self._conversations = Conversations(WireConverter("bedrock"), self._options)
+        self._key, self._restored = "", ""
+        """Names of the conversation, and of the one that a restored agent continues."""
+        self._agent: ref[Any] | None = None
         self._was_refused = False
         self.recall_tool = self._recall_tool()
 
     def _recall_tool(self) -> Any:
         @tool(name=TOOL_NAME, description=TOOL_DESCRIPTION)
         def recall(query: str) -> str:
-            return self._conversations.get(self._key).recall(query).text
+            return self._conversations.get(self._key or self._restored).recall(query).text
 
         return recall
 
@@ -109,8 +110,19 @@ class KompaktConversationManager(ConversationManager):
         except DoesNotFit as error:
             raise StrandsOverflowed(f"{message}; {error}", overflow=refused) from e
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for the session of Strands: also the name under which the store has the conversation."""
+        return {**super().get_state(), STATE_KEY: self._key}
+
+    def restore_from_session(self, state: dict[str, Any]) -> Any:
+        """Continue the conversation of a restored agent."""
+        self._restored = str(state.get(STATE_KEY) or "")
+        return super().restore_from_session(state)
+
     def _rewrite(self, agent: Any, refused: Overflow | None) -> None:
-        self._key = f"strands-{agent.agent_id}-{id(agent)}"
+        if self._agent is None or self._agent() is not agent:
+            self._key = self._restored or f"strands-{agent.agent_id}-{uuid4().hex}"
+            self._agent, self._restored = ref(agent), ""
         messages = cast("list[JsonObject]", agent.messages)
         view = self._conversations.get(self._key).view(messages, _frame(agent), refused=refused)
         if len(view) != len(messages) or any(one is not other for one, other in zip(view, messages, strict=True)):

@@ -97,6 +97,14 @@ class Store:
             return session
         raise UsageError(f"{MAX_BRANCHES} stored conversations have the name {id!r}; use another name")
 
+    async def saved(self, id: str) -> AsyncIterator[Session]:
+        """Iterate over the sessions that ``save`` wrote under a name, oldest first."""
+        for number in range(1, MAX_BRANCHES + 1):
+            session = await self.session(id if number == 1 else f"{id}-{number}")
+            if not await session.exists():
+                return
+            yield session
+
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Search or restore in all sessions; return the first answer.
 
