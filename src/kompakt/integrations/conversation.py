@@ -39,7 +39,8 @@ from kompakt.model.budget import Budget, size_after_refusal
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import Counter, counter_for
-from kompakt.session.store import Store, open_store
+from kompakt.session.session import Session
+from kompakt.session.store import MAX_BRANCHES, Store, branch_name, open_store
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
@@ -591,7 +592,13 @@ async def _recall_at(url: str, id: str, query: str, tokens: int) -> Recalled | N
 
 async def _recall_in(store: Store, id: str, query: str, tokens: int) -> Recalled | None:
     """Search the sessions in which a conversation was saved, the newest first."""
-    for session in reversed([one async for one in store.saved(id)]):
+    sessions: list[Session] = []
+    for number in range(1, MAX_BRANCHES + 1):
+        session = await store.session(branch_name(id, number))
+        if not await session.exists():
+            break
+        sessions.append(session)
+    for session in reversed(sessions):
         if found := await session.recall(query, tokens):
             return found
     return None

@@ -30,6 +30,11 @@ MAX_BRANCHES = 20
 """Most stored conversations of one name."""
 
 
+def branch_name(id: str, number: int) -> str:
+    """Return the name of a stored conversation among those of one name; the first is 1."""
+    return id if number == 1 else f"{id}-{number}"
+
+
 class Store:
     """The sessions of one tenant in one store."""
 
@@ -89,21 +94,13 @@ class Store:
             UsageError: as many histories as are kept under one name diverge from this one.
         """
         for number in range(1, MAX_BRANCHES + 1):
-            session = await self.session(id if number == 1 else f"{id}-{number}")
+            session = await self.session(branch_name(id, number))
             try:
                 await session.save(history)
             except UsageError:  # the stored messages differ, so this is another conversation
                 continue
             return session
         raise UsageError(f"{MAX_BRANCHES} stored conversations have the name {id!r}; use another name")
-
-    async def saved(self, id: str) -> AsyncIterator[Session]:
-        """Iterate over the sessions that ``save`` wrote under a name, oldest first."""
-        for number in range(1, MAX_BRANCHES + 1):
-            session = await self.session(id if number == 1 else f"{id}-{number}")
-            if not await session.exists():
-                return
-            yield session
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Search or restore in all sessions; return the first answer.
