@@ -1,15 +1,26 @@
-"""The deployment files are well formed and name existing files and settings. No container is started."""
+"""The deployment files are well formed and name existing files and settings, and the commands of the unit work.
+
+No container is started.
+"""
 
 from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
+from tests.gateway.upstreams import wait_for
 
 from kompakt.gateway.config import GatewayConfig, load
 
@@ -45,6 +56,17 @@ def unit() -> configparser.ConfigParser:
     return read
 
 
+def sections(name: str) -> dict[str, list[str]]:
+    """Read all values of each key in a section of the unit."""
+    text = (FOLDER / "kompakt-gateway.service").read_text().partition(f"[{name}]\n")[2].partition("\n[")[0]
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
 def compose() -> Any:
     return yaml.safe_load((FOLDER / "compose.yaml").read_text())
 
@@ -77,6 +99,37 @@ class TestUnit:
         assert service["ExecReload"].endswith("-HUP $MAINPID")
         assert float(service["TimeoutStopSec"]) > GatewayConfig().drain
         assert unit()["Install"]["WantedBy"] == "multi-user.target"
+
+    @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+    def test_systemd_accepts_it(self, tmp_path: Path) -> None:
+        """With a command that exists here."""
+        text = (FOLDER / "kompakt-gateway.service").read_text().replace("/usr/local/bin/kompakt", sys.executable)
+        (copy := tmp_path / "kompakt-gateway.service").write_text(text)
+        done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_its_commands_start_reload_and_stop_the_gateway(self, tmp_path: Path) -> None:
+        """Run by hand, with the variables of the unit: systemd is not needed."""
+        service = sections("Service")
+        (start,), (reload,) = service["ExecStart"], service["ExecReload"]
+        given = dict(one.split("=", 1) for one in service["Environment"])
+        own = {"XDG_DATA_HOME": str(tmp_path), "PYTHONPATH": str(FOLDER.parent / "src"), "KOMPAKT_PORT": "0"}
+        command = [sys.executable, "-m", "kompakt", *start.split()[1:]]
+        log = tmp_path / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **given, **own}, stderr=out)
+        try:
+            wait_for(lambda: "kompakt gateway on" in log.read_text() or process.poll() is not None, "it starts")
+            (url,) = re.findall(r"kompakt gateway on (http://[^,]+), 2 workers", log.read_text())
+            assert httpx.get(f"{url}/healthz", timeout=10).json()["status"] == "ok"
+            subprocess.run(shlex.split(reload.replace("$MAINPID", str(process.pid))), check=True)
+            wait_for(lambda: "all workers replaced" in log.read_text(), "the workers are replaced")
+            assert httpx.get(f"{url}/healthz", timeout=10).json()["status"] == "ok"
+            process.send_signal(getattr(signal, service["KillSignal"][0]))
+            assert process.wait(float(service["TimeoutStopSec"][0])) == 0
+        finally:
+            process.kill()
+            process.wait(10)
 
 
 class TestCompose:
