@@ -18,7 +18,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.engine.compaction import report as reports
-from kompakt.engine.compaction.compact import CompactionOrder, proceed
+from kompakt.engine.compaction.compact import CompactionOrder, Outcome, proceed
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, Step, build_report
 from kompakt.engine.context.context import Context
@@ -197,6 +197,45 @@ async def prepare_from(
         DoesNotFit: what must stay is larger than the budget.
     """
     began = time.perf_counter()
+    ran = await run_engine(reader, session, options, markers, triggered=triggered)
+    outcome, order, before, auto = ran.outcome, ran.order, ran.tokens_before, is_auto(markers)
+    steps, budget = outcome.steps, order.budget
+    reason = (options.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
+    run = _Run(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
+    failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
+    failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
+    prepared = _prepared(reader, session, outcome.context, run, markers=markers, auto=auto, failures=failures)
+    # Without a summary, for example after pruning alone, the model sees every message and needs no request to continue.
+    summarized = outcome.context.summary_text is not None
+    # The single-message shape already ends with a request to continue.
+    prepared.resume = ran.resume if summarized and not outcome.context.single_message else None
+    prepared.changed = not triggered or outcome.reason is not None
+    return prepared
+
+
+class EngineRun(NamedTuple):
+    """What the engine made of a session; nothing is stored yet."""
+
+    outcome: Outcome
+    order: CompactionOrder
+    tokens_before: int
+    resume: str | None
+    """Text of the message that asks the agent to continue, if it may be added."""
+
+
+async def run_engine(
+    reader: SessionReader,
+    session: ResumedSession,
+    options: CompactionOptions,
+    markers: Mapping[int, Marker],
+    *,
+    triggered: bool = False,
+) -> EngineRun:
+    """Run the policy on a session as it was read. The context of the session changes; the store is not used.
+
+    Raises:
+        DoesNotFit: what must stay is larger than the budget.
+    """
     order = order_of(session, options, markers, reader.timeline.pins)
     order = msgspec.structs.replace(order, policy=with_summarizer(order.policy, options.summarizer, reader.codec))
     before = session.context.projected_tokens
@@ -207,18 +246,7 @@ async def prepare_from(
     order = msgspec.structs.replace(order, spare=spare)
     replays = auto and reader.timeline.pivot is None and "resume" not in session.kinds
     outcome = await proceed(session.context, session.history, order, forced=not triggered, replays=replays)
-    steps, budget = outcome.steps, order.budget
-    reason = (options.reason if auto else None) or (triggered and outcome.reason) or _reason(markers, budget, before)
-    run = _Run(order.policy.name, reason, before, budget.trigger, steps, time.perf_counter() - began)
-    failed = [f"{step.strategy}: {step.failed}" for step in steps if step.failed]
-    failures = tuple(reader.codec.cleaned(one)[:MAX_FAULT] for one in (*outcome.context.failures, *failed))
-    prepared = _prepared(reader, session, outcome.context, run, markers=markers, auto=auto, failures=failures)
-    # Without a summary, for example after pruning alone, the model sees every message and needs no request to continue.
-    summarized = outcome.context.summary_text is not None
-    # The single-message shape already ends with a request to continue.
-    prepared.resume = resume if summarized and not outcome.context.single_message else None
-    prepared.changed = not triggered or outcome.reason is not None
-    return prepared
+    return EngineRun(outcome, order, before, resume)
 
 
 def budget_of(session: ResumedSession, options: CompactionOptions) -> Budget:

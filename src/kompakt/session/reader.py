@@ -280,7 +280,7 @@ def _recorded(stored: StoredEvent, value_codec: ValueCodec, blobs: dict[str, byt
         event = msgspec.convert(value_codec.unpack(stored.data, own, where=where), SessionEvent)
     except msgspec.ValidationError:
         raise StoreDamaged(f"{where} is unknown to this version; a newer kompakt may have written it") from None
-    return RecordedEvent(stored.number, event, stored.at)
+    return RecordedEvent(stored.number, event, stored.at, stored.tip)
 
 
 # --- the projection --------------------------------------------------------------------------------------------------

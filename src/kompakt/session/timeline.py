@@ -126,6 +126,8 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     number: int
     event: SessionEvent
     at: float
+    tip: int = 0
+    """The last row when it happened."""
 
 
 class Timeline:

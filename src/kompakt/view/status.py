@@ -15,7 +15,7 @@ from kompakt.model import tokens
 from kompakt.model.groups import turns
 from kompakt.model.limits import lookup
 from kompakt.model.messages import History, JsonObject, Marker
-from kompakt.session.reader import ResumedSession, project_session, resume_session
+from kompakt.session.reader import ResumedSession, SessionReader, project_session, resume_session
 from kompakt.session.undo import CompactionInfo, list_compactions
 from kompakt.wire.registry import WIRES
 from kompakt.wire.transcripts import Transcript
@@ -91,11 +91,17 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
 async def session_status(session: Session, *, model: str | None = None) -> SessionStatus:
     """Return the status of a stored session, counted for ``model``, else for its own model."""
     reader = await session.reader()
-    resumed = await resume_session(reader, model=model)
+    return resumed_status(session.id, reader, await resume_session(reader, model=model), model=model)
+
+
+def resumed_status(
+    id: str, reader: SessionReader, resumed: ResumedSession, *, model: str | None = None
+) -> SessionStatus:
+    """Return the status of a stored session that was read already."""
     shown = project_session(resumed)
     name = model or resumed.history.model
     return SessionStatus(
-        id=session.id,
+        id=id,
         format=reader.head.format,
         model=name,
         created=timestamp(reader.head.created),

@@ -1,0 +1,272 @@
+"""A compaction, made or planned: what was removed, why, what the pivot says about it, and whether recall returns it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from kompakt.engine.compaction.report import Report
+from kompakt.engine.context.context import Action
+from kompakt.model.messages import ToolResult
+from kompakt.session.compaction import RESUME_SOURCE
+from kompakt.view.growth import request_sizes
+from kompakt.view.index import SessionIndex, clean, kind_of, title_of
+from kompakt.view.sources import Moment, PlannedCompaction, ShownMessage, ShownRequest, Source, ViewPoint
+from kompakt.view.status import timestamp
+from kompakt.view.values import (
+    KINDS,
+    CompactionMark,
+    CompactionPreview,
+    CompactionView,
+    PivotLine,
+    RemovedItem,
+)
+
+MAX_REMOVED = 1_000
+"""Removed items in one answer; further ones are on the next page."""
+
+MAX_PREVIEWED = 200
+"""Removed items of a preview."""
+
+_REFERENCE = re.compile(r"(?<![\w.])(m[0-9a-f]{4,40})(?![\w])")
+
+_MARK = re.compile(r"^\s*(?:[-*]|\d+\.|#+)\s+")
+"""The mark at the start of a line."""
+
+MIN_QUOTE = 12
+"""Characters of a quote from which on it identifies its message."""
+
+MAX_QUOTED = 5
+"""Messages that one line can quote."""
+
+_TIDY = ("fitting", "repair", "floor", "admission")
+"""Names of steps that are not strategies."""
+
+
+async def compaction_of(
+    source: Source,
+    moment: Moment,
+    index: SessionIndex,
+    point: ViewPoint,
+    mark: CompactionMark,
+    *,
+    start: int = 0,
+    limit: int = MAX_REMOVED,
+) -> CompactionView:
+    """Return one compaction; ``mark`` has its sizes, and ``start`` and ``limit`` select the page of removed items."""
+    before = await source.shown(moment, rows=point.tip, events=point.number - 1)
+    own = await _summaries(source, moment, index, point)
+    after = own or await source.shown(moment, rows=point.tip, events=point.number)
+    report = await source.report(moment, point)
+    pivot = "\n\n".join(row.message.text for row in own.rows) if own is not None else after.pivot
+    gone, shortened = _differences(before, after)
+    lines = await _lines(source, moment, pivot)
+    lines = await asyncio.to_thread(_with_quotes, lines, gone, index)
+    restored = await source.restored(moment, [*(one.seq for one in gone), *shortened])
+    told = _told(lines)
+    reasons = _Reasons(point, report, has_pivot=bool(pivot))
+    items = [
+        *(_item(one, 0, index, told, restored, *reasons.hidden(one)) for one in gone),
+        *(_item(one, left, index, told, restored, *reasons.changed(one)) for one, left in shortened.values()),
+    ]
+    items.sort(key=lambda item: item.seq)
+    tokens_before = before.total if mark.before is None else mark.before
+    tokens_after = after.total if mark.after is None else mark.after
+    return CompactionView(
+        id=point.id,
+        at=timestamp(point.at) if point.at is not None else None,
+        reason=point.reason,
+        policy=point.policy,
+        auto=point.auto,
+        undone=point.undone,
+        budget=report.budget or None if report is not None else None,
+        tokens_before=tokens_before,
+        tokens_after=tokens_after,
+        by_kind_before=_by_kind(moment, before, tokens_before),
+        by_kind_after=_by_kind(moment, after, tokens_after),
+        strategies=_strategies(report),
+        failures=point.failures,
+        pivot=lines,
+        pivot_tokens=sum(row.tokens for row in own.rows) if own is not None else after.pivot_tokens,
+        removed=tuple(items[start : start + limit]),
+        removed_count=len(items),
+        removed_tokens=sum(item.tokens - item.tokens_after for item in items),
+        kept=len(after.rows) - len(shortened) if own is None else 0,
+        told_count=sum(bool(item.told) for item in items),
+        unrecoverable=tuple(item.ref for item in items if not item.recallable),
+    )
+
+
+async def _summaries(source: Source, moment: Moment, index: SessionIndex, point: ViewPoint) -> ShownRequest | None:
+    """Return the summary that an agent wrote into its transcript; ``None`` for a compaction of a stored session."""
+    first = index.position(point.tip + 1)
+    rows: list[int] = []
+    for one in index.rows[first:]:
+        if one.stored != "summary" or not one.ref.startswith("m"):
+            break
+        rows.append(one.seq)
+    if not rows:
+        return None
+    return await source.shown(moment, rows=rows[-1], events=point.number)
+
+
+def preview_of(planned: PlannedCompaction, index: SessionIndex, *, policy: str, seconds: float) -> CompactionPreview:
+    """Return what a planned compaction would do."""
+    before, after = planned.before, planned.after
+    gone, shortened = _differences(before, after) if planned.due else ([], {})
+    why = _reasons_of(planned.actions)
+    lines = [
+        PivotLine(line=number, text=text, refs=tuple(_REFERENCE.findall(text)))
+        for number, text in enumerate(after.pivot.split("\n"), 1)
+    ]
+    told = _told(lines)
+    strategies = tuple(name for name in planned.strategies if name not in _TIDY)
+    every = sorted([*((one, 0) for one in gone), *shortened.values()], key=lambda pair: pair[0].seq)
+    items: list[RemovedItem] = []
+    for one, left in every[:MAX_PREVIEWED]:
+        found = index.find(one.seq)
+        ref = found.ref if found is not None else ""
+        reason = why.get(ref, "shortened" if left else "older than what fits")
+        strategy = strategies[-1] if strategies else policy
+        items.append(_item(one, left, index, told, {one.seq}, reason, strategy))
+    return CompactionPreview(
+        budget=planned.budget,
+        policy=policy,
+        due=planned.due,
+        tokens_before=before.total,
+        tokens_after=after.total,
+        fits=planned.budget == 0 or after.total <= planned.budget,
+        seconds=seconds,
+        pivot=after.pivot if planned.due else "",
+        removed=tuple(items),
+        removed_count=len(every),
+        removed_tokens=sum(one.tokens - left for one, left in every),
+        strategies=strategies,
+        problems=planned.failures,
+    )
+
+
+def _differences(
+    before: ShownRequest, after: ShownRequest
+) -> tuple[list[ShownMessage], dict[int, tuple[ShownMessage, int]]]:
+    """Return the messages that are gone, and by row those that are shortened, with the tokens that are left."""
+    kept = {row.seq: row for row in after.rows}
+    # A message in which kompakt asked the agent to continue is not part of the conversation.
+    gone = [row for row in before.rows if row.seq and row.seq not in kept and row.message.source_id != RESUME_SOURCE]
+    shortened = {
+        row.seq: (row, kept[row.seq].tokens)
+        for row in before.rows
+        if row.seq in kept and kept[row.seq].tokens < row.tokens and kept[row.seq].shortened
+    }
+    return gone, shortened
+
+
+def _item(
+    one: ShownMessage,
+    left: int,
+    index: SessionIndex,
+    told: Mapping[str, Sequence[int]],
+    restored: Collection[int],
+    why: str,
+    strategy: str,
+) -> RemovedItem:
+    found = index.find(one.seq)
+    ref = found.ref if found is not None else ""
+    return RemovedItem(
+        seq=one.seq,
+        ref=ref,
+        title=found.title if found is not None else title_of(one.message),
+        kind=kind_of(one.message),
+        tool=found.tool if found is not None else None,
+        tokens=one.tokens,
+        tokens_after=left,
+        why=why,
+        strategy=strategy,
+        told=tuple(told.get(ref, ())),
+        recallable=one.seq in restored,
+    )
+
+
+async def _lines(source: Source, moment: Moment, pivot: str) -> tuple[PivotLine, ...]:
+    """Divide a pivot into lines, each with the messages that it refers to."""
+    if not pivot:
+        return ()
+    texts = pivot.split("\n")
+    refs = [tuple(dict.fromkeys(_REFERENCE.findall(text))) for text in texts]
+    rows = await source.named(moment, {ref for line in refs for ref in line})
+    return tuple(
+        PivotLine(
+            line=number,
+            text=text,
+            refs=tuple(ref for ref in line if ref in rows),
+            seqs=tuple(rows[ref] for ref in line if ref in rows),
+        )
+        for number, (text, line) in enumerate(zip(texts, refs, strict=True), 1)
+    )
+
+
+def _with_quotes(
+    lines: tuple[PivotLine, ...], gone: Sequence[ShownMessage], index: SessionIndex
+) -> tuple[PivotLine, ...]:
+    """Add the messages that lines without a reference quote."""
+    said = [(one.seq, clean(text)) for one in gone[:MAX_REMOVED] if (text := one.message.text)]
+    found: list[PivotLine] = []
+    for line in lines:
+        words = clean(_MARK.sub("", line.text))
+        pieces = [piece.strip() for piece in words.split("[…]") if len(piece.strip()) >= MIN_QUOTE]
+        seqs = [seq for seq, text in said if any(piece in text for piece in pieces)] if not line.refs else []
+        named = [one for seq in seqs[:MAX_QUOTED] if (one := index.find(seq)) is not None]
+        refs, rows = tuple(one.ref for one in named), tuple(one.seq for one in named)
+        found.append(msgspec.structs.replace(line, refs=refs, seqs=rows) if named else line)
+    return tuple(found)
+
+
+def _told(lines: Sequence[PivotLine]) -> dict[str, list[int]]:
+    told: dict[str, list[int]] = {}
+    for line in lines:
+        for ref in line.refs:
+            told.setdefault(ref, []).append(line.line)
+    return told
+
+
+def _by_kind(moment: Moment, shown: ShownRequest, total: int) -> dict[str, int]:
+    sizes = request_sizes(moment, shown, total)
+    return {kind: sizes.get(kind, 0) for kind in KINDS}
+
+
+def _strategies(report: Report | None) -> tuple[str, ...]:
+    steps = report.steps if report is not None else ()
+    return tuple(dict.fromkeys(step.strategy for step in steps if step.strategy not in _TIDY and not step.failed))
+
+
+class _Reasons:
+    """Why a stored compaction removed something. The store keeps its strategies, not every action of them."""
+
+    def __init__(self, point: ViewPoint, report: Report | None, *, has_pivot: bool) -> None:
+        self._names = _strategies(report)
+        self._point = point
+        self._has_pivot = has_pivot
+
+    def hidden(self, one: ShownMessage) -> tuple[str, str]:
+        """Return why a message is gone, and the strategy."""
+        del one
+        if not self._names:
+            return f"replaced by the summary ({self._point.reason})", self._point.policy
+        if self._has_pivot and "Summarization" in self._names:
+            return "older than what fits; the pivot stands in its place", "Summarization"
+        return "older than what fits", self._names[-1]
+
+    def changed(self, one: ShownMessage) -> tuple[str, str]:
+        """Return why a message is shortened, and the strategy."""
+        others = [name for name in self._names if name != "Summarization"]
+        is_output = any(type(part) is ToolResult for part in one.message.parts)
+        why = "an old tool output, replaced by a short note" if is_output else "a long text, cut"
+        return why, others[0] if others else self._point.policy
+
+
+def _reasons_of(actions: Sequence[Action]) -> dict[str, str]:
+    """Return the newest reason for each message."""
+    return {action.reference.partition(".")[0]: f"{action.what}: {action.why}" for action in actions}

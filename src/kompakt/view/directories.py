@@ -1,0 +1,248 @@
+"""Where an inspection finds its sessions: in a store, or in a transcript file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from kompakt import api, files
+from kompakt.errors import AmbiguousFormat, InputError, UsageError
+from kompakt.model.messages import History
+from kompakt.session.store import Store
+from kompakt.store.records import Head
+from kompakt.view.sources import Source, StoredSource, TranscriptSource, version_of
+from kompakt.wire.transcripts import Transcript
+
+MAX_SESSIONS = 20_000
+"""Sessions of a store that are listed, in the order of the store."""
+
+_SCHEME = re.compile(r"memory:|[a-z][a-z0-9+]*:/", re.IGNORECASE)
+
+_TABLES = frozenset(["kompakt_heads", "kompakt_rows", "kompakt_events"])
+
+
+class MissingSession(UsageError):
+    """There is no such session, message, step or compaction, or the caller may not see it."""
+
+
+class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a directory knows of a session without reading its messages."""
+
+    key: str
+    """Identifies the session among those of all callers."""
+    id: str
+    version: tuple[float, int, int]
+    format: str
+    messages: int
+    touched: float
+    title: str = ""
+    client: str | None = None
+    open: Callable[[], Awaitable[Source]]
+    """Returns the session."""
+
+
+class Directory(Protocol):
+    """Finds sessions."""
+
+    async def listed(self) -> Sequence[DirectoryEntry]:
+        """List all sessions that the caller may see."""
+        ...
+
+    async def find(self, id: str) -> Source:
+        """Return a session.
+
+        Raises:
+            MissingSession: there is no such session, or the caller may not see it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what the directory opened."""
+        ...
+
+
+class StoreDirectory:
+    """The sessions of one tenant in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def listed(self) -> Sequence[DirectoryEntry]:
+        entries: list[DirectoryEntry] = []
+        async for head in self._store.heads():
+            entries.append(entry_of(head, self._store))
+            if len(entries) == MAX_SESSIONS:
+                break
+        return entries
+
+    async def find(self, id: str) -> Source:
+        session = await self._store.session(id) if id else None
+        if session is None or not await session.exists():
+            raise MissingSession(f"there is no session {id!r}; the list has the sessions of this store")
+        return StoredSource(session)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def entry_of(head: Head, store: Store, *, title: str = "", client: str | None = None) -> DirectoryEntry:
+    """Return the entry of a stored session."""
+    id = head.id.decode("utf-8", "surrogatepass")
+
+    async def open() -> Source:
+        return StoredSource(await store.session(id), client=client)
+
+    return DirectoryEntry(
+        key=head.key,
+        id=id,
+        version=version_of(head),
+        format=head.format,
+        messages=head.messages,
+        touched=head.touched or head.created,
+        title=title,
+        client=client,
+        open=open,
+    )
+
+
+class FileDirectory:
+    """The sessions of a transcript file. The file is read again when it changes."""
+
+    def __init__(self, path: str, name: str | None = None) -> None:
+        self._path = path
+        self._name = name
+        """The session to show, if the file has several."""
+        self._stamp: tuple[int, int] | None = None
+        self._sources: dict[str, TranscriptSource] = {}
+        self._reading = asyncio.Lock()
+
+    async def _read(self) -> dict[str, TranscriptSource]:
+        async with self._reading:
+            stamp = await asyncio.to_thread(_stamp, self._path)
+            if stamp is None or stamp != self._stamp:
+                self._sources = await asyncio.to_thread(self._load, stamp)
+                self._stamp = stamp
+            return self._sources
+
+    def _load(self, stamp: tuple[int, int] | None) -> dict[str, TranscriptSource]:
+        if self._sources and stamp is None:  # standard input, or a file that is gone: what was read stays
+            return self._sources
+        modified = stamp[0] / 1e9 if stamp is not None else time.time()
+        sources: dict[str, TranscriptSource] = {}
+        source = self._path if self._name is None else f"{self._path}#{self._name}"
+        loaded = files.load(source)
+        found = [loaded.transcript] if loaded.transcript is not None else []
+        if len(loaded.sessions) > 1 and self._name is None:
+            found = files.load_all(self._path)
+        stem = Path(self._path).stem if self._path != "-" else "standard input"
+        if not found:
+            sources[stem] = TranscriptSource(stem, _parsed(loaded), None, modified=modified, read_only=FILE_ONLY)
+        for transcript in found:
+            _add_transcript(sources, transcript.name or stem, transcript, modified, None)
+        for id, one in sources.items():
+            one.key = f"{self._path}#{id}@{modified}"
+        return sources
+
+    async def listed(self) -> Sequence[DirectoryEntry]:
+        return [await _entry_of_source(source) for source in (await self._read()).values()]
+
+    async def find(self, id: str) -> Source:
+        sources = await self._read()
+        if id not in sources:
+            raise MissingSession(f"there is no session {id!r} in {self._path}")
+        return sources[id]
+
+    async def close(self) -> None:
+        pass
+
+
+FILE_ONLY = (
+    "a transcript is only read; import it into a store with `kompakt session import FILE` and inspect the store with "
+    "--write to change the session"
+)
+
+
+async def _entry_of_source(source: TranscriptSource) -> DirectoryEntry:
+    moment = await source.moment()
+
+    async def open() -> Source:
+        return source
+
+    return DirectoryEntry(
+        key=source.key,
+        id=source.id,
+        version=moment.version,
+        format=moment.envelope.format,
+        messages=moment.rows,
+        touched=moment.touched,
+        client=source.client,
+        open=open,
+    )
+
+
+def _add_transcript(
+    sources: dict[str, TranscriptSource], id: str, transcript: Transcript, modified: float, parent: str | None
+) -> None:
+    """Add a conversation and its side chains."""
+    while id in sources:
+        id += "'"
+    history = files.history(transcript)
+    sources[id] = TranscriptSource(id, history, transcript, modified=modified, parent=parent, read_only=FILE_ONLY)
+    for number, side in enumerate(transcript.sidechains, 1):
+        _add_transcript(sources, f"{id}/side-{number}", side, modified, id)
+
+
+def _parsed(loaded: files.Loaded) -> History:
+    try:
+        return api.parse(loaded.payload, loaded.format)
+    except AmbiguousFormat as error:  # the text is the same in all candidates
+        return api.parse(loaded.payload, error.candidates[0])
+    except InputError as error:
+        raise InputError(f"{loaded.name}: {error}") from None
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def store_url(target: str) -> str | None:
+    """Return the URL of a store; ``None`` for a file that is not one.
+
+    Raises:
+        UsageError: there is no such store.
+    """
+    path = target.removeprefix("sqlite:///")
+    if path == target:
+        if _SCHEME.match(target):
+            return target
+        if not is_kompakt_store(target):
+            return None
+    if path != ":memory:" and not Path(path).exists():
+        raise UsageError(f"there is no store {target}; import a session first with `kompakt session import FILE`")
+    return f"sqlite:///{path}"
+
+
+def is_kompakt_store(path: str) -> bool:
+    """Return whether a file is a SQLite database of kompakt."""
+    import sqlite3  # late: only this kind of file needs it
+
+    try:
+        with Path(path).open("rb") as file:
+            if file.read(len(files.SQLITE)) != files.SQLITE:
+                return False
+        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except (OSError, ValueError, sqlite3.Error):
+        return False
+    return names >= _TABLES

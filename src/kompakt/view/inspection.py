@@ -1,0 +1,688 @@
+"""An inspection: the sessions of a transcript file or a store, and everything that the inspector shows of them.
+
+``open_inspection`` opens a file or a store. A server that has a store open already makes an ``Inspection`` of its own
+``Directory``. Reading writes nothing. Actions need ``write=True``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from kompakt.engine.compaction.policies import BUILT_IN
+from kompakt.engine.context.archive import speaks
+from kompakt.engine.recall import DEFAULT_TOKENS
+from kompakt.errors import DoesNotFit, StoreError, UsageError
+from kompakt.model.budget import Budget
+from kompakt.model.json import json_text
+from kompakt.model.lru import Lru
+from kompakt.session.compaction import CompactionOptions
+from kompakt.session.store import Store, open_store
+from kompakt.view.compactions import MAX_REMOVED, compaction_of, preview_of
+from kompakt.view.composition import MAX_LARGEST, context_of
+from kompakt.view.directories import (
+    MAX_SESSIONS,
+    Directory,
+    DirectoryEntry,
+    FileDirectory,
+    MissingSession,
+    StoreDirectory,
+    store_url,
+)
+from kompakt.view.growth import (
+    BudgetOf,
+    SessionCost,
+    StepSizes,
+    budget_of_model,
+    cost_of,
+    growth_of,
+    request_sizes,
+    sizes_of,
+)
+from kompakt.view.index import IndexedMessage, SessionIndex, request_title, text_of_message
+from kompakt.view.sources import Moment, ShownRequest, Source
+from kompakt.view.status import CompactionStatus, SessionStatus, timestamp
+from kompakt.view.values import (
+    KINDS,
+    CompactionPreview,
+    CompactionView,
+    ContextView,
+    Growth,
+    MessagePage,
+    MessageRow,
+    MessageState,
+    MessageText,
+    RecallAnswer,
+    SessionDetail,
+    SessionList,
+    SessionRow,
+    StepRequest,
+)
+
+MAX_PAGE = 500
+"""Rows in one answer."""
+
+MAX_SEARCHED = 1_000
+"""Newest sessions whose titles a search of the list reads."""
+
+MAX_STEP_ROWS = 2_000
+MAX_BODY = 200_000
+"""Characters of a request that are shown."""
+
+TEXT_PAGE = 65_536
+"""Characters of one page of a message."""
+
+MAX_QUERY = 2_000
+
+_KEPT = 8
+"""Sessions whose index is kept in memory."""
+
+_TITLE_ROWS = 12
+"""Rows that are read for the title of a session in the list."""
+
+MAX_COUNTED = 5_000
+"""Messages of a session whose tokens the list counts. Those of a longer one are counted when it is opened."""
+
+READ_ONLY = "the inspector was opened for reading; start it with --write to change sessions"
+
+_PATIENCE = 0.4
+"""Seconds that the list waits for token counts; the others follow with the next call."""
+
+
+# --- one session -----------------------------------------------------------------------------------------------------
+
+
+class InspectedSession:
+    """The index of a session, and values that are computed once for each version of it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.index = SessionIndex(source)
+        self._version: tuple[float, int, int] | None = None
+        self._shown: ShownRequest | None = None
+        self._visible: dict[int, bool] | None = None
+        self._status: SessionStatus | None = None
+        self._steps: StepSizes | None = None
+        self._cost: SessionCost | None = None
+        self._busy = asyncio.Lock()
+
+    async def moment(self) -> Moment:
+        """Return the session as it is now."""
+        moment = await self.source.moment()
+        if self._version is not None and self._version[0] != moment.version[0]:
+            await self.index.close()
+            self.index = SessionIndex(self.source)  # the session was deleted and made again
+        if self._version != moment.version:
+            self._version = moment.version
+            self._shown = self._visible = self._status = self._steps = self._cost = None
+        return moment
+
+    async def shown(self, moment: Moment) -> ShownRequest:
+        """Return the next request."""
+        async with self._busy:
+            if self._shown is None or self._version != moment.version:
+                self._shown = await self.source.shown(moment)
+            return self._shown
+
+    async def visible(self, moment: Moment) -> dict[int, bool]:
+        """Return the rows that the newest compaction shows, and whether they are shortened."""
+        if self._visible is None or self._version != moment.version:
+            self._visible = await self.source.visible(moment)
+        return self._visible
+
+    async def status(self, moment: Moment) -> SessionStatus:
+        """Return the numbers that the command line and MCP print."""
+        async with self._busy:
+            if self._status is None or self._version != moment.version:
+                self._status = await self.source.status(moment)
+            return self._status
+
+    async def steps(self, moment: Moment) -> StepSizes:
+        """Return the tokens of every request."""
+        await self.index.until(moment)
+        shown, status = await self.shown(moment), await self.status(moment)
+        async with self._busy:
+            if self._steps is None or self._version != moment.version:
+                self._steps = await sizes_of(self.source, moment, self.index, shown, status.tokens)
+            return self._steps
+
+    async def cost(self, moment: Moment) -> SessionCost:
+        """Return what the session cost."""
+        steps = await self.steps(moment)
+        if self._cost is None:
+            self._cost = await asyncio.to_thread(cost_of, self.source, self.index, steps, moment.envelope.model)
+        return self._cost
+
+    def known(self, version: tuple[float, int, int]) -> tuple[int | None, int | None, float | None]:
+        """Return tokens, steps and savings that are known without reading anything."""
+        if self._version != version:
+            return None, None, None
+        steps = len(self.index.starts) if self._steps is not None else None
+        saved = self._cost.saved if self._cost is not None else None
+        return (self._status.tokens if self._status is not None else None), steps, saved
+
+
+class InspectionCache:
+    """What is kept between calls. Callers that may see different sessions can share it."""
+
+    def __init__(self) -> None:
+        self.sessions = Lru[str, InspectedSession](_KEPT)
+        self.rows = Lru[str, tuple[tuple[float, int, int], SessionRow]](MAX_SESSIONS)
+        self.filling: asyncio.Task[None] | None = None
+        self.filled = 0
+        """How many token counts the background task has added."""
+
+    async def close(self) -> None:
+        """Stop all background work."""
+        if self.filling is not None:
+            self.filling.cancel()
+            await asyncio.gather(self.filling, return_exceptions=True)
+        for session in [one for _, one in self.sessions.items()]:
+            await session.index.close()
+
+
+# --- the inspection --------------------------------------------------------------------------------------------------
+
+
+class Inspection:
+    """What the inspector shows, and the actions that it offers."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        write: bool = False,
+        cache: InspectionCache | None = None,
+        budget_of: BudgetOf = budget_of_model,
+        policies: Sequence[str] = tuple(BUILT_IN),
+    ) -> None:
+        self.directory = directory
+        self.write = write
+        self.cache = cache or InspectionCache()
+        self._owns_cache = cache is None
+        self._budget_of = budget_of
+        self._policies = tuple(policies)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop background work and close what was opened."""
+        if self._owns_cache:
+            await self.cache.close()
+        await self.directory.close()
+
+    async def _find(self, id: str) -> tuple[InspectedSession, Moment]:
+        source = await self.directory.find(id)
+        session = self.cache.sessions.get(source.key)
+        if session is None:
+            session = InspectedSession(source)
+            self.cache.sessions.put(source.key, session)
+        return session, await session.moment()
+
+    # --- the list ---------------------------------------------------------------------------------------------------
+
+    async def sessions(self, query: str = "", cursor: str | None = None, limit: int = 50) -> SessionList:
+        """List sessions, the newest first. ``query`` selects those whose id, title, client or model contains it."""
+        limit = max(1, min(limit, MAX_PAGE))
+        entries = sorted(await self.directory.listed(), key=_newest_first)
+        words = query.lower().split()
+        if words:
+            entries = [entry for entry in entries[:MAX_SEARCHED] if await self._matches(entry, words)]
+        start = _position(entries, cursor) if cursor else 0
+        page = entries[start : start + limit]
+        ends = time.monotonic() + _PATIENCE
+        rows = [await self._row(entry, counts=time.monotonic() < ends) for entry in page]
+        self._fill([entry for entry, row in zip(page, rows, strict=True) if row.tokens is None])
+        following = start + limit < len(entries)
+        return SessionList(rows=tuple(rows), next=_cursor(page[-1]) if following and page else None, total=len(entries))
+
+    async def _matches(self, entry: DirectoryEntry, words: Sequence[str]) -> bool:
+        row = await self._row(entry, counts=False)
+        text = " ".join(filter(None, (row.id, row.title, row.client, row.model))).lower()
+        return all(word in text for word in words)
+
+    async def _row(self, entry: DirectoryEntry, *, counts: bool) -> SessionRow:
+        """Return the row of a session; reads its head, its events and its first messages, once for each version."""
+        known = self.cache.rows.get(entry.key)
+        if known is not None and known[0] == entry.version and (known[1].tokens is not None or not counts):
+            return self._with_cost(entry, known[1])
+        try:
+            row = await self._read_row(entry, counts=counts and entry.messages <= MAX_COUNTED)
+        except StoreError as error:
+            row = SessionRow(
+                id=entry.id,
+                title=f"cannot be read: {error}"[:120],
+                format=entry.format,
+                messages=entry.messages,
+                last_activity=timestamp(entry.touched),
+            )
+        self.cache.rows.put(entry.key, (entry.version, row))
+        return self._with_cost(entry, row)
+
+    def _with_cost(self, entry: DirectoryEntry, row: SessionRow) -> SessionRow:
+        """Add numbers that are known because the session was opened."""
+        session = self.cache.sessions.get(entry.key)
+        if session is None:
+            return row
+        tokens, steps, saved = session.known(entry.version)
+        if tokens is None:
+            return row
+        return msgspec.structs.replace(_filled(row, tokens), steps=steps, money_saved=saved)
+
+    async def _read_row(self, entry: DirectoryEntry, *, counts: bool) -> SessionRow:
+        kept = self.cache.sessions.get(entry.key)
+        source = kept.source if kept is not None else await entry.open()
+        moment = await source.moment()
+        title = entry.title or await _title(source, moment)
+        live = [point for point in moment.points if not point.undone]
+        model = moment.envelope.model
+        budget = self._budget_of(model)
+        row = SessionRow(
+            id=entry.id,
+            title=title,
+            client=entry.client or source.client,
+            model=model,
+            format=entry.format,
+            window=budget.window if budget is not None else None,
+            messages=entry.messages,
+            compactions=len(live),
+            tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
+            last_activity=timestamp(entry.touched),
+            parent=moment.parent,
+        )
+        return _filled(row, (await source.status(moment)).tokens) if counts else row
+
+    def _fill(self, entries: Sequence[DirectoryEntry]) -> None:
+        """Count the tokens of sessions in the background."""
+        if not entries or (self.cache.filling is not None and not self.cache.filling.done()):
+            return
+
+        async def work() -> None:
+            for entry in entries:
+                if entry.messages <= MAX_COUNTED:
+                    await self._row(entry, counts=True)
+                    self.cache.filled += 1
+
+        self.cache.filling = asyncio.create_task(work())
+
+    # --- one session ------------------------------------------------------------------------------------------------
+
+    async def session(self, id: str) -> SessionDetail:
+        """Return one session with its compactions, pins and costs."""
+        session, moment = await self._find(id)
+        status, cost = await session.status(moment), await session.cost(moment)
+        budget = self._budget_of(moment.envelope.model)
+        live = [one for one in status.compactions if not one.undone]
+        growth = growth_of(session.source, moment, session.index, await session.steps(moment), budget)
+        saved = sum(max(0, (mark.before or 0) - (mark.after or 0)) for mark in growth.compactions if not mark.undone)
+        row = SessionRow(
+            id=session.source.id,
+            title=session.index.title,
+            client=session.source.client,
+            model=status.model,
+            format=status.format,
+            window=budget.window if budget is not None else None,
+            messages=status.messages,
+            steps=len(session.index.starts),
+            compactions=len(live),
+            tokens_saved=saved,
+            money_saved=cost.saved,
+            last_activity=timestamp(moment.touched),
+            parent=moment.parent,
+        )
+        reason = session.source.read_only or ("" if self.write else READ_ONLY)
+        return SessionDetail(
+            row=_filled(row, status.tokens),
+            created=status.created,
+            messages=status.messages,
+            turns=status.turns,
+            recallable=status.recallable,
+            compactions=tuple(_sized(one, growth) for one in status.compactions),
+            pins=status.pins,
+            repairs=status.repairs,
+            pending=len(status.pending),
+            can_undo=moment.can_undo,
+            can_redo=moment.can_redo,
+            cache=cost.cache,
+            policies=self._policies,
+            writable=not reason,
+            read_only_reason=reason,
+        )
+
+    async def growth(self, id: str) -> Growth:
+        """Return the size of every request."""
+        session, moment = await self._find(id)
+        steps = await session.steps(moment)
+        return growth_of(session.source, moment, session.index, steps, self._budget_of(moment.envelope.model))
+
+    async def messages(self, id: str, start: int = 0, limit: int = 100, kind: str | None = None) -> MessagePage:
+        """Return a page of messages, all or those of one kind."""
+        if kind is not None and kind not in KINDS:
+            raise UsageError(f"kind={kind!r} is not known; use one of {', '.join(KINDS)}")
+        session, moment = await self._find(id)
+        start, limit = max(0, start), max(1, min(limit, MAX_PAGE))
+        index = session.index
+        places = index.places.get(kind) if kind is not None else None
+        await index.until(moment, lambda: len(index if places is None else places) >= start + limit)
+        if places is None:
+            chosen = index.rows[start : start + limit]
+        else:
+            chosen = [index.rows[place] for place in places[start : start + limit]]
+        complete = index.is_complete(moment)
+        total = len(places) if places is not None else len(index) if complete else moment.rows
+        rows = await self._rows(session, moment, chosen)
+        return MessagePage(rows=rows, start=start, total=total, complete=complete)
+
+    async def _rows(
+        self, session: InspectedSession, moment: Moment, chosen: Sequence[IndexedMessage]
+    ) -> tuple[MessageRow, ...]:
+        visible = await session.visible(moment)
+        pinned: set[int] = set()
+        if moment.pins and chosen:
+            for row in await session.source.at(moment, [one.seq for one in chosen]):
+                text = text_of_message(row.message)
+                if any(pin in text for pin in moment.pins):
+                    pinned.add(row.seq)
+        return tuple(
+            MessageRow(
+                seq=one.seq,
+                role=one.role,
+                kind=one.kind,
+                tool=one.tool,
+                title=one.title,
+                tokens=one.tokens,
+                at=timestamp(one.at) if one.at is not None else None,
+                pinned=one.seq in pinned,
+                state=_state(one, moment, visible),
+                ref=one.ref,
+                step=one.step,
+            )
+            for one in chosen
+        )
+
+    async def message(self, id: str, seq: int, offset: int = 0) -> MessageText:
+        """Return the text of a message, from an offset on."""
+        session, moment = await self._find(id)
+        one = await self._message(session, moment, seq)
+        (row,) = await self._rows(session, moment, [one])
+        stored = await session.source.at(moment, [seq])
+        text = text_of_message(stored[0].message) if stored else ""
+        offset = max(0, min(offset, len(text)))
+        end = offset + TEXT_PAGE
+        shown = None
+        if row.state == "shortened":
+            found = next((each for each in (await session.shown(moment)).rows if each.seq == seq), None)
+            shown = text_of_message(found.message)[:TEXT_PAGE] if found is not None else None
+        return MessageText(
+            row=row,
+            text=text[offset:end],
+            offset=offset,
+            next=end if end < len(text) else None,
+            total=len(text),
+            shown=shown,
+        )
+
+    async def _message(self, session: InspectedSession, moment: Moment, seq: int) -> IndexedMessage:
+        index = session.index
+        await index.until(moment, lambda: bool(index.seqs) and index.seqs[-1] >= seq)
+        one = index.find(seq)
+        if one is None:
+            raise MissingSession(f"there is no message {seq}; the session has {moment.rows:,}")
+        return one
+
+    async def step(self, id: str, n: int) -> StepRequest:
+        """Return one request as it was sent; the step after the last one is the next request."""
+        session, moment = await self._find(id)
+        steps = await session.steps(moment)
+        index = session.index
+        last = len(index.starts)
+        if not 1 <= n <= last + 1:
+            raise MissingSession(f"there is no step {n}; the session has {last:,}")
+        point = growth_of(session.source, moment, index, steps, None, every=True).points[n - 1]
+        if n > last:
+            shown, state, answer = await session.shown(moment), moment.now, list[IndexedMessage]()
+        else:
+            state, start = steps.states[n - 1], index.starts[n - 1]
+            shown = await session.source.shown(moment, rows=start - 1, events=state.event)
+            end = index.starts[n] if n < last else moment.rows + 1
+            run = index.rows[index.position(start) : index.position(end)]
+            answer = [one for one in run if one.role == "assistant"]
+        left_out = max(0, len(shown.rows) - MAX_STEP_ROWS)
+        summary = state.point.summary if state.point is not None and shown.pivot else 0
+        before = max(0, shown.pivot_at - left_out)
+        seqs = [row.seq for row in shown.rows[left_out:]]
+        ordered = [*seqs[:before], summary, *seqs[before:]] if summary else seqs
+        rows = await self._rows(session, moment, [one for seq in ordered if (one := index.find(seq)) is not None])
+        sizes = {row.seq: row for row in shown.rows}
+        rows = tuple(
+            msgspec.structs.replace(row, tokens=sizes[row.seq].tokens, state=_sent(sizes[row.seq].shortened))
+            if row.seq in sizes
+            else msgspec.structs.replace(row, tokens=shown.pivot_tokens, state="sent")
+            for row in rows
+        )
+        body = await asyncio.to_thread(lambda: json_text(shown.body()))
+        return StepRequest(
+            step=n,
+            seq=point.seq,
+            at=point.at,
+            model=moment.envelope.model,
+            total=point.total,
+            tokens=point.tokens,
+            cached=point.cached,
+            compaction=state.point.id if state.point is not None else None,
+            rows=rows,
+            left_out=left_out,
+            answer=await self._rows(session, moment, answer),
+            body=body[:MAX_BODY],
+            body_chars=len(body),
+        )
+
+    async def context(self, id: str) -> ContextView:
+        """Return what the next request consists of."""
+        session, moment = await self._find(id)
+        await session.index.until(moment)
+        shown, status = await session.shown(moment), await session.status(moment)
+        sizes = request_sizes(moment, shown, status.tokens)
+        largest = sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]
+        chosen = [one for row in largest if (one := session.index.find(row.seq)) is not None]
+        rows = {row.seq: row for row in await self._rows(session, moment, chosen)}
+        budget = self._budget_of(moment.envelope.model)
+        return await asyncio.to_thread(context_of, moment, session.index, shown, sizes, budget, rows)
+
+    async def compaction(self, id: str, cid: str, start: int = 0, limit: int = MAX_REMOVED) -> CompactionView:
+        """Return one compaction; ``start`` and ``limit`` select a page of its removed items."""
+        session, moment = await self._find(id)
+        point = moment.point(cid)
+        if point is None:
+            raise MissingSession(f"there is no compaction {cid!r}; the session has {len(moment.points)}")
+        growth = await self.growth(id)
+        mark = next(one for one in growth.compactions if one.id == cid)
+        limit = max(1, min(limit, MAX_REMOVED))
+        return await compaction_of(session.source, moment, session.index, point, mark, start=max(0, start), limit=limit)
+
+    async def preview(self, id: str, budget: int | None = None, policy: str = "default") -> CompactionPreview:
+        """Return what a compaction would do now. Writes nothing.
+
+        Raises:
+            UsageError: the policy is not known, or neither a budget nor the window of the model is.
+        """
+        self._check_policy(policy)
+        session, moment = await self._find(id)
+        await session.index.until(moment)
+        began = time.perf_counter()
+        options = CompactionOptions(budget=self._budget(moment, budget), policy=policy)
+        try:
+            planned = await session.source.plan(moment, options)
+        except DoesNotFit as error:
+            status = await session.status(moment)
+            return CompactionPreview(
+                budget=error.budget,
+                policy=policy,
+                due=True,
+                tokens_before=status.tokens,
+                tokens_after=error.floor,
+                fits=False,
+                seconds=time.perf_counter() - began,
+                problems=(str(error),),
+            )
+        return preview_of(planned, session.index, policy=policy, seconds=time.perf_counter() - began)
+
+    def _check_policy(self, policy: str) -> None:
+        if policy not in self._policies:
+            raise UsageError(f"policy {policy!r} is not known; use one of {', '.join(self._policies)}")
+
+    def _budget(self, moment: Moment, budget: int | None) -> int | Budget | None:
+        return budget if budget is not None else self._budget_of(moment.envelope.model)
+
+    async def recall(self, id: str, query: str) -> RecallAnswer:
+        """Return what the recall tool returns to the model."""
+        if not query.strip() or len(query) > MAX_QUERY:
+            raise UsageError(f"the query must be 1 to {MAX_QUERY:,} characters, not all blank")
+        session, moment = await self._find(id)
+        found = await session.source.recall(query, DEFAULT_TOKENS)
+        names = {name for ref in found.references if (name := re.split(r"[.:]", ref)[0])}
+        rows = await session.source.named(moment, names)
+        return RecallAnswer(
+            query=query,
+            found=bool(found),
+            text=found.text,
+            references=found.references,
+            seqs=tuple(sorted(rows.values())),
+            tokens=found.tokens,
+        )
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def version(self, id: str) -> tuple[float, int, int]:
+        """Return the version of a session, which changes with every write."""
+        return (await (await self.directory.find(id)).moment()).version
+
+    async def changes(self, id: str | None = None, *, pause: float = 1.0) -> AsyncIterator[list[tuple[str, int]]]:
+        """Yield the sessions that changed, with their last message; empty lists in between.
+
+        Without an id all sessions are watched.
+        """
+        known: dict[str, tuple[object, ...]] | None = None
+        while True:
+            now: dict[str, tuple[object, ...]] = {}
+            try:
+                if id is None:
+                    entries = await self.directory.listed()
+                    now = {entry.id: (entry.version, self._is_counted(entry)) for entry in entries}
+                    last = {entry.id: entry.version[1] for entry in entries}
+                else:
+                    version = await self.version(id)
+                    now[id], last = (version,), {id: version[1]}
+            except MissingSession:
+                last = {}
+            changed = [one for one in {**(known or {}), **now} if (known or {}).get(one) != now.get(one)]
+            yield [] if known is None else [(one, last.get(one, 0)) for one in changed]
+            known = now
+            await asyncio.sleep(pause)
+
+    def _is_counted(self, entry: DirectoryEntry) -> bool:
+        known = self.cache.rows.get(entry.key)
+        return known is not None and known[0] == entry.version and known[1].tokens is not None
+
+
+def _newest_first(entry: DirectoryEntry) -> tuple[float, str]:
+    return -entry.touched, entry.key
+
+
+def _cursor(entry: DirectoryEntry) -> str:
+    return f"{entry.touched!r} {entry.key}"
+
+
+def _position(entries: Sequence[DirectoryEntry], cursor: str) -> int:
+    """Return the position after the session of a cursor, also if that session has changed since."""
+    touched, _, key = cursor.partition(" ")
+    try:
+        place = -float(touched), key
+    except ValueError:
+        raise UsageError("the cursor is not one that this list returned; start without one") from None
+    return bisect_right(entries, place, key=_newest_first)
+
+
+def _filled(row: SessionRow, tokens: int) -> SessionRow:
+    return msgspec.structs.replace(row, tokens=tokens, fullness=tokens / row.window if row.window else None)
+
+
+def _sized(one: CompactionStatus, growth: Growth) -> CompactionStatus:
+    """Add the sizes of requests around a compaction whose own sizes are unknown."""
+    mark = next((mark for mark in growth.compactions if mark.id == one.id), None)
+    if mark is None or one.tokens_before is not None:
+        return one
+    return msgspec.structs.replace(one, tokens_before=mark.before, tokens_after=mark.after)
+
+
+async def _title(source: Source, moment: Moment) -> str:
+    """Return the first words that the user wrote."""
+    for row in await source.at(moment, range(1, min(moment.rows, _TITLE_ROWS) + 1)):
+        if row.stored == "message" and speaks(row.message):
+            title = request_title(row.message)
+            if title:
+                return title
+    return ""
+
+
+def _state(one: IndexedMessage, moment: Moment, visible: dict[int, bool]) -> MessageState:
+    """Return how the next request contains a message."""
+    now = moment.now
+    if any(first <= one.seq <= last for first, last in now.dead) or one.seq in now.muted:
+        return "undone"
+    if one.stored == "summary" and not one.ref.startswith("m"):
+        if now.point is not None and now.point.summary == one.seq:
+            return "sent"
+        return "undone" if any(point.summary == one.seq and point.undone for point in moment.points) else "replaced"
+    if one.seq in visible:
+        return _sent(visible[one.seq])
+    return "sent" if one.seq > (now.point.tip if now.point is not None else 0) else "replaced"
+
+
+def _sent(shortened: bool) -> MessageState:
+    return "shortened" if shortened else "sent"
+
+
+async def open_inspection(
+    target: str | Path,
+    *,
+    store: Store | None = None,
+    write: bool = False,
+    tenant: str = "",
+    key: bytes | None = None,
+    session: str | None = None,
+    budget_of: BudgetOf = budget_of_model,
+) -> Inspection:
+    """Open a transcript file, or a store by its URL or path; ``store`` is one that is open already.
+
+    ``session`` selects one session of a file that has several.
+
+    Raises:
+        InputError: the file has no history.
+        UsageError: there is no such file or store.
+        StoreError: the store cannot be opened.
+    """
+    text = str(target)
+    if store is not None:
+        return Inspection(StoreDirectory(store), write=write, budget_of=budget_of)
+    url = await asyncio.to_thread(store_url, text)
+    if url is not None:
+        opened = await open_store(url, tenant=tenant, key=key)
+        return Inspection(StoreDirectory(opened), write=write, budget_of=budget_of)
+    directory = FileDirectory(text, session)
+    await directory.listed()  # errors of the file are raised now
+    return Inspection(directory, write=write, budget_of=budget_of)
