@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import kompakt
-from kompakt.integrations.conversation import close_stores
+from kompakt.integrations.stores import close_stores
 
 STEPS = 30
 BUDGET = 4_000

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from agent_framework import (
     Agent,
     BaseChatClient,
@@ -14,15 +15,17 @@ from agent_framework import (
     ChatResponseUpdate,
     Content,
     FunctionInvocationLayer,
+    InMemoryHistoryProvider,
     Message,
     ResponseStream,
     chat_middleware,
     tool,
 )
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
 
 import kompakt
-from kompakt.integrations.agent_framework import KompaktStrategy
+from kompakt.integrations.agent_framework import KompaktHistory, KompaktStrategy
+from kompakt.integrations.stores import close_stores
 
 
 def as_chat(messages: Any) -> list[dict[str, Any]]:
@@ -128,6 +131,94 @@ class TestAgentFramework(AdapterContract):
         assert len(reports) <= 8
         assert len({report.session for report in reports}) == 1
 
-    def test_the_page_runs(self) -> None:
+    def test_the_page_runs(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
         names = run_page("agent_framework", client=ScriptedClient(Script(steps=2), []), tools=[read_page])
         assert names["answer"].text.endswith("done")
+        assert names["again"].text.endswith("done")
+        close_stores()
+
+
+class TestKompaktHistory:
+    """The history provider against the one that the framework ships."""
+
+    @staticmethod
+    async def converse(provider: Any, session_id: str = "s", steps: int = 3, **options: Any) -> tuple[Any, Any]:
+        """Run two turns with a client that reads pages; return the requests and the session."""
+        script = Script(steps=steps)
+        agent = Agent(ScriptedClient(script, []), tools=[read_page], context_providers=[provider], **options)
+        session = agent.create_session(session_id=session_id)
+        await agent.run(TASK, session=session)
+        await agent.run("Thanks. Say it again.", session=session)
+        return script.requests, session
+
+    def test_it_keeps_the_same_messages_as_the_provider_of_the_framework(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+
+        async def run() -> None:
+            theirs, ours = InMemoryHistoryProvider(), KompaktHistory(store=url)
+            expected, session = await self.converse(theirs)
+            sent, _ = await self.converse(ours)
+            assert sent == expected
+            kept = await theirs.get_messages("s", state=session.state[theirs.source_id])
+            close_stores()
+            restarted = KompaktHistory(store=url)
+            restored = [one.to_dict() for one in await restarted.get_messages("s")]
+            assert [without_ids(one) for one in restored] == [without_ids(one.to_dict()) for one in kept]
+            assert await restarted.get_messages("other") == []
+
+        asyncio.run(run())
+        close_stores()
+
+    def test_what_the_format_does_not_express_survives(self) -> None:
+        async def run() -> None:
+            provider = KompaktHistory(store=await kompakt.open_store("memory:"))
+            contents = [
+                Content.from_text("See:", additional_properties={"k": 1}),
+                Content.from_uri("data:image/png;base64,AAAA", media_type="image/png"),
+            ]
+            results = [Content.from_function_result(f"c{number}", result="ok") for number in (1, 2)]
+            calls = [Content.from_function_call(f"c{number}", "read_page", arguments="{}") for number in (1, 2)]
+            reasoning = Content.from_text_reasoning(text="hm")
+            given = [Message("user", contents, author_name="ann"), Message("assistant", [reasoning, *calls])]
+            given.append(Message("tool", results))
+            await provider.save_messages("s", given)
+            found = await provider.get_messages("s")
+            assert [one.to_dict() for one in found] == [one.to_dict() for one in given]
+
+        asyncio.run(run())
+
+    def test_a_session_over_its_budget_is_compacted_and_recall_has_all(self) -> None:
+        reports: list[Any] = []
+
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            provider = KompaktHistory(store=store, budget=BUDGET, on_compaction=reports.append)
+            requests, _ = await self.converse(provider, steps=30)
+            assert judge(requests[-1]) == []
+            assert kompakt.count(requests[-1], format="openai-chat").total <= BUDGET
+            assert TASK in texts(requests[-1])
+            assert "Say it again." in texts(requests[-1])
+            await provider.get_messages("s")
+            (answer,) = await provider.recall_tool.invoke(arguments={"query": "depot number of fact-2"})
+            assert "D15838" in answer.text
+            assert "D15838" in str(await (await store.session("s")).export())
+
+        asyncio.run(run())
+        assert reports
+
+    def test_history_and_strategy_work_together(self) -> None:
+        async def run() -> None:
+            provider = KompaktHistory(store=await kompakt.open_store("memory:"), budget=BUDGET)
+            strategy = KompaktStrategy(budget=BUDGET)
+            requests, _ = await self.converse(provider, steps=30, compaction_strategy=strategy)
+            assert [judge(one) for one in requests] == [[] for _ in requests]
+            assert max(kompakt.count(one, format="openai-chat").total for one in requests) <= BUDGET
+
+        asyncio.run(run())
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without the random ids of its calls."""
+    contents = [{key: value for key, value in one.items() if key != "id"} for one in message["contents"]]
+    return {**message, "contents": contents}

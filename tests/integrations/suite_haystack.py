@@ -15,8 +15,8 @@ from haystack.tools import tool
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
 
 import kompakt
-from kompakt.integrations.conversation import close_stores
 from kompakt.integrations.haystack import KompaktCompactor, KompaktTokenCounter
+from kompakt.integrations.stores import close_stores
 
 
 def as_chat(messages: Any) -> list[dict[str, Any]]:

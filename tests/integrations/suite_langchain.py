@@ -15,8 +15,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_blocks, run_page
 
-from kompakt.integrations.conversation import close_stores
 from kompakt.integrations.langchain import KompaktMiddleware, pre_model_hook
+from kompakt.integrations.stores import close_stores
 
 
 class ScriptedModel(BaseChatModel):

@@ -6,7 +6,19 @@ import asyncio
 import json
 from typing import Any
 
-from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+import pytest
+from agents import (
+    Agent,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    Session,
+    SessionSettings,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from agents.models.interface import Model
 from openai.types.responses import (
     Response,
@@ -15,9 +27,11 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page
+from tests.integrations.contract import BUDGET, PIN, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
 
-from kompakt.integrations.openai_agents import input_filter
+import kompakt
+from kompakt.integrations.openai_agents import KompaktSession, input_filter
+from kompakt.integrations.stores import close_stores
 
 set_tracing_disabled(True)
 
@@ -151,6 +165,108 @@ class TestOpenAIAgents(AdapterContract):
         assert len({report.session for report in reports}) == 2
         assert len(reports) == 2 * len(expected)
 
-    def test_the_page_runs(self) -> None:
+    def test_the_page_runs(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
         names = run_page("openai_agents", model=ScriptedModel(Script(steps=2)), tools=[read_page])
         assert names["answer"].final_output == "done"
+        assert names["again"].final_output == "done"
+        close_stores()
+
+
+class TestKompaktSession:
+    """The session against the one that the SDK ships."""
+
+    @staticmethod
+    async def converse(session: Any, steps: int = 3, **agent: Any) -> list[Any]:
+        """Run two turns with a model that reads pages; return the requests."""
+        model = ScriptedModel(Script(steps=steps))
+        reader = Agent(name="reader", model=model, tools=[read_page, *agent.get("tools", ())])
+        await Runner.run(reader, TASK, session=session, max_turns=100)
+        await Runner.run(reader, "Thanks. Say it again.", session=session)
+        return model.script.requests
+
+    def test_it_is_a_session(self) -> None:
+        assert isinstance(KompaktSession("s", store="memory:"), Session)
+
+    def test_it_keeps_the_same_items_as_the_sessions_of_the_sdk(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+
+        async def run() -> None:
+            theirs, ours = SQLiteSession("s"), KompaktSession("s", store=url)
+            assert await self.converse(theirs) == await self.converse(ours)
+            expected = await theirs.get_items()
+            assert len(expected) > 8
+            assert await ours.get_items() == expected
+            close_stores()
+            assert await KompaktSession("s", store=url).get_items() == expected  # another process
+            assert await KompaktSession("other", store=url).get_items() == []
+
+        asyncio.run(run())
+        close_stores()
+
+    def test_items_can_be_taken_back_and_cleared(self) -> None:
+        async def run() -> None:
+            theirs, ours = SQLiteSession("s"), KompaktSession("s", store=await kompakt.open_store("memory:"))
+            await self.converse(theirs)
+            await self.converse(ours)
+            for _ in range(3):
+                assert await ours.pop_item() == await theirs.pop_item()
+                assert await ours.get_items() == await theirs.get_items()
+            more: Any = [{"role": "user", "content": "Go on."}]
+            await ours.add_items(more)
+            await theirs.add_items(more)
+            assert await ours.get_items() == await theirs.get_items()
+            await ours.clear_session()
+            assert await ours.get_items() == []
+            assert await ours.pop_item() is None
+
+        asyncio.run(run())
+
+    def test_a_limit_never_separates_a_call_from_its_result(self) -> None:
+        async def run() -> None:
+            session = KompaktSession("s", store=await kompakt.open_store("memory:"))
+            await self.converse(session)
+            whole = await session.get_items()
+            for limit in range(len(whole) + 2):
+                items = await session.get_items(limit)
+                assert len(items) <= limit
+                assert items == whole[len(whole) - len(items) :]
+                calls = [one["call_id"] for one in items if one.get("type") == "function_call"]
+                results = [one["call_id"] for one in items if one.get("type") == "function_call_output"]
+                assert calls == results
+            limited = KompaktSession("s", store=session._history._options.store, session_settings=SessionSettings(2))
+            assert len(await limited.get_items()) == 2
+
+        asyncio.run(run())
+
+    def test_a_session_over_its_budget_is_compacted_and_recall_has_all(self) -> None:
+        reports: list[Any] = []
+
+        async def run() -> None:
+            store = await kompakt.open_store("memory:")
+            session = KompaktSession("s", store=store, budget=BUDGET, pins=[PIN], on_compaction=reports.append)
+            requests = await self.converse(session, steps=30, tools=[session.recall_tool])
+            assert judge(requests[-1]) == []
+            assert kompakt.count(requests[-1], format="openai-chat").total <= BUDGET
+            assert TASK in texts(requests[-1])
+            assert PIN in texts(requests[-1])
+            assert "Say it again." in texts(requests[-1])
+            found = await session.recall_tool.on_invoke_tool(None, '{"query": "depot number of fact-2"}')
+            assert "D15838" in found
+            assert "D15838" in str(await (await store.session("s")).export())
+
+        asyncio.run(run())
+        assert reports
+        assert all(report.tokens_after < report.tokens_before for report in reports)
+
+    def test_the_runner_may_force_a_compaction(self) -> None:
+        async def run() -> None:
+            session = KompaktSession("s", store=await kompakt.open_store("memory:"), budget=100_000)
+            await self.converse(session, steps=10)
+            before = len(await session.get_items())
+            await session.run_compaction()
+            assert len(await session.get_items()) == before
+            await session.run_compaction({"force": True})
+            assert len(await session.get_items()) < before
+
+        asyncio.run(run())

@@ -11,7 +11,7 @@ from strands.models.model import Model
 from strands.types.exceptions import ContextWindowOverflowException
 from tests.integrations.contract import TASK, AdapterContract, Run, Script, TooLong, page, run_page
 
-from kompakt.integrations.conversation import close_stores
+from kompakt.integrations.stores import close_stores
 from kompakt.integrations.strands import KompaktConversationManager
 
 

@@ -23,8 +23,8 @@ from kompakt.integrations.conversation import (
     Converter,
     LiveConversation,
     RequestFrame,
-    close_stores,
 )
+from kompakt.integrations.stores import close_stores
 from kompakt.model.budget import Budget
 from kompakt.wire.overflow import Overflow
 
@@ -219,7 +219,8 @@ FORK = """
 import asyncio, os, sys
 import kompakt
 from tests.integrations.test_conversation import conversation, history
-from kompakt.integrations.conversation import RequestFrame, close_stores
+from kompakt.integrations.conversation import RequestFrame
+from kompakt.integrations.stores import close_stores
 
 url = sys.argv[1]
 conversation(store=url).view(history(30), RequestFrame())
@@ -251,7 +252,7 @@ class TestStores:
             await asyncio.sleep(0)
             return await kompakt.open_store(url)
 
-        monkeypatch.setattr("kompakt.integrations.conversation.open_store", slowly)
+        monkeypatch.setattr("kompakt.integrations.stores.open_store", slowly)
         url = f"sqlite:///{tmp_path / 'agent.db'}"
         known = Conversations(Plain(), AdapterOptions(budget=BUDGET, store=url))
 
@@ -272,7 +273,7 @@ class TestStores:
 
         made = conversation(store=url)
         with monkeypatch.context() as patch:
-            patch.setattr("kompakt.integrations.conversation.open_store", fails)
+            patch.setattr("kompakt.integrations.stores.open_store", fails)
             with pytest.raises(kompakt.StoreUnavailable):
                 made.view(history(30), RequestFrame())
         assert judge(made.view(history(30), RequestFrame())) == []

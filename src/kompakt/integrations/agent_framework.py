@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework: a compaction strategy that keeps the model calls of a run inside the context window.
+"""Microsoft Agent Framework: a compaction strategy that keeps model calls inside the window, and a stored history.
 
 The function loop of the framework works on a list of its own. The strategy replaces messages in that list, so the
 messages of the response and of the session stay whole, and nothing in them is marked as excluded.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import msgspec
@@ -17,16 +17,20 @@ from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
 from kompakt.integrations.conversation import AdapterOptions, Conversations, Converter, RequestFrame, missing
+from kompakt.integrations.history import StoredHistory
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject
 from kompakt.session.store import Store
 
 try:
-    from agent_framework import Content, FunctionTool, Message
+    from agent_framework import Content, FunctionTool, HistoryProvider, Message
 except ImportError as error:
     raise missing("agent_framework", error) from error
 
-__all__ = ["KompaktStrategy"]
+__all__ = ["KompaktHistory", "KompaktStrategy"]
+
+ORIGINAL_KEY = "agent_framework"
+"""Where a stored item has the message that it was made from."""
 
 RUN_KEY = "_kompakt_run"
 """Additional property of the first message of a run: the id of its conversation. It is never sent to a provider."""
@@ -112,6 +116,9 @@ def _arguments(call: Content) -> str:
     return msgspec.json.encode(dict(arguments)).decode()
 
 
+_CONVERTER = _ContentConverter()
+
+
 class KompaktStrategy:
     """Keeps the model calls of an agent inside the window: ``Agent(…, compaction_strategy=KompaktStrategy(budget=…))``.
 
@@ -134,7 +141,7 @@ class KompaktStrategy:
         self._options = AdapterOptions(
             budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
         )
-        self._conversations = Conversations(_ContentConverter(), self._options)
+        self._conversations = Conversations(_CONVERTER, self._options)
         self._current: ContextVar[str] = ContextVar("kompakt_run", default="")
         """The run whose tools are called: tools run in the task, or in a child, of the model call before them."""
         self.recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
@@ -155,3 +162,80 @@ class KompaktStrategy:
             return False
         messages[:] = view
         return True
+
+
+class KompaktHistory(HistoryProvider):
+    """The messages of sessions in a kompakt store: ``Agent(…, context_providers=[KompaktHistory(store=…)])``.
+
+    With ``budget``, a stored session is compacted when it exceeds that many tokens; the store keeps every message.
+    ``recall_tool`` searches the session of the current run. The options of the framework's ``HistoryProvider``, such as
+    ``store_context_messages``, are passed on.
+    """
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "kompakt"
+
+    def __init__(
+        self,
+        source_id: str | None = None,
+        *,
+        store: Store | str,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(source_id or self.DEFAULT_SOURCE_ID, **options)
+        self._options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self._current: ContextVar[str] = ContextVar("kompakt_session", default="")
+        """The session whose run calls tools: tools run in the task that loaded the history, or in a child of it."""
+        self.recall_tool = FunctionTool(name=TOOL_NAME, description=TOOL_DESCRIPTION, func=self._recall)
+
+    def _history(self, session_id: str | None) -> StoredHistory:
+        return StoredHistory(session_id or "agent-framework", "openai-chat", self._options)
+
+    async def _recall(self, query: str) -> str:
+        return (await self._history(self._current.get()).recall(query)).text
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """Return the messages of a session, compacted if they exceeded the budget."""
+        self._current.set(session_id or "")
+        return _restored(await self._history(session_id).load())
+
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Append messages to a session."""
+        await self._history(session_id).append([item for one in messages for item in _with_original(one)])
+
+
+def _with_original(message: Message) -> list[JsonObject]:
+    """Return the items of a message. The first has the whole message, with what the format does not express."""
+    first, *others = _CONVERTER.to_wire(message)
+    return [{**first, ORIGINAL_KEY: message.to_dict()}, *others]
+
+
+def _restored(items: Sequence[JsonObject]) -> list[Message]:
+    """Return the messages that items were made from. An item that a compaction changed is converted."""
+    found: list[Message] = []
+    at = 0
+    while at < len(items):
+        original: Any = items[at].get(ORIGINAL_KEY)
+        if original is not None:
+            message = Message.from_dict(original)
+            wires = list(_CONVERTER.to_wire(message))
+            given = [
+                {key: value for key, value in one.items() if key != ORIGINAL_KEY} for one in items[at : at + len(wires)]
+            ]
+            if given == wires:
+                found.append(message)
+                at += len(wires)
+                continue
+        found.append(_CONVERTER.from_wire(items[at], None))
+        at += 1
+    return found

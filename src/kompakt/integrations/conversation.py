@@ -12,17 +12,13 @@ that does not extend the known one starts over, from the originals in it.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import operator
-import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
-from threading import Lock, Thread
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from threading import Lock
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -35,12 +31,12 @@ from kompakt.engine.context.context import Context
 from kompakt.engine.recall import DEFAULT_TOKENS, Memory, Recalled
 from kompakt.engine.strategies import OverflowByRounds
 from kompakt.errors import Overflowed, UsageError
+from kompakt.integrations.stores import StoreAccess, recall_saved
 from kompakt.model.budget import Budget, size_after_refusal
 from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import Counter, counter_for
-from kompakt.session.session import Session
-from kompakt.session.store import MAX_BRANCHES, Store, branch_name, open_store
+from kompakt.session.store import Store, TooManyBranches
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
@@ -51,9 +47,6 @@ MAX_CONVERSATIONS = 1_000
 
 LOCK_SECONDS, LOCK_PAUSE = 60, 0.005
 """How long a synchronous call waits for another one on its conversation; how often an asynchronous one looks again."""
-
-CLOSE_SECONDS = 10
-"""How long closing the stores may take."""
 
 _Place = tuple[int, int]
 """Position of a message, and of one of its items."""
@@ -144,6 +137,7 @@ class LiveConversation(Generic[Item]):
     def __init__(self, id: str, converter: Converter[Item], options: AdapterOptions) -> None:
         self.id = id
         self._converter, self._options = converter, options
+        self._store = StoreAccess(options.store) if options.store is not None else None
         self._policy = policy_named(options.policy)
         self._wire = WIRES[converter.format]
         self._lock, self._memory_lock = Lock(), Lock()
@@ -372,19 +366,18 @@ class LiveConversation(Generic[Item]):
 
     async def _save(self, history: History, *, waits: bool) -> None:
         """Save the whole conversation before the view of it shrinks."""
-        store = self._options.store
-        if store is None:
+        if self._store is None:
             return
-        if not isinstance(store, str) and not waits:
-            raise UsageError("this framework calls kompakt synchronously; pass the URL of the store as store=…")
+
+        async def save(store: Store) -> None:
+            await store.save(self.id, history)
+
         try:
-            if not isinstance(store, str):
-                await store.save(self.id, history)
-            elif waits:
-                await asyncio.wrap_future(_background.submit(_save_at(store, self.id, history)))
+            if waits:
+                await self._store.run(save)
             else:
-                _background.submit(_save_at(store, self.id, history)).result()
-        except UsageError as error:  # too many conversations of this name; the request itself is fine
+                self._store.run_sync(save)
+        except TooManyBranches as error:  # the request itself is fine
             _log.warning("not saved: %s", error)
 
     def _shown(self, context: Context) -> list[Item]:
@@ -444,20 +437,17 @@ class LiveConversation(Generic[Item]):
 
         A conversation that is not in memory, because another process had it, is read from the store.
         """
-        found, store = self._recall_here(query_or_reference, tokens), self._options.store
-        if found or not isinstance(store, str):
+        found = self._recall_here(query_or_reference, tokens)
+        if found or self._store is None or not self._store.has_url:
             return found
-        return _background.submit(_recall_at(store, self.id, query_or_reference, tokens)).result() or found
+        return self._store.run_sync(lambda store: recall_saved(store, self.id, query_or_reference, tokens)) or found
 
     async def arecall(self, query_or_reference: str, tokens: int = DEFAULT_TOKENS) -> Recalled:
         """Like ``recall``, also for stores that are given as objects."""
-        found, store = self._recall_here(query_or_reference, tokens), self._options.store
-        if found or store is None:
+        found = self._recall_here(query_or_reference, tokens)
+        if found or self._store is None:
             return found
-        if not isinstance(store, str):
-            return await _recall_in(store, self.id, query_or_reference, tokens) or found
-        work = _background.submit(_recall_at(store, self.id, query_or_reference, tokens))
-        return await asyncio.wrap_future(work) or found
+        return await self._store.run(lambda store: recall_saved(store, self.id, query_or_reference, tokens)) or found
 
     def _recall_here(self, query_or_reference: str, tokens: int) -> Recalled:
         context = self._context  # without the lock: a view may be waiting for a model or a store
@@ -532,89 +522,6 @@ def _next_attempt(error: Exception, earlier: Overflow | None) -> Overflow:
     if earlier is not None:
         raise Overflowed(f"the request is too long, also after it was shortened: {error}", overflow=refused) from error
     return refused
-
-
-class _BackgroundLoop:
-    """One event loop in a thread of its own, for stores that are given by their URLs.
-
-    A forked process starts its own loop and opens its own stores.
-    """
-
-    def __init__(self) -> None:
-        self._abandoned: list[object] = []
-        """Loop and stores of the parent process. A child must neither use nor close them."""
-        self._start()
-
-    def _start(self) -> None:
-        self._lock = Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.stores: dict[str, asyncio.Future[Store]] = {}
-        """Open stores, and those that are being opened, by URL. Used in the loop only."""
-
-    def restart(self) -> None:
-        """Forget the loop and the stores of the parent process."""
-        self._abandoned += [self._loop, self.stores]
-        self._start()
-
-    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Run a coroutine in the loop."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                Thread(target=self._loop.run_forever, name="kompakt-store", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def store(self, url: str) -> Store:
-        """Return an open store. Concurrent callers share one; a failed attempt is repeated by the next caller."""
-        opening = self.stores.get(url)
-        if opening is None:
-            opening = self.stores[url] = asyncio.ensure_future(open_store(url))
-            opening.add_done_callback(partial(self._forget_failed, url))
-        return await asyncio.shield(opening)
-
-    def _forget_failed(self, url: str, opening: asyncio.Future[Store]) -> None:
-        if opening.cancelled() or opening.exception() is not None:
-            self.stores.pop(url, None)
-
-
-_background = _BackgroundLoop()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_background.restart)
-
-
-async def _save_at(url: str, id: str, history: History) -> None:
-    await (await _background.store(url)).save(id, history)
-
-
-async def _recall_at(url: str, id: str, query: str, tokens: int) -> Recalled | None:
-    return await _recall_in(await _background.store(url), id, query, tokens)
-
-
-async def _recall_in(store: Store, id: str, query: str, tokens: int) -> Recalled | None:
-    """Search the sessions in which a conversation was saved, the newest first."""
-    sessions: list[Session] = []
-    for number in range(1, MAX_BRANCHES + 1):
-        session = await store.session(branch_name(id, number))
-        if not await session.exists():
-            break
-        sessions.append(session)
-    for session in reversed(sessions):
-        if found := await session.recall(query, tokens):
-            return found
-    return None
-
-
-@atexit.register
-def close_stores() -> None:
-    """Close the stores that were opened by their URLs. Runs at exit."""
-
-    async def close() -> None:
-        while _background.stores:
-            _, opening = _background.stores.popitem()
-            await (await opening).close()
-
-    if _background.stores:
-        _background.submit(close()).result(CLOSE_SECONDS)
 
 
 def missing(extra: str, error: ImportError) -> ImportError:

@@ -1,4 +1,4 @@
-"""OpenAI Agents: an input filter for ``RunConfig.call_model_input_filter``.
+"""OpenAI Agents: an input filter for ``RunConfig.call_model_input_filter``, and a session in a kompakt store.
 
 The filter changes what one request sends. Run items, results and sessions of the SDK stay whole. Items of the SDK are
 items of the Responses API already, so nothing is converted.
@@ -7,7 +7,7 @@ items of the Responses API already, so nothing is converted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -25,18 +25,20 @@ from kompakt.integrations.conversation import (
     WireConverter,
     missing,
 )
+from kompakt.integrations.history import StoredHistory
 from kompakt.model.budget import Budget
 from kompakt.model.messages import JsonObject, ToolCall
 from kompakt.model.phrases import RECALL_DOWN, RECALL_UNREADABLE
 from kompakt.session.store import Store
 
 try:
-    from agents import FunctionTool
+    from agents import FunctionTool, SessionSettings, TResponseInputItem
+    from agents.memory import OpenAIResponsesCompactionArgs
     from agents.run import CallModelData, ModelInputData
 except ImportError as error:
     raise missing("openai_agents", error) from error
 
-__all__ = ["InputFilter", "input_filter"]
+__all__ = ["InputFilter", "KompaktSession", "input_filter"]
 
 
 class _RunMark(NamedTuple):
@@ -57,14 +59,7 @@ class InputFilter:
 
     def __init__(self, options: AdapterOptions) -> None:
         self._conversations = Conversations(WireConverter("openai-responses"), options)
-        self.recall_tool = FunctionTool(
-            name=TOOL_NAME,
-            description=TOOL_DESCRIPTION,
-            params_json_schema=dict(TOOL_SCHEMA),
-            on_invoke_tool=self._recall,
-            strict_json_schema=False,
-            is_enabled=lambda _, agent: options.recall and self._hides(agent.name),
-        )
+        self.recall_tool = _recall_tool(self._recall, lambda _, agent: options.recall and self._hides(agent.name))
 
     def _current(self, agent: str) -> LiveConversation[JsonObject] | None:
         """Return the conversation of an agent in the run that the calling task belongs to."""
@@ -138,4 +133,73 @@ def input_filter(
         AdapterOptions(
             budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
         )
+    )
+
+
+class KompaktSession:
+    """A session of the SDK in a kompakt store: ``Runner.run(…, session=KompaktSession("id", store="sqlite:///a.db"))``.
+
+    With ``budget``, the stored history is compacted when it exceeds that many tokens; the store keeps every item. Give
+    ``recall_tool`` to the agent (``tools=[…, session.recall_tool]``): the model can then search the whole session. Use
+    ``input_filter`` as well for runs that fill a window within one turn.
+    """
+
+    session_settings: SessionSettings | None
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        store: Store | str,
+        budget: int | Budget | None = None,
+        policy: AnyPolicy = "default",
+        pins: Iterable[str] = (),
+        recall: bool = True,
+        on_compaction: Callable[[Report], None] | None = None,
+        model: str | None = None,
+        session_settings: SessionSettings | None = None,
+    ) -> None:
+        options = AdapterOptions(
+            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        )
+        self.session_id, self.session_settings = session_id, session_settings
+        self._history = StoredHistory(session_id, "openai-responses", options, model=model)
+        self.recall_tool = _recall_tool(self._recall, lambda _, __: recall)
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items of the session; with a limit, the newest that can be sent without the others."""
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return cast("list[TResponseInputItem]", await self._history.load(limit))
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Append items, and compact the session if it exceeds its budget."""
+        await self._history.append(cast("list[JsonObject]", items))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take back the newest item and return it. The store keeps it."""
+        return cast("TResponseInputItem | None", await self._history.pop())
+
+    async def clear_session(self) -> None:
+        """Delete the session."""
+        await self._history.clear()
+
+    async def run_compaction(self, args: OpenAIResponsesCompactionArgs | None = None) -> None:
+        """Compact the session if the runner forces it. Otherwise adding items has done it already."""
+        if args is not None and args.get("force"):
+            await self._history.compact()
+
+    async def _recall(self, context: Any, arguments: str) -> str:
+        query = query_of(ToolCall("", TOOL_NAME, arguments))
+        return RECALL_UNREADABLE if query is None else (await self._history.recall(query)).text
+
+
+def _recall_tool(invoke: Callable[[Any, str], Awaitable[str]], is_enabled: Callable[..., bool]) -> FunctionTool:
+    return FunctionTool(
+        name=TOOL_NAME,
+        description=TOOL_DESCRIPTION,
+        params_json_schema=dict(TOOL_SCHEMA),
+        on_invoke_tool=invoke,
+        strict_json_schema=False,
+        is_enabled=is_enabled,
     )

@@ -30,6 +30,10 @@ MAX_BRANCHES = 20
 """Most stored conversations of one name."""
 
 
+class TooManyBranches(UsageError):
+    """No more histories are kept under a name."""
+
+
 def branch_name(id: str, number: int) -> str:
     """Return the name of a stored conversation among those of one name; the first is 1."""
     return id if number == 1 else f"{id}-{number}"
@@ -91,7 +95,7 @@ class Store:
         Its name is that of the first with a number. Stored messages are not written again.
 
         Raises:
-            UsageError: as many histories as are kept under one name diverge from this one.
+            TooManyBranches: as many histories as are kept under one name diverge from this one.
         """
         for number in range(1, MAX_BRANCHES + 1):
             session = await self.session(branch_name(id, number))
@@ -100,7 +104,7 @@ class Store:
             except UsageError:  # the stored messages differ, so this is another conversation
                 continue
             return session
-        raise UsageError(f"{MAX_BRANCHES} stored conversations have the name {id!r}; use another name")
+        raise TooManyBranches(f"{MAX_BRANCHES} stored conversations have the name {id!r}; use another name")
 
     async def recall(self, query_or_reference: str, tokens: int | None = DEFAULT_TOKENS) -> Recalled:
         """Search or restore in all sessions; return the first answer.
