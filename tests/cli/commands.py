@@ -89,8 +89,11 @@ def _serve() -> None:
 if __name__ == "__main__":
     sys.path[0] = ""  # not the folder of this file, which has modules of the same names as the standard library
     from kompakt.cli import main
+    from kompakt.cli.commands import COMMANDS
     from kompakt.model.tokens import vocabulary
 
+    for _name, _entry in COMMANDS.items():
+        _entry.load(_name)
     vocabulary("o200k")
     _serve()
     main()

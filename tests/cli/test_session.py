@@ -318,7 +318,7 @@ class TestHelp:
     def test_help_loads_nothing_heavy(self) -> None:
         """Neither a driver nor an event loop."""
         code = (
-            "import sys, kompakt.cli.commands;"
+            "import sys, kompakt.cli.session;"
             "print(sorted({'asyncio', 'sqlalchemy', 'aiosqlite', 'rich'} & set(sys.modules)))"
         )
         environment = {**os.environ, "PYTHONPATH": SOURCE}

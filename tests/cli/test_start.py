@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
+from tests.cli.commands import ENVIRONMENT, run
 
 from kompakt import cli
+from kompakt.cli.commands import COMMANDS, SHELLS
+from kompakt.version import __version__
 
 
 def test_an_interrupt_during_the_imports_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,3 +22,67 @@ def test_an_interrupt_during_the_imports_ends_without_a_traceback(monkeypatch: p
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 130
+
+
+class TestCommandList:
+    def test_the_help_imports_no_command(self) -> None:
+        """So it is printed at once, and completion in a shell is fast."""
+        code = (
+            "import sys; sys.argv = ['kompakt', '--help']\n"
+            "from kompakt import cli\n"
+            "try: cli.main()\n"
+            "except SystemExit: print(*sys.modules, file=sys.stderr)\n"
+        )
+        done = _python("-c", code)
+        loaded = set(done.stderr.split())
+        assert "compact " in done.stdout
+        assert "kompakt.cli.commands" in loaded
+        assert not {"kompakt.api", "kompakt.cli.compact", "rich.console"} & loaded
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_the_listed_summary_is_that_of_the_command(self, name: str) -> None:
+        command = COMMANDS[name].load(name)
+        text = " ".join((command.help or "").split())
+        assert text.startswith(COMMANDS[name].summary)
+
+    def test_unknown_commands_get_a_suggestion(self) -> None:
+        done = run("cmpact")
+        assert done.code == 2 and "Did you mean 'compact'?" in done.err
+
+    def test_python_dash_m_is_the_same_program(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "kompakt", "--version"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"kompakt {__version__}\n"
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("shell", SHELLS)
+    def test_the_script_of_each_shell_calls_kompakt(self, shell: str) -> None:
+        done = run("completion", shell)
+        assert done.code == 0 and "_KOMPAKT_COMPLETE" in done.out
+
+    def test_an_unknown_shell_is_refused(self) -> None:
+        done = run("completion", "elvish")
+        assert (done.code, done.out) == (2, "") and "unknown shell 'elvish'" in done.err
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ("kompakt che", ["check"]),
+            ("kompakt check --str", ["--strict"]),
+            ("kompakt session ver", ["verify"]),
+        ],
+    )
+    def test_commands_and_options_are_completed(
+        self, words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("_KOMPAKT_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        assert run().out.split() == expected
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **ENVIRONMENT}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, env=environment)

@@ -1,19 +1,151 @@
-"""All commands of ``kompakt``, registered. Each has its own module and calls one library function."""
+"""All commands of ``kompakt``. Each has its own module, which is imported when the command is used.
+
+Importing all of them takes half a second, which is too long for ``--help`` and for completion in a shell. So the list
+of commands needs no import.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Generator, Iterator, MutableMapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from kompakt.cli import check, compact, config, count, demo, doctor, install, mcp, recall, repair, serve, session
-from kompakt.cli.eval import evaluate
+from kompakt.cli import config
+from kompakt.errors import UsageError, nearest
 from kompakt.version import __version__
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 problems found, or nothing found; 2 wrong usage or unreadable input; "
+    "3 the history cannot fit; 130 interrupted."
+)
+
+
+class CommandEntry(NamedTuple):
+    """Where a command is defined, and its line in the list of commands."""
+
+    target: str
+    """``module:name`` of a function or of a ``Typer`` object."""
+    summary: str
+    """The first sentence of its docstring."""
+    cls: str | None = None
+    """Name of its class in the module, if it is not the usual one."""
+    ignore_unknown_options: bool = False
+    hidden: bool = False
+
+    def load(self, name: str) -> Any:
+        """Import the command."""
+        module = import_module(self.target.partition(":")[0])
+        found = getattr(module, self.target.partition(":")[2])
+        if isinstance(found, typer.Typer):
+            return get_command(found)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(
+            name,
+            cls=getattr(module, self.cls) if self.cls else None,
+            context_settings={"ignore_unknown_options": self.ignore_unknown_options},
+            hidden=self.hidden,
+        )(found)
+        return get_command(alone)
+
+
+COMMANDS = {
+    "install": CommandEntry(
+        "kompakt.cli.install:install", "Install kompakt into a coding agent, or remove it with --undo."
+    ),
+    "serve": CommandEntry(
+        "kompakt.cli.serve:serve", "Run the gateway, a compacting proxy for LLM APIs.", cls="ServeCommand"
+    ),
+    "mcp": CommandEntry("kompakt.cli.mcp:mcp", "Serve the session of a coding agent over MCP: recall, ledger, status."),
+    "compact": CommandEntry("kompakt.cli.compact:compact", "Compact FILE so that it fits into a token budget."),
+    "recall": CommandEntry(  # a query may start with "-"
+        "kompakt.cli.recall:recall", "Search FILE or a store, or restore a reference.", ignore_unknown_options=True
+    ),
+    "check": CommandEntry("kompakt.cli.check:check", "List what a provider would reject in FILE."),
+    "repair": CommandEntry("kompakt.cli.repair:repair", "Repair FILE so that the provider accepts it."),
+    "count": CommandEntry("kompakt.cli.count:count", "Count the tokens of FILE by role, kind and tool."),
+    "session": CommandEntry("kompakt.cli.session:app", "Manage the sessions in a store."),
+    "eval": CommandEntry("kompakt.cli.eval:evaluate", "Measure a policy on recorded sessions."),
+    "doctor": CommandEntry("kompakt.cli.doctor:doctor", "Check packages, configuration, store and providers."),
+    "demo": CommandEntry("kompakt.cli.demo:demo", "Show what kompakt does with a session that no longer fits."),
+    "completion": CommandEntry("kompakt.cli.commands:completion", "Print the completion script of a shell."),
+    "hook": CommandEntry(
+        "kompakt.cli.install:hook", "Answer an event of a coding agent, with JSON on standard input.", hidden=True
+    ),
+}
+"""Commands in the order of `kompakt --help`: first those that a new user needs."""
+
+
+class _LazyCommands(MutableMapping[str, Any]):
+    """The commands by name. Reading one imports its module."""
+
+    def __init__(self, commands: dict[str, Any]) -> None:
+        self._loaded = dict(commands)
+        self._names = list(dict.fromkeys([*COMMANDS, *commands]))
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded and name in COMMANDS:
+            self._loaded[name] = COMMANDS[name].load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+        self._names = list(dict.fromkeys([*self._names, name]))
+
+    def __delitem__(self, name: str) -> None:
+        self._loaded.pop(name, None)
+        self._names.remove(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class _Commands(TyperGroup):
-    """Reports an interruption, which Typer would end without a message."""
+    """Loads commands when they are used, and reports an interruption, which Typer would end without a message."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _LazyCommands(dict(self.commands))
+        self._is_list = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = COMMANDS.get(cmd_name)
+        if self._is_list and entry is not None:
+            return TyperCommand(cmd_name, help=entry.summary, hidden=entry.hidden, rich_markup_mode=None)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with self._listing():
+            super().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _listing(self) -> Generator[None]:
+        """Let ``get_command`` return names and summaries only."""
+        self._is_list = True
+        try:
+            yield
+        finally:
+            self._is_list = False
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -26,25 +158,13 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="kompakt",
     cls=_Commands,
-    help="Keep LLM agents inside the context window: check, repair, count, compact and search their histories.",
+    help="Keep LLM agents inside the context window.",
+    epilog=f"{EXIT_CODES} Start with `kompakt demo`.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("check")(check.check)
-app.command("repair")(repair.repair)
-app.command("count")(count.count)
-app.command("compact")(compact.compact)
-app.command("recall", context_settings={"ignore_unknown_options": True})(recall.recall)  # a query may start with "-"
-app.command("install")(install.install)
-app.command("hook", hidden=True)(install.hook)
-app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
-app.command("eval")(evaluate)
-app.command("serve", cls=serve.ServeCommand)(serve.serve)
-app.command("mcp")(mcp.mcp)
-app.add_typer(session.app)
 
 
 def _show_version(value: bool) -> None:
@@ -61,3 +181,21 @@ def _options(
     del version
     if context.invoked_subcommand != "doctor":  # doctor reports the problems of the file itself
         context.default_map = config.defaults(context.command)
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help=f"One of {', '.join(SHELLS)}.")],
+) -> None:
+    """Print the completion script of a shell.
+
+    `kompakt --install-completion` installs it for the current shell.
+
+    \b
+    Examples:
+      kompakt completion bash > ~/.local/share/bash-completion/completions/kompakt
+      kompakt completion fish > ~/.config/fish/completions/kompakt.fish
+    """
+    if shell not in SHELLS:
+        raise UsageError(f"unknown shell {shell!r}; {nearest(shell, SHELLS)}")
+    os.environ["_KOMPAKT_COMPLETE"] = f"source_{shell}"  # Typer prints the script and exits
+    app([], prog_name="kompakt")
