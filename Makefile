@@ -8,7 +8,7 @@ PEERS := .venv-peers
 COMMON_FRAMEWORKS := agent_framework langchain litellm openai_agents pydantic_ai # `make soak` tests all
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
+.PHONY: demo docs hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make check   lint, format check, type check, fast tests"
 	@echo "make bench   measure speed and write benchmarks/results"
 	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
+	@echo "make docs    build the documentation site in build/site, with mkdocs and with zensical"
 	@echo "make soak    run long property tests"
 	@echo "make fuzz    fuzz the readers for one minute"
 	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
@@ -88,6 +89,15 @@ check: $(VENV)/.dev $(VENV)/.servers
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[docs,gateway]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python scripts/make_reference.py --check
+	$(BIN)/python scripts/make_site.py --builder zensical
+	$(BIN)/python scripts/make_site.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from scripts import make_numbers, make_reference
+from scripts import make_numbers, make_reference, make_site
 from tests.cli.commands import run
 from tests.gateway.test_server import started
 from tests.provider.script import Script
@@ -296,6 +296,46 @@ class TestNumbers:
         assert len(make_numbers.unmarked(page, f"It takes\n{figure} here.")) == 1
         marked = f"<!-- number: a = {{}} -->{figure}<!-- /number --> and `{figure}`"
         assert make_numbers.unmarked(page, f"{marked}\n```text\n{figure}\n```\n") == []
+
+
+class TestSite:
+    def test_the_navigation_is_complete(self) -> None:
+        """Every page is in it once, but for examples and the pages of problem codes, and every entry is a page."""
+        listed = [place for _, entries in make_site.navigation() for _, place in entries]
+        pages = {place for place in make_site.places().values() if place.endswith(".md")}
+        assert len(listed) == len(set(listed))
+        assert set(listed) == {place for place in pages if not place.startswith("examples/")}
+
+    def test_links_to_other_files_follow_them(self, tmp_path: Path) -> None:
+        """Documents outside of docs/ have another place on the site; a file that is not there is no link."""
+        known = make_site.places()
+        text = make_site.page(ROOT / "docs" / "guides" / "agents.md", known)
+        assert "](../examples/index.md)" in text
+        assert "](docs/" not in make_site.page(ROOT / "CONTRIBUTING.md", known)
+        assert "<!-- number" not in make_site.page(ROOT / "docs" / "migration" / "headroom.md", known)
+
+    @pytest.mark.slow
+    def test_the_site_builds_without_warnings_dead_links_or_foreign_files(self, tmp_path: Path) -> None:
+        make_site.prepare(tmp_path)
+        make_site.build("mkdocs", tmp_path)
+        make_site.write_llms(tmp_path)
+        site = tmp_path / "site"
+        assert make_site.problems(site) == []
+        assert (site / "p" / "OR-1" / "index.html").exists()
+        assert "](guides/gateway.md): " in (site / "llms.txt").read_text()
+        assert "# Run the gateway" in (site / "llms-full.txt").read_text()
+
+    def test_dead_links_and_foreign_files_are_found(self, tmp_path: Path) -> None:
+        page = '<a href="b/">b</a><a href="#top">up</a><a href="c.html">c</a><script src="https://cdn.example/x.js"></script>'
+        (tmp_path / "a.html").write_text(page)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "index.html").write_text('<h1 id="top">b</h1><a href="../a.html#top">a</a>')
+        assert [text.split()[1] + " " + text.split()[-1] for text in make_site.problems(tmp_path)] == [
+            "loads https://cdn.example/x.js",
+            "links anchor",
+            "links exist",
+            "links anchor",
+        ]
 
 
 class TestReading:

@@ -21,7 +21,18 @@ from agent_framework import (
     chat_middleware,
     tool,
 )
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
+from tests.integrations.contract import (
+    BUDGET,
+    TASK,
+    AdapterContract,
+    Run,
+    Script,
+    judge,
+    page,
+    run_blocks,
+    run_page,
+    texts,
+)
 
 import kompakt
 from kompakt.integrations.agent_framework import KompaktHistory, KompaktStrategy
@@ -137,6 +148,13 @@ class TestAgentFramework(AdapterContract):
         assert names["answer"].text.endswith("done")
         assert names["again"].text.endswith("done")
         close_stores()
+
+    def test_the_migration_page_runs(self) -> None:
+        """Both agents of the page are complete, and the one with kompakt answers."""
+        names = run_blocks(
+            "docs/migration/agent-framework.md", "py", client=ScriptedClient(Script(steps=2), []), tools=[read_page]
+        )
+        assert asyncio.run(names["after"].run(TASK)).text.endswith("done")
 
 
 class TestKompaktHistory:

@@ -169,3 +169,18 @@ class TestLangChain(AdapterContract):
         names = run_blocks("README.md", "py", model=ScriptedModel(script=script, seen=[]), tools=[read_page])
         done = names["agent"].invoke({"messages": [HumanMessage(TASK)]}, {"recursion_limit": 100})
         assert done["messages"][-1].content == "done"
+
+    def test_the_migration_page_runs(self) -> None:
+        """Trimming loses the task of a single long turn; the hook keeps it. Both agents of the page are complete."""
+        names = run_blocks(
+            "docs/migration/langchain.md", "py", model=ScriptedModel(script=Script(steps=2), seen=[]), tools=[read_page]
+        )
+        messages: list[Any] = [HumanMessage(TASK)]
+        for number in range(1, 20):
+            call = {"id": f"c{number}", "name": "read_page", "args": {"number": number}}
+            messages += [AIMessage("", tool_calls=[call]), read_page.invoke({**call, "type": "tool_call"})]
+        before, after = (names[name]({"messages": messages})["llm_input_messages"] for name in ("before", "after"))
+        assert TASK not in str(before)
+        assert TASK in str(after) and after[-1] is messages[-1]
+        done = names["agent_after"].invoke({"messages": [HumanMessage(TASK)]})
+        assert done["messages"][-1].content == "done"

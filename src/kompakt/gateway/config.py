@@ -133,16 +133,19 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
     """Key of the hash of credentials. By default the gateway generates one and keeps it in the store."""
     max_body: Count = 64 * 1024 * 1024
+    """Bytes of one request body, decompressed."""
     max_media: Count | None = None
     """Bytes of base64-encoded images, audio and documents that go upstream in one request; ``None`` for no limit."""
     max_messages: Count = 100_000
     """Messages in one request."""
     max_header: Count = 64 * 1024
+    """Bytes of all headers of one request."""
     body_timeout: Seconds = 30.0
     """Seconds to receive the body of a request."""
     upstream_timeout: Seconds = 600.0
     """Seconds to wait for the next byte from the provider."""
     connect_timeout: Seconds = 10.0
+    """Seconds to connect to the provider."""
     store_timeout: Seconds = 3.0
     """Seconds for a store read; then the request is served without the store. Writes of originals get longer."""
     max_concurrency: Count = 1_000
@@ -235,7 +238,7 @@ def _check_hash(where: str, digest: str) -> None:
 
 _TYPES: dict[str, Any] = get_type_hints(GatewayConfig, include_extras=True)
 _READABLE = [name for name in GatewayConfig.__struct_fields__ if name != "own_policies"]
-_FLAGS = {
+FLAGS = {
     "upstreams": "--upstream",
     "windows": "--window",
     "policies": "--allow-policy",
@@ -308,7 +311,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         if name not in _READABLE:
             raise UsageError(f"there is no setting {name!r}; {nearest(name, _READABLE)}")
-        yield name, _read(name, value, where=_FLAGS.get(name, f"--{name.replace('_', '-')}"))
+        yield name, _read(name, value, where=FLAGS.get(name, f"--{name.replace('_', '-')}"))
 
 
 def _read(name: str, value: Any, *, where: str) -> Any:
