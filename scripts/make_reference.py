@@ -519,7 +519,7 @@ def _gateway_defaults() -> Iterator[tuple[str, str]]:
     for field in msgspec.structs.fields(GatewayConfig):
         if field.name == "own_policies":
             continue
-        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
         yield field.name, fixed[field.name] if field.name in fixed else _shown(default)
 
 
