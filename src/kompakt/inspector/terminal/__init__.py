@@ -1,0 +1,46 @@
+"""Sessions in a terminal: an interactive inspector, and the same tables for pipes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kompakt.errors import UsageError
+
+if TYPE_CHECKING:
+    from kompakt.view.inspection import Inspection
+    from rich.console import Console
+
+PIPE_WIDTH = 160
+"""Columns of a table that does not go to a terminal."""
+
+MOST_SESSIONS = 1_000
+"""Sessions that a printed list has at most."""
+
+
+async def run(inspection: Inspection, *, session: str | None = None) -> None:
+    """Run the interactive inspector until the person quits.
+
+    Raises:
+        UsageError: Textual is not installed.
+    """
+    try:
+        from kompakt.inspector.terminal.app import InspectorApp  # late: the extra may be missing
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed; run: pip install 'kompakt[tui]'") from None
+    await InspectorApp(inspection, session).run_async()
+
+
+async def print_tables(inspection: Inspection, *, session: str | None = None, console: Console | None = None) -> None:
+    """Print the list of sessions, or one session: size, growth, context, and every compaction."""
+    from rich.console import Console  # late: only needed to print
+
+    from kompakt.inspector.terminal import report
+
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = PIPE_WIDTH
+    if session is None:
+        await report.print_list(inspection, console, MOST_SESSIONS)
+    else:
+        await report.print_session(inspection, session, console)
