@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 from kompakt.errors import UsageError
 from kompakt.view.status import CompactionStatus
@@ -49,6 +50,7 @@ class StandIn:
         self.acted: list[InspectorAction] = []
         self.deleted = False
         self.asked: list[str] = []
+        self.changed: dict[str, asyncio.Event] = {}
         self.rows = tuple(self._message(seq) for seq in range(messages))
         self.sessions_made = [self._session(number, messages) for number in range(sessions)]
 
@@ -226,6 +228,19 @@ class StandIn:
             kept=54,
             told_count=3,
         )
+
+    async def changes(self, id: str | None = None, *, pause: float = 1.0) -> AsyncIterator[list[tuple[str, int]]]:
+        while True:
+            event = self.changed.setdefault(id or "", asyncio.Event())
+            await event.wait()
+            event.clear()
+            yield [(id or "session-0", len(self.rows))]
+
+    def append(self, count: int) -> None:
+        """Add messages to every session, and report it to those who watch."""
+        self.rows += tuple(self._message(seq) for seq in range(len(self.rows), len(self.rows) + count))
+        for event in self.changed.values():
+            event.set()
 
     async def preview(self, id: str, *, budget: int, policy: str = "default") -> CompactionPreview:
         if budget < 1_000:

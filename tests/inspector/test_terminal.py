@@ -42,7 +42,7 @@ class Driver:
     async def settle(self) -> None:
         """Wait for workers and for the messages that they sent."""
         for _ in range(2):
-            waiting = [worker for worker in self.app.workers if worker.group != "action"]
+            waiting = [worker for worker in self.app.workers if worker.group not in ("action", "follow")]
             if waiting:  # an empty list would wait for all, including one that waits for an answer
                 await self.app.workers.wait_for_complete(waiting)
             await self.pilot.pause()
@@ -130,6 +130,17 @@ class TestSessions:
 
         drive(work, StandIn(sessions=250))
 
+    def test_new_sessions_appear_by_themselves(self) -> None:
+        inspection = StandIn()
+
+        async def work(driver: Driver) -> None:
+            inspection.sessions_made.append(inspection.sessions_made[0])
+            inspection.append(0)
+            await driver.settle()
+            assert len(driver.rows("#sessions")) == 4
+
+        drive(work, inspection)
+
     def test_help_lists_the_keys_and_q_quits(self) -> None:
         async def work(driver: Driver) -> None:
             await driver.press("question_mark")
@@ -204,6 +215,21 @@ class TestSession:
             assert isinstance(driver.app.screen, SessionsScreen)
 
         drive(work, session="session-0")
+
+    def test_new_messages_appear_while_the_cursor_is_at_the_newest(self) -> None:
+        inspection = StandIn()
+
+        async def work(driver: Driver) -> None:
+            inspection.append(2)
+            await driver.settle()
+            assert "whole text of message 61" in driver.text("#message")
+            await driver.press("up", "up")  # over the line of the step
+            inspection.append(2)
+            await driver.settle()
+            assert "whole text of message 60" in driver.text("#message")
+            assert not any("message 63" in label for label in driver.labels("#messages"))
+
+        drive(work, inspection, session="session-0")
 
     def test_a_session_that_is_gone_is_reported(self) -> None:
         async def work(driver: Driver) -> None:

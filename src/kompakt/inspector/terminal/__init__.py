@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
-    from kompakt.view.inspection import Inspection
     from rich.console import Console
+
+    from kompakt.view.inspection import Inspection
 
 PIPE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""

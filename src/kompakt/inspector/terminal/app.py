@@ -20,7 +20,6 @@ from kompakt.view.visible import cleaned
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
-
     from kompakt.view.values import SessionRow
 
 PAGE = 100
@@ -53,8 +52,16 @@ class SessionsScreen(Screen[None]):
         self.query_one("#filter").display = False
         self.query_one("#sessions").focus()
         self.load(more=False)
+        self.follow()
 
-    @work(exclusive=True)
+    @work(group="follow")
+    async def follow(self) -> None:
+        """Show new and changed sessions as they appear."""
+        async for changed in self.inspection.changes():
+            if changed:
+                self.load(more=False)
+
+    @work(group="list", exclusive=True)
     async def load(self, *, more: bool) -> None:
         """Load the first page of the sessions, or the next one."""
         query = self.query_one("#filter", Input).value

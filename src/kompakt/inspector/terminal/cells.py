@@ -31,6 +31,11 @@ def line(text: str, width: int | None = None) -> Text:
     return found
 
 
+def kind_name(kind: str) -> str:
+    """Return a kind of content in words."""
+    return kind.replace("_", " ")
+
+
 def number(value: float | None) -> Text:
     """Return a number with separators; ``-`` when it is unknown."""
     return Text("-" if value is None else f"{value:,.0f}", justify="right", no_wrap=True)
@@ -81,4 +86,4 @@ def fullness(share: float | None, width: int = 8) -> Text:
 def part(tokens: int, total: int, width: int = 6) -> Text:
     """Return the share of a total as a bar with a percentage."""
     share = tokens / total if total else 0.0
-    return Text(no_wrap=True).append(strip(share, width), "cyan").append(f"{share:4.0%}")
+    return Text(no_wrap=True).append(strip(share, width).replace(_EMPTY, " "), "cyan").append(f"{share:4.0%}")

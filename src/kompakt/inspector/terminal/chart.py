@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 from rich.text import Text
 
-from kompakt.inspector.terminal.cells import short
+from kompakt.inspector.terminal.cells import kind_name, short
 
 if TYPE_CHECKING:
     from kompakt.view.values import Growth, GrowthPoint
@@ -116,11 +116,11 @@ def _marks(growth: Growth, chosen: list[GrowthPoint], columns: int) -> tuple[Tex
 
 def _legend(growth: Growth, compactions: int) -> Text:
     legend = Text(" " * _AXIS, no_wrap=True)
+    if compactions:
+        legend.append("▲ ", style="bold red").append("compaction ")
     for kind in growth.kinds:
         if any(point.tokens.get(kind) for point in growth.points):
-            legend.append("■ ", style=COLORS.get(kind)).append(kind.replace("_", " ") + "  ")
-    if compactions:
-        legend.append("▲ ", style="bold red").append("compaction  ")
+            legend.append("■ ", style=COLORS.get(kind)).append(kind_name(kind) + " ")
     if growth.trigger and _limit_in_sight(growth):
         legend.append("╌ ", style="red").append(f"compacts at {short(growth.trigger)}")
     return legend

@@ -11,11 +11,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static, TextArea
 
-from kompakt.inspector.terminal.cells import block, line
+from kompakt.inspector.terminal.cells import block, kind_name, line
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
-
     from kompakt.view.values import MessageText
 
 HELP = """\
@@ -171,9 +170,7 @@ class MessageScreen(ModalScreen[None]):
 def about(found: MessageText) -> Text:
     """Say which message is shown, and which part of it."""
     row = found.row
-    text = Text().append(
-        f"message {row.seq}  {row.tool or row.kind.replace('_', ' ')}  {row.tokens:,} tokens  ", "bold"
-    )
+    text = Text().append(f"message {row.seq}  {row.tool or kind_name(row.kind)}  {row.tokens:,} tokens  ", "bold")
     state = {"sent": "", "replaced": "removed by a compaction", "shortened": "shortened", "undone": "taken back"}
     text.append("  ".join(filter(None, (line(row.ref, 24).plain, state[row.state], "pinned" * row.pinned))), "dim")
     if found.next is not None or found.offset:

@@ -26,7 +26,6 @@ from kompakt.inspector.terminal.tables import (
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
-
     from kompakt.view.values import CompactionView, ContextNode, ContextView, SessionDetail, SessionRow
 
 CHART_HEIGHT = 14

@@ -28,7 +28,6 @@ from kompakt.view.visible import cleaned
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
-
     from kompakt.view.status import CompactionStatus
     from kompakt.view.values import (
         CompactionPreview,
@@ -127,6 +126,22 @@ class SessionScreen(Screen[None]):
         self.load_detail()
         self._load("growth")
         self.query_one("#messages").focus()
+        self.follow()
+
+    @work(group="follow")
+    async def follow(self) -> None:
+        """Show changes of the session as they happen. Messages follow while the cursor is at the newest one."""
+        async for changed in self.inspection.changes(self.session):
+            if not changed:
+                continue
+            tree: Tree[int | None] = self.query_one("#messages", Tree)
+            self._loaded &= {"growth", "try", "recall"}
+            self.load_detail()
+            self.load_growth()
+            if tree.cursor_node is _newest(tree.root):
+                self.load_messages()
+            active = self.query_one("#tabs", TabbedContent).active
+            self._load(active)
 
     def action_reload(self) -> None:
         """Load everything again."""
@@ -256,9 +271,8 @@ class SessionScreen(Screen[None]):
 
     def _show_newest(self, node: TreeNode[int | None]) -> None:
         """Move the cursor to the last message of a branch."""
-        while node.children:
-            node = node.children[-1]
-        self.call_after_refresh(node.tree.move_cursor, node)  # the tree places new nodes when it is drawn
+        # Later, because the tree places new nodes when it is drawn.
+        self.call_after_refresh(node.tree.move_cursor, _newest(node))
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[int | None]) -> None:
         """Show the message under the cursor."""
@@ -298,8 +312,10 @@ class SessionScreen(Screen[None]):
         self.query_one("#context-title", Static).update(title)
         tree: Tree[int | None] = self.query_one("#parts", Tree)
         tree.clear()
-        for child in view.tree.children:
-            _add_part(tree.root, child, max(1, view.total)).expand()
+        groups = [_add_part(tree.root, child, max(1, view.total)) for child in view.tree.children]
+        sizes = [child.tokens for child in view.tree.children]
+        if groups:
+            groups[sizes.index(max(sizes))].expand()
         self.query_one("#largest", Rows).show(view.largest)
         self.query_one("#repeated", Rows).show(view.repeated)
 
@@ -533,6 +549,13 @@ _STATES = {"sent": " ", "shortened": "~", "replaced": "-", "undone": "x"}
 """Marks of messages: sent as they are, shortened, removed, taken back."""
 
 
+def _newest(node: TreeNode[int | None]) -> TreeNode[int | None]:
+    """Return the last message of a branch."""
+    while node.children:
+        node = node.children[-1]
+    return node
+
+
 def _add_steps(node: TreeNode[int | None], rows: Iterable[MessageRow]) -> None:
     """Add messages below one branch for each step."""
     for step, group in groupby(rows, key=lambda row: row.step):
@@ -554,8 +577,6 @@ def message_label(row: MessageRow) -> Text:
     )
     if row.pinned:
         label.append("pinned ", "bold green")
-    if row.tool:
-        label.append_text(line(row.tool, 20)).append(" ")
     return label.append_text(Text(line(row.title, 120).plain, "dim" if row.state != "sent" else ""))
 
 

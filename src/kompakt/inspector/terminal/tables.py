@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 
-from kompakt.inspector.terminal.cells import brief, fullness, line, moment, money, number
+from kompakt.inspector.terminal.cells import brief, fullness, kind_name, line, moment, money, number
 
 if TYPE_CHECKING:
     from kompakt.view.status import CompactionStatus
@@ -69,7 +69,7 @@ COMPACTIONS: tuple[Column[CompactionStatus], ...] = (
 
 LARGEST: tuple[Column[MessageRow], ...] = (
     Column("largest", 0, lambda row, width: line(row.title, width)),
-    Column("kind", 12, lambda row, width: line(row.tool or row.kind, width), least=44),
+    Column("kind", 12, lambda row, width: line(row.tool or kind_name(row.kind), width), least=44),
     Column("tokens", 7, lambda row, _: number(row.tokens)),
 )
 
@@ -81,7 +81,7 @@ REPEATED: tuple[Column[RepeatedContent], ...] = (
 
 REMOVED: tuple[Column[RemovedItem], ...] = (
     Column("removed", 0, lambda row, width: line(row.title, width)),
-    Column("kind", 12, lambda row, width: line(row.kind, width), least=60),
+    Column("kind", 12, lambda row, width: line(kind_name(row.kind), width), least=60),
     Column("tokens", 6, lambda row, _: brief(row.tokens)),
     Column("told", 4, lambda row, _: Text(f"{len(row.told)}" if row.told else "-", justify="right")),
     Column("recall", 6, lambda row, _: Text("yes", "green") if row.recallable else Text("NO", "bold red")),

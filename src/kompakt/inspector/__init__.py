@@ -1,0 +1,1 @@
+"""Pages, terminal screens and files that show ``kompakt.view`` to a person."""
