@@ -87,8 +87,12 @@ class Script:
 
     def token_of(self, seen: Seen) -> str:
         """Return the conversation that a request belongs to."""
-        found = (TOKEN.search(leaf) for leaf in (seen.first_user, *seen.leaves))
-        return next((match.group(1) for match in found if match), NO_TOKEN)
+        match = TOKEN.search(self._task_of(seen))
+        return match.group(1) if match else NO_TOKEN
+
+    def _task_of(self, seen: Seen) -> str:
+        """Return the text with the token, else the first user message. Agents may put their own context before it."""
+        return next((leaf for leaf in (seen.first_user, *seen.leaves) if TOKEN.search(leaf)), seen.first_user)
 
     def answer(self, seen: Seen) -> Answer:
         """Decide what the model says to a request of a conversation."""
@@ -96,7 +100,7 @@ class Script:
         if token == NO_TOKEN and any(known != NO_TOKEN for known in self.conversations):
             self.violations.append("a request holds no conversation token")
             return Answer(text="I do not know what this is about.")
-        known = self.conversations.setdefault(token, Conversation(seen.first_user))
+        known = self.conversations.setdefault(token, Conversation(self._task_of(seen)))
         self._check_texts(token, known, seen)
         if not seen.tools:
             return Answer(text="Without tools there is nothing that I can do.")

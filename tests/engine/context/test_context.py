@@ -392,3 +392,19 @@ class TestMemory:
         finally:
             if enabled:
                 gc.enable()
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        "<environment_context>\n  <cwd>/work</cwd>\n</environment_context>",
+        "<user_instructions>\nUse tabs.\n</user_instructions>\n<environment_context>x</environment_context>",
+        "# AGENTS.md instructions for /work\n\nUse tabs.",
+        "This is the Gemini CLI. We are setting up the context for our chat.",
+    ],
+)
+def test_context_that_an_agent_puts_before_the_task_is_not_the_first_request(context: str) -> None:
+    """Else it would stay in every view, and the task of the user would not."""
+    messages = [user(context), user("Rename the module heron."), assistant("Done."), user("Thanks.")]
+    first, _ = Context(messages).archive.requests()
+    assert first is not None and first.indices == [1]

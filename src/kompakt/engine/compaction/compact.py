@@ -368,7 +368,8 @@ class Required:
         """Tokens of system prompt and tools."""
         self._messages, self._counts, self._counter = messages, counts, counter
         self._requests = [index for index, message in enumerate(messages) if message.role == "user" and speaks(message)]
-        self._task = [index for index in self._requests if states_task(messages[index])][:1]
+        first = next((index for index in self._requests if states_task(messages[index])), None)
+        self._task = [] if first is None else [first]
         self._instructions = [index for index, message in enumerate(messages) if message.role == "system"]
         self._pinned = sorted(pinned)
 

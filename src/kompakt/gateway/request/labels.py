@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kompakt.engine.context.archive import speaks
+from kompakt.engine.ledger.extract.user_words import is_injected, without_leading_tags
 from kompakt.errors import InputError
 from kompakt.gateway.request.history import HashChain, RequestBody, decode_item, parse_items
 from kompakt.gateway.storage.recorder import RecordedBranch
@@ -74,14 +75,8 @@ _PHRASES: tuple[tuple[bytes, Purpose], ...] = (
 _CLASSES: dict[str, Purpose] = {"auxiliary": "auxiliary", "compaction": "compaction"}
 """Values of Claude Code's ``x-claude-code-request-class`` header."""
 
-_CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.", "Caveat: The messages below")
-"""Start of texts that agents put before the task."""
-
-_TAG = re.compile(r"<([A-Za-z][\w-]{0,60})(?:\s[^<>]{0,200})?>")
 _TITLE_TEXT = 100_000
 """Characters of a text searched for a title."""
-_MAX_TAGS = 20
-"""Consecutive tagged texts that are skipped for a title."""
 
 
 class Label(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,21 +169,9 @@ def title_of(chain: HashChain) -> str:
 def _words(message: Message) -> str:
     """Return the first line that is not context added by the agent."""
     for part in message.parts:
-        if type(part) is not Text or part.text.startswith(_CONTEXT):
+        if type(part) is not Text or is_injected(part.text[:_TITLE_TEXT]):
             continue
-        text = " ".join(_task(part.text[:_TITLE_TEXT]).partition("\n")[0].split())
+        text = " ".join(without_leading_tags(part.text[:_TITLE_TEXT]).partition("\n")[0].split())
         if text:
             return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1].rstrip() + "…"
     return ""
-
-
-def _task(text: str) -> str:
-    """Skip tagged texts before the task: reminders, environment, commands."""
-    for _ in range(_MAX_TAGS):
-        text = text.lstrip()
-        tag = _TAG.match(text)
-        end = text.find(f"</{tag[1]}>") if tag else -1
-        if tag is None or end < 0:
-            break
-        text = text[end + len(tag[1]) + 3 :]
-    return text

@@ -19,6 +19,8 @@ MAX_LINE = 400
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]{0,80})(?:\s[^<>]{0,2000})?(/?)>")
 _NEVER_CLOSED = frozenset(["area", "br", "col", "hr", "img", "input", "li", "link", "meta", "p", "source"])
+_MAX_TAGS = 20
+"""Consecutive tagged texts that are skipped."""
 _FENCES = ("```", "~~~")
 STRICT = re.compile(
     r"\b(?:don['\u2019]?t|do not|never|always|must|only|make sure|should(?:n['\u2019]?t| not)|instead of)\b",
@@ -112,16 +114,20 @@ def binding(text: str) -> list[str]:
 
 _NOTICE = re.compile(
     r"\s*(?:\[Request interrupted|Caveat: The messages below|This session is being continued from"
-    r"|Another language model started to solve|<(?:local-command|task-notification|bash-stdout|bash-stderr)\b)"
+    r"|Another language model started to solve|[A-Z]\w+ hook feedback:"
+    r"|<(?:local-command|task-notification|bash-stdout|bash-stderr)\b)"
 )
-"""Beginnings of notices that coding agents put into user messages: interruptions, output of local commands, and
-summaries that another agent wrote."""
+"""Beginnings of notices that coding agents put into user messages: interruptions, output of local commands and hooks,
+and summaries that another agent wrote."""
 
 _READ_IN = re.compile(
     r"\s*(?:Base directory for this skill|Invoke the \S+ skill|/[a-z][\w:.-]*\s*$"
     r"|#{1,2} [A-Z][\w -]* (?:Command|Skill)\b)"
 )
 """Beginnings of skill and command files that were read in, and slash commands without words."""
+
+_AGENT_CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.")
+"""Beginnings of texts that agents put before the task. Most agents put theirs into tags."""
 
 _COMMAND_NAME = re.compile(r"<command-name>\s*(/?[\w:.-]{1,80})\s*</command-name>")
 _COMMAND_WORDS = re.compile(r"<command-args>(.{1,4000}?)</command-args>", re.DOTALL)
@@ -133,10 +139,28 @@ def is_notice(text: str) -> bool:
 
 
 def is_injected(text: str) -> bool:
-    """Return whether an agent and not a person wrote a text in a user message, by its beginning."""
-    if _NOTICE.match(text) or _READ_IN.match(text):
+    """Return whether an agent and not a person wrote a text in a user message.
+
+    Notices, files that were read in, slash commands without words, and context in tags, such as Codex's
+    ``<environment_context>``.
+    """
+    if _NOTICE.match(text) or _READ_IN.match(text) or text.startswith(_AGENT_CONTEXT):
         return True
-    return "<command-name>" in text[:400] and not user_message(text)
+    if "<command-name>" in text[:400]:
+        return not user_message(text)
+    return text.lstrip()[:1] == "<" and not without_leading_tags(text).strip()
+
+
+def without_leading_tags(text: str) -> str:
+    """Leave out tagged texts before the first words: reminders, environment, commands."""
+    for _ in range(_MAX_TAGS):
+        text = text.lstrip()
+        tag = _TAG.match(text)
+        end = text.find(f"</{tag[2]}>") if tag and not tag[1] and not tag[3] else -1
+        if tag is None or end < 0:
+            break
+        text = text[end + len(tag[2]) + 3 :]
+    return text
 
 
 def user_message(text: str) -> str:
