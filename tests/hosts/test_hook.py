@@ -303,6 +303,18 @@ class TestRecord:
         assert [process.wait() for process in running] == [0] * 4
         assert len(stored(MAIN)) == len(session_records(200))
 
+    def test_events_at_the_same_time_after_a_rewind_record_once(self, host: Host) -> None:
+        """Then the new messages are appended by comparison with what is stored, which must not happen twice at once."""
+        recorder.record("claude-code", SESSION, str(host.transcript))
+        records = session_records(100)
+        records[4]["message"]["content"][0]["content"] = "report 0: rewritten"
+        host.write(records)
+        call = f"recorder.record('claude-code', {SESSION!r}, {str(host.transcript)!r})"
+        command = [sys.executable, "-c", f"from kompakt.hosts import recorder; {call}"]
+        running = [subprocess.Popen(command, env=host.environment) for _ in range(4)]
+        assert [process.wait() for process in running] == [0] * 4
+        assert len(outputs_of(MAIN)) == 101
+
     def test_an_event_records_in_the_background(self, host: Host) -> None:
         """The hook returns without waiting; the session is in the store soon after."""
         assert host.call("Stop").stdout == b""

@@ -13,9 +13,9 @@ import pytest
 from tests.cli.commands import run
 
 from kompakt.errors import UnreadableFile
-from kompakt.hosts import claude_code_settings, codex_settings, install
+from kompakt.hosts import claude_code_settings, codex_settings, install, jsonc
 from kompakt.hosts.checkup import check_host
-from kompakt.hosts.install import HostPlan
+from kompakt.hosts.install import HostPlan, is_own_hook
 
 SETTINGS = """{
   // my settings
@@ -454,3 +454,39 @@ class TestFaults:
         assert stat.S_IMODE(manifest.stat().st_mode) == 0o600
         for folder in (manifest.parent, manifest.parent.parent):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+class TestRecognition:
+    """Which entries in settings are those of kompakt."""
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "kompakt-hook claude-code Stop",
+            "venv/bin/kompakt-hook claude-code Stop",
+            "'venvs/my x/bin/kompakt-hook' claude-code Stop",
+            "command -v kompakt-hook >/dev/null || exit 0; kompakt-hook codex Stop",
+            "venv/bin/python -m kompakt.hosts.hook claude-code Stop",
+        ],
+    )
+    def test_own_commands_are_recognized(self, command: str) -> None:
+        assert is_own_hook({"type": "command", "command": command})
+
+    @pytest.mark.parametrize("command", ["my-kompakt-hook-wrapper", "notkompakt-hook", "echo kompakt-hooks", "x"])
+    def test_commands_of_the_user_are_not(self, command: str) -> None:
+        assert not is_own_hook({"type": "command", "command": command})
+
+    def test_of_a_key_that_is_there_twice_the_last_is_changed(self) -> None:
+        """Agents read the last one."""
+        text = jsonc.put('{"a": {"x": 1}, "a": {"y": 1}}', ("a", "z"), 2, "settings")
+        assert json.loads(text) == {"a": {"y": 1, "z": 2}}
+
+
+def test_settings_on_one_line_are_shown_with_line_breaks(home: Path) -> None:
+    """A diff of one line with a thousand characters cannot be reviewed."""
+    (home / ".claude").mkdir()
+    long = {"permissions": {"allow": [f"Bash(make {number})" for number in range(40)]}}
+    (home / ".claude" / "settings.json").write_text(json.dumps(long))
+    shown = run("install", "claude-code", "--dry-run").out
+    assert max(map(len, shown.splitlines())) < 200
+    assert json.loads((home / ".claude" / "settings.json").read_text()) == long

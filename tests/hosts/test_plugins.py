@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
 from tests.hosts.agents import CLAUDE_CODE, CODEX, OPENCODE, PI, Agent, Finished, line_of, run, shell_step
 from tests.hosts.binaries import codex_binary
 from tests.provider.answer import Answer, Seen
@@ -27,6 +26,7 @@ from tests.provider.script import Script
 from tests.provider.server import Provider
 
 import kompakt
+from kompakt.hosts import places
 
 STEPS = 40
 HUGE_STEP, RECALL_STEP = 8, 38
@@ -57,10 +57,8 @@ class Plugged:
     """Whether the agent lets hooks replace a tool output."""
     recall: str
     """Name of the recall tool in requests."""
-    calls_recall: bool = True
     turn: int = 5
     """The step after which the user speaks again; pi compacts only then."""
-    """Whether the scripted model can call it. Codex has it in a namespace, which the script does not know."""
 
 
 def _claude(prompt: str, home: Path, session: str | None) -> list[str]:
@@ -106,8 +104,7 @@ CODEX_PLUGIN = Plugged(
     asks="CONTEXT CHECKPOINT COMPACTION",
     instructs=False,
     shortens=False,
-    recall="recall",
-    calls_recall=False,
+    recall="mcp__kompakt::recall",
 )
 
 
@@ -154,7 +151,7 @@ class PluginRun:
     def __init__(self, plugged: Plugged, home: Path) -> None:
         self.plugged, self.home, self.agent = plugged, home, plugged.agent
         home.mkdir(parents=True)
-        self.script = Script(STEPS, make=self._calls, turn=plugged.turn, recalls=plugged.calls_recall)
+        self.script = Script(STEPS, make=self._calls, turn=plugged.turn, recalls=True)
         self.task = self.script.task(f"Write the report of each shard, one after the other. {RULE}")
         written = Answer(text=SUMMARY)
         with Provider(self._answer, window=200_000, models=self.agent.models, summary=lambda _: written) as provider:
@@ -169,11 +166,11 @@ class PluginRun:
             self.kompakt("install", self.agent.name, "--yes")
             self.first = self._run(self.task, None, provider.url)
             self.script.turn = 0
+            self._start_another_session()
             self.second = self._run(REFUSAL, self.session, provider.url)
         self.bodies = [record.body for record in provider.requests]
         self.refusals = provider.refusals
         self._wait_for_recording()
-        self.asked_outside = "" if plugged.calls_recall else self._recalled()
         self.kompakt("install", self.agent.name, "--undo", "--yes")
 
     def _run(self, prompt: str, session: str | None, url: str) -> Finished:
@@ -210,17 +207,15 @@ class PluginRun:
         assert done.returncode == 0, done.stderr
         return done
 
-    def _recalled(self) -> str:
-        """Recall as the agent would: through the MCP server, started in the folder of the session."""
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), **self.environment}
-        arguments = ["-m", "kompakt", "mcp"]
-        server = StdioServerParameters(command=sys.executable, args=arguments, env=environment, cwd=self.home / "work")
-
-        async def ask() -> str:
-            async with Client(server) as client:
-                return str(await client.call_tool("recall", {"query": ASKED}))
-
-        return asyncio.run(ask())
+    def _start_another_session(self) -> None:
+        """Note a session of the same agent in the same folder with a newer transcript, which must not be searched."""
+        other = self.home / "other.jsonl"
+        said = {"type": "user", "uuid": "u1", "cwd": str(self.home / "work")}
+        other.write_text(json.dumps({**said, "message": {"role": "user", "content": "Something else."}}) + "\n")
+        os.utime(other, (2**32, 2**32))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", self.environment["XDG_STATE_HOME"])
+            places.note_session(self.agent.name, "other", folder=str(self.home / "work"), transcript=str(other))
 
     def _wait_for_recording(self) -> None:
         """Wait for the process that records the end of the session."""
@@ -310,11 +305,8 @@ class TestPlugins:
 
     def test_recall_finds_a_dropped_output(self, session: PluginRun) -> None:
         """The model calls the tool and gets a line that is in no message any more."""
-        assert f'"name": "{session.plugged.recall}"' in session.last_body
-        if session.plugged.calls_recall:
-            assert line_of(3, 57) in session.last_body
-        else:
-            assert line_of(3, 57) in session.asked_outside
+        assert f'"name": "{session.plugged.recall.rpartition("::")[2]}"' in session.last_body
+        assert line_of(3, 57) in session.last_body
 
     def test_a_huge_output_is_shortened_and_its_original_kept(self, session: PluginRun) -> None:
         """The model sees the short form; the store has every line."""

@@ -27,6 +27,8 @@ HOSTED = {
     "custom",
 }
 """Tools that the server runs or that have no JSON schema; Codex declares several of them."""
+NAMESPACE = "::"
+"""Between a namespace and a function in names of tools."""
 ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -60,22 +62,31 @@ def read(body: Body, model: str, stream: bool) -> Seen:
         max_output=body.get("max_output_tokens"),
         items=items,
         system=body.get("instructions"),
-        tools=[
-            {"name": t["name"], "schema": t.get("parameters") or {}}
-            for t in body.get("tools") or []
-            if t.get("type") == "function"
-        ],
+        tools=[{"name": name, "schema": t.get("parameters") or {}} for name, t in _functions(body)],
         raw_tools=body.get("tools"),
         first_user=next(users, ""),
         results=[id_ for id_ in outputs if id_ in tail or id_.rsplit("_", 1)[0] == stem],
         last_calls=[
-            Call(item["call_id"], item["name"], loaded(item["arguments"]))
+            Call(item["call_id"], _joined(item.get("namespace"), item["name"]), loaded(item["arguments"]))
             for item in items
             if type_of(item) == "function_call" and item["call_id"].rsplit("_", 1)[0] == stem
         ],
         leaves=list(leaves([body.get("instructions"), items])),
         closing=joined(items[-1].get("content")),
     )
+
+
+def _functions(body: Body) -> Iterator[tuple[str, Body]]:
+    """Yield the declared functions; those of a namespace under the names of both."""
+    for tool in body.get("tools") or []:
+        if tool.get("type") == "function":
+            yield tool["name"], tool
+        elif tool.get("type") == "namespace":
+            yield from ((_joined(tool["name"], inner["name"]), inner) for inner in tool["tools"])
+
+
+def _joined(namespace: str | None, name: str) -> str:
+    return f"{namespace}{NAMESPACE}{name}" if namespace else name
 
 
 def whole(answer: Answer, seen: Seen, usage: Usage, number: int, body: Body) -> Body:
@@ -164,7 +175,10 @@ def _items(answer: Answer, number: int, body: Body) -> list[Body]:
         said: Body = {"id": f"msg_{number:06d}", "type": "message", "status": "completed", "role": "assistant"}
         items.append({**said, "content": [part]})
     for at, call in enumerate(answer.calls):
-        named = {"call_id": call.id, "name": call.name, "arguments": call.text}
+        namespace, _, name = call.name.rpartition(NAMESPACE)
+        named = {"call_id": call.id, "name": name, "arguments": call.text}
+        if namespace:
+            named["namespace"] = namespace
         items.append({"id": f"fc_{number:06d}_{at}", "type": "function_call", "status": "completed", **named})
     return items
 

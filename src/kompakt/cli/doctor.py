@@ -373,7 +373,7 @@ def client_named(name: str) -> AgentProfile:
     """
     found = CLIENTS.get(name.removesuffix("-code").removesuffix("-cli"))
     if found is None:
-        raise UsageError(f"unknown client {name!r}; use one of {', '.join(CLIENTS)}")
+        raise UsageError(f"unknown client {name!r}; use one of {', '.join(sorted({*CLIENTS, 'claude-code'}))}")
     return found
 
 

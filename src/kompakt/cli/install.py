@@ -103,7 +103,11 @@ def _confirm(agent: str, *, yes: bool, undo: bool, as_json: bool) -> None:
         return
     if as_json or not sys.stdin.isatty():
         raise UsageError(f"pass --yes to {'remove kompakt from' if undo else 'install kompakt into'} {agent}")
-    if not typer.confirm("Write these changes?", err=True):
+    try:
+        is_confirmed = typer.confirm("Write these changes?", err=True)
+    except typer.Abort:  # Ctrl-C at the prompt
+        raise KeyboardInterrupt from None
+    if not is_confirmed:
         typer.echo("nothing was changed", err=True)
         raise typer.Exit(1)
 

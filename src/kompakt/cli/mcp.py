@@ -27,7 +27,7 @@ StoreUrl = Annotated[
         "--store",
         metavar="URL",
         show_default=False,
-        help="Serve sessions of this store. Default: transcripts of this folder, then kompakt.db in it.",
+        help="Serve sessions of this store. Default: the transcripts of this folder.",
     ),
 ]
 SessionId = Annotated[

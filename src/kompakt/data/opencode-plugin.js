@@ -5,9 +5,10 @@ const HOOK = __HOOK__
 const MCP = __MCP__
 const MIN_OUTPUT = 12000 // characters, about 3,000 tokens
 const SHORTENED = ["bash", "grep"] // not file reads: an agent edits what it has read
+const OWN_TOOLS = ["kompakt_recall", "kompakt_ledger", "kompakt_status", "kompakt_manage"]
 const MILLISECONDS = 30000
 
-// Runs the hook program and returns what it prints; an empty text after any failure, so that opencode goes on.
+// Runs the hook program and returns what it prints; an empty text after any failure, so that opencode continues.
 function hook(event, given) {
   return new Promise((resolve) => {
     let child, timer, text = ""
@@ -42,6 +43,12 @@ export const KompaktPlugin = async ({ directory }) => {
       if (started.has(sessionID)) return
       started.add(sessionID)
       await ask("SessionStart", sessionID)
+    },
+    // Several sessions may share one server and one folder, so a call of our tools says which session asks.
+    "tool.execute.before": async ({ tool, sessionID }, { args }) => {
+      if (!MCP || !OWN_TOOLS.includes(tool) || typeof args !== "object" || args === null) return
+      await ask("SessionStart", sessionID) // the server reads what this exports
+      args.session ??= sessionID
     },
     "tool.execute.after": async ({ tool, sessionID, callID, args }, output) => {
       if (!SHORTENED.includes(tool) || typeof output.output !== "string" || output.output.length < MIN_OUTPUT) return

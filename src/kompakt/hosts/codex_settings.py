@@ -28,7 +28,10 @@ from kompakt.hosts.install import (
 )
 
 EVENTS = {"SessionStart": 30, "PreCompact": 10, "PostCompact": 30, "Stop": 10}
-"""Events that are hooked, and the seconds after which Codex goes on without an answer."""
+"""Events that are hooked, and the seconds after which Codex continues without an answer."""
+
+ENVIRONMENT = ("CODEX_HOME", "KOMPAKT_STORE", "XDG_DATA_HOME", "XDG_STATE_HOME")
+"""Variables that the server needs to find the session. Codex starts servers without them unless they are listed."""
 
 BEGIN, END = "# >>> kompakt >>>", "# <<< kompakt <<<"
 
@@ -42,7 +45,7 @@ _BLOCK = re.compile(
 )
 _SUBTABLE = re.compile(rf"^(?:\r?\n)?\[mcp_servers\.kompakt\.[^\r\n]*(?:\r?\n|\Z){_KEYS}", re.MULTILINE)
 _STRAY_END = re.compile(rf"^{re.escape(END)}{_EOL}", re.MULTILINE)
-_OWN_KEY = re.compile(r"(?:command|args)[ \t]*=")
+_OWN_KEY = re.compile(r"(?:command|args|env_vars)[ \t]*=")
 
 
 def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
@@ -84,7 +87,7 @@ def _put_server(text: str, *, scope: Scope, name: str) -> str:
         return text
     if found is not None:
         others = [line for line in (found["keys"] or "").splitlines() if not _OWN_KEY.match(line)]
-        block = _block(scope, others)
+        block = _block(scope, others, tables.get("kompakt", {}).get("env_vars", []))
         changed = text[: found.start()] + (found["gap"] or "") + block + _STRAY_END.sub("", text[found.end() :])
     else:
         gap = "" if not text or text.endswith("\n") else "\n"
@@ -93,10 +96,16 @@ def _put_server(text: str, *, scope: Scope, name: str) -> str:
     return changed
 
 
-def _block(scope: Scope, others: Sequence[str] = ()) -> str:
-    """Return the lines of the server; ``others`` are lines that the user added to its table."""
+def _block(scope: Scope, others: Sequence[str] = (), passed: Sequence[object] = ()) -> str:
+    """Return the lines of the server; ``others`` and ``passed`` are lines and variables that the user added to it."""
     command, *arguments = mcp_command(scope)
-    lines = ["[mcp_servers.kompakt]", f"command = {json.dumps(command)}", f"args = {json.dumps(arguments)}"]
+    variables = [*ENVIRONMENT, *(one for one in passed if one not in ENVIRONMENT)]
+    lines = [
+        "[mcp_servers.kompakt]",
+        f"command = {json.dumps(command)}",
+        f"args = {json.dumps(arguments)}",
+        f"env_vars = {json.dumps(variables)}",
+    ]
     return "\n".join([BEGIN, *lines, *others, END, ""])
 
 

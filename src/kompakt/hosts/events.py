@@ -73,7 +73,7 @@ def compared(agent: str, given: dict[str, Any], summary: str | None) -> str:
     report = {"trigger": given.get("trigger"), **msgspec.structs.asdict(found)}
     path = places.session_file(agent, given["session_id"], "compactions.jsonl")
     places.make_folder_of(path)
-    with open(path, "a", encoding="utf-8") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
         file.write(json.dumps(report) + "\n")
     text = (
         f"kompakt: the summary has {found.kept} of {found.statements} noted facts, "

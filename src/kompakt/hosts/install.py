@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import difflib
+import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +34,10 @@ NO_SERVER = "Without the extra mcp there is no tool to recall: pip install 'komp
 HOOK = "kompakt-hook"
 HOOK_MODULE = "kompakt.hosts.hook"
 """The program behind all hooks, by which the entries of kompakt are recognized."""
+
+
+MAX_DIFF_LINE = 200
+"""Characters of the longest line that a diff shows as it is. Settings on one line are shown with line breaks."""
 
 
 class HostFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +80,19 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     def diff(self) -> str:
         """Return the change as a unified diff."""
         old, new = (_text(data, self.path) if data is not None else "" for data in (self.before, self.after))
+        if max(map(len, (*old.splitlines(), *new.splitlines())), default=0) > MAX_DIFF_LINE:
+            old, new = _indented(old), _indented(new)
         was, becomes = ("/dev/null" if data is None else str(self.path) for data in (self.before, self.after))
         lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), was, becomes)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _indented(text: str) -> str:
+    """Return JSON with line breaks, for a diff that can be read; another text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
+    except ValueError:
+        return text
 
 
 class FileBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,10 +188,15 @@ def _is_own_group(group: Any) -> bool:
     return isinstance(hooks, list) and bool(hooks) and all(map(is_own_hook, cast("list[Any]", hooks)))
 
 
+_OWN_COMMAND = re.compile(
+    rf"""(?:^|[\s/\\'"]){re.escape(HOOK)}(?:\.exe)?(?=[\s'"]|$)|\s-m\s+{re.escape(HOOK_MODULE)}\b"""
+)
+
+
 def is_own_hook(entry: Any) -> bool:
     """Return whether a hook or status line in the settings of an agent is that of kompakt."""
     command: Any = cast("dict[str, Any]", entry).get("command") if isinstance(entry, dict) else None
-    return isinstance(command, str) and (HOOK in command or HOOK_MODULE in command)
+    return isinstance(command, str) and _OWN_COMMAND.search(command) is not None
 
 
 # --- install ---------------------------------------------------------------------------------------------------------

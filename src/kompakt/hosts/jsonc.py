@@ -45,10 +45,15 @@ class JsonNode(msgspec.Struct):
             if isinstance(key, int) and isinstance(node.value, list) and key < len(node.values):
                 node = node.values[key]
             elif isinstance(key, str) and isinstance(node.value, dict) and key in node.value:
-                node = node.values[node.keys.index(key)]
+                node = node.values[_last(node.keys, key)]
             else:
                 return None
         return node
+
+
+def _last(keys: Sequence[str], key: str) -> int:
+    """Return the position of a key; of a key that an object has twice, agents read the last."""
+    return len(keys) - 1 - keys[::-1].index(key)
 
 
 def read(text: str, name: str) -> JsonNode:
@@ -182,7 +187,7 @@ def drop(text: str, path: Sequence[str], name: str) -> str:
     assert parent is not None
     if len(parent.inner) == 1 and len(path) > 1 and not _has_comment(text, parent):
         return drop(text, path[:-1], name)
-    return _checked(_deleted(text, parent, parent.keys.index(path[-1])), name)
+    return _checked(_deleted(text, parent, _last(parent.keys, path[-1])), name)
 
 
 def drop_items(text: str, path: Path, is_ours: Callable[[Any], bool], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Files that kompakt keeps beside coding agents: the store, the log of hooks, and which session is current.
+"""Files that kompakt keeps beside coding agents: the store, the log of hooks, and which sessions run in which folder.
 
 Hooks import this module on every call, so it imports nothing but ``os``.
 """
@@ -6,6 +6,9 @@ Hooks import this module on every call, so it imports nothing but ``os``.
 from __future__ import annotations
 
 import os
+
+MAX_NOTES = 20
+"""Sessions of one folder that are noted; older notes are removed."""
 
 MAX_LOG = 1_000_000
 """Bytes of the log of hooks; a longer one starts again."""
@@ -109,7 +112,28 @@ def note_session(agent: str, session: str, *, folder: str, transcript: str | Non
         "store": url if url == without_credentials(url) else None,  # a password is not written to a file
         "time": time.time(),
     }
-    write(_note_file(folder), json.dumps(note).encode())
+    write(_note_file(folder, session_name(agent, session)), json.dumps(note).encode())
+    for path in _note_files(folder)[MAX_NOTES:]:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:  # another hook removed it
+            continue
+
+
+def noted_sessions(folder: str) -> list[dict[str, object]]:
+    """Return the notes on the sessions of a folder, newest first."""
+    import json
+
+    notes: list[dict[str, object]] = []
+    for path in _note_files(folder):
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, dict):
+            notes.append(found)
+    return notes
 
 
 def current_session(folder: str | None = None) -> dict[str, object] | None:
@@ -118,28 +142,39 @@ def current_session(folder: str | None = None) -> dict[str, object] | None:
     Its keys: ``agent``, ``session`` and ``outputs`` (ids in the store), ``folder``, ``transcript``, ``store`` (its URL,
     unless it has a password) and ``time``.
     """
-    import json
-
     at = os.path.realpath(folder or os.getcwd())
     while True:
-        try:
-            with open(_note_file(at), encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError):
-            found = None
-        if isinstance(found, dict):
-            return found
+        found = noted_sessions(at)
+        if found:
+            return found[0]
         above = os.path.dirname(at)
         if above == at:
             return None
         at = above
 
 
-def _note_file(folder: str) -> str:
+def _note_file(folder: str, session: str) -> str:
+    return os.path.join(_note_folder(folder), f"{_hashed(session)}.json")
+
+
+def _note_files(folder: str) -> list[str]:
+    """List the notes on the sessions of a folder, newest first."""
+    try:
+        with os.scandir(_note_folder(folder)) as entries:
+            found = [(one.stat().st_mtime_ns, one.path) for one in entries if one.name.endswith(".json")]
+    except OSError:
+        return []
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _note_folder(folder: str) -> str:
+    return os.path.join(state_folder(), "current", _hashed(os.path.realpath(folder)))
+
+
+def _hashed(name: str) -> str:
     from hashlib import sha256  # late: most calls note nothing
 
-    name = sha256(os.path.realpath(folder).encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    return os.path.join(state_folder(), "current", f"{name}.json")
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def make_folder_of(path: str) -> None:
@@ -148,8 +183,12 @@ def make_folder_of(path: str) -> None:
     Raises:
         OSError: a folder cannot be created.
     """
-    for folder in (state_folder(), os.path.dirname(path)):  # makedirs sets the mode of the last folder only
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+    root = state_folder()
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    at = root
+    for name in os.path.relpath(os.path.dirname(path), root).split(os.sep):  # makedirs sets the mode of the last only
+        at = os.path.join(at, name)
+        os.makedirs(at, mode=0o700, exist_ok=True)
 
 
 def write(path: str, data: bytes) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from glob import escape, glob
 from typing import Any, TypeVar
 
@@ -21,6 +22,11 @@ from kompakt.model.messages import History, Message, ToolResult
 from kompakt.model.references import digest
 from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
+
+try:
+    import fcntl
+except ImportError:  # Windows: hooks of one session are not expected to overlap after a rewind
+    fcntl = None
 
 T = TypeVar("T")
 
@@ -52,6 +58,10 @@ def record(agent: str, session: str, transcript: str, *, is_over: bool = False, 
     """
 
     async def work(store: Store) -> int:
+        async with _alone(agent, session):
+            return await save(store)
+
+    async def save(store: Store) -> int:
         originals = await _originals(await store.session(places.outputs_name(agent, session)))
         history = read_transcript(transcript, originals)
         if not is_over:
@@ -64,6 +74,24 @@ def record(agent: str, session: str, transcript: str, *, is_over: bool = False, 
     messages = _with_store(work, seconds)
     places.write(places.session_file(agent, session, "size"), str(messages).encode())
     return messages
+
+
+@asynccontextmanager
+async def _alone(agent: str, session: str) -> AsyncGenerator[None]:
+    """Wait until no other process records this session: after a rewind, both would append what the other appends."""
+    if fcntl is None:
+        yield
+        return
+    path = places.session_file(agent, session, "lock")
+    places.make_folder_of(path)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.05)
+        yield
 
 
 def _finished(history: History) -> list[Message]:
@@ -168,9 +196,9 @@ def recall(
     """
 
     async def work(store: Store) -> str:
-        return (await (await store.session(places.session_name(agent, session))).recall(query, RECALL_TOKENS)).text
+        return (await (await store.session(places.session_name(agent, session))).recall(query, tokens)).text
 
-    return _with_store(work, RECALL_SECONDS)
+    return _with_store(work, seconds)
 
 
 def _with_store(work: Callable[[Store], Awaitable[T]], seconds: float) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.hosts.mcp.workspace import SECRET, Workspace, rollout, talk, write
 from tests.wire.transcripts.transcript_files import Writer, item, result
 
+import kompakt
 from kompakt.hosts import places
 from kompakt.hosts.mcp.discovery import transcripts_of
 
@@ -114,12 +116,36 @@ class TestCaller:
         workspace.claude_code("asking", asking.user([result("c7", "found")]).records, at=1_000)
         assert SECRET in workspace.call("recall", {"query": "key"})[0]
 
+    def test_of_two_open_calls_the_one_with_the_same_arguments_is_chosen(self, workspace: Workspace) -> None:
+        for name, at in (("heron", 1_000), ("crane", 2_000)):
+            call = {"type": "tool_use", "id": "c7", "name": "mcp__kompakt__recall", "input": {"query": f"key {name}"}}
+            asking = talk(workspace.project, f"The key of this session is {name}.")
+            workspace.claude_code(name, asking.assistant("m9", call).records, at=at)
+        assert "session is heron" in workspace.call("recall", {"query": "key heron"})[0]
+        assert "session is crane" in workspace.call("recall", {"query": "key crane"})[0]
+
     def test_an_open_call_of_a_rollout_is_found(self, workspace: Workspace) -> None:
         call = {"type": "function_call", "call_id": "c7", "name": "kompakt__status", "arguments": "{}"}
         workspace.codex("asking", [*rollout(workspace.project, "asking"), item(**call)], at=1_000)
         workspace.codex("newer", rollout(workspace.project, "newer"), at=2_000)
         assert "transcript asking" in workspace.call("status")[0]
         assert "transcript newer" in workspace.call("ledger")[0]
+
+
+class TestStoreInTheFolder:
+    def test_a_store_that_was_not_named_is_not_opened(self, workspace: Workspace) -> None:
+        """A repository may bring a file of this name."""
+
+        async def fill() -> None:
+            async with await kompakt.open_store(f"sqlite:///{workspace.project / 'kompakt.db'}") as store:
+                await (await store.session("planted")).append(
+                    [{"role": "user", "content": "Obey."}], format="anthropic"
+                )
+
+        asyncio.run(fill())
+        text, is_error = workspace.call("recall", {"query": "Obey"})
+        assert is_error and "no session found" in text
+        assert "there is no session" in workspace.call("recall", {"query": "Obey", "session": "planted"})[0]
 
 
 class TestNote:
@@ -139,3 +165,19 @@ class TestNote:
     def test_a_note_on_a_file_that_is_gone_is_ignored(self, workspace: Workspace) -> None:
         places.note_session("claude-code", "gone", folder=str(workspace.project), transcript=os.devnull + "x")
         assert found(workspace) == []
+
+    def test_every_session_of_a_folder_is_noted(self, workspace: Workspace) -> None:
+        """Two sessions that run at the same time: a caller may name either."""
+        for name in ("first", "second"):
+            path = write(
+                workspace.root / f"{name}.jsonl", talk(workspace.project, f"The heron is {name}.").records, 1_000
+            )
+            places.note_session("opencode", name, folder=str(workspace.project), transcript=str(path))
+        assert sorted(found(workspace)) == ["first", "second"]
+        assert "heron is first." in workspace.call("recall", {"query": "heron", "session": "first"})[0]
+        assert places.current_session(str(workspace.project)) == places.noted_sessions(str(workspace.project))[0]
+
+    def test_old_notes_are_removed(self, workspace: Workspace) -> None:
+        for number in range(places.MAX_NOTES + 5):
+            places.note_session("opencode", f"s{number}", folder=str(workspace.project), transcript=None)
+        assert len(places.noted_sessions(str(workspace.project))) == places.MAX_NOTES

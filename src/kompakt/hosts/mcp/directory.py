@@ -5,7 +5,7 @@ This module imports nothing heavy, so that the server answers its first request 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ class Caller(NamedTuple):
     """The HTTP request, if there is one."""
     tool: str = ""
     """The tool that was called; empty for a resource or a prompt."""
+    arguments: Mapping[str, Any] = {}
+    """The arguments of the call."""
 
 
 class ListedSession(NamedTuple):

@@ -59,16 +59,22 @@ def transcripts_of(folder: Path, environ: Mapping[str, str], *, client: str = ""
     return sorted(chosen, key=lambda one: (-one.modified, str(one.path)))
 
 
-def caller_of(found: Sequence[FoundTranscript], tool: str) -> FoundTranscript | None:
+def caller_of(
+    found: Sequence[FoundTranscript], tool: str, arguments: Mapping[str, Any] | None = None
+) -> FoundTranscript | None:
     """Return the transcript from which a tool was called: it ends with a call of the tool that has no answer yet.
 
-    Agents write a call to the transcript before they make it. Several sessions may run in one folder.
+    Agents write a call to the transcript before they make it. Several sessions may run in one folder, and of several
+    with an open call, the one with the same arguments is the caller.
     """
-    return next((one for one in found[:MAX_CALLERS] if _waits_for(one.path, tool)), None)
+    waiting = [(one, calls) for one in found[:MAX_CALLERS] if (calls := _open_calls(one.path, tool))]
+    same = [one for one, calls in waiting if dict(arguments or {}) in calls]
+    return next(iter([*same, *(one for one, _ in waiting)]), None)
 
 
-def _waits_for(path: Path, tool: str) -> bool:
-    waiting: set[object] = set()
+def _open_calls(path: Path, tool: str) -> list[object]:
+    """Return the arguments of the calls of a tool that have no answer yet."""
+    waiting: dict[str, object] = {}
     for record in _last_records(path):
         payload, message = record.get("payload"), record.get("message")
         content = cast("dict[str, Any]", message).get("content") if isinstance(message, dict) else [payload]
@@ -77,13 +83,26 @@ def _waits_for(path: Path, tool: str) -> bool:
                 continue
             item = cast("dict[str, Any]", part)
             match item.get("type"):
-                case "tool_use" | "function_call" if str(item.get("name")).rpartition("__")[2] == tool:
-                    waiting.add(str(item.get("id") if item["type"] == "tool_use" else item.get("call_id")))
+                case "tool_use" if _is_call_of(item, tool):
+                    waiting[str(item.get("id"))] = item.get("input")
+                case "function_call" if _is_call_of(item, tool):
+                    waiting[str(item.get("call_id"))] = _decoded_arguments(item.get("arguments"))
                 case "tool_result" | "function_call_output":
-                    waiting.discard(str(item.get("tool_use_id") or item.get("call_id")))
+                    waiting.pop(str(item.get("tool_use_id") or item.get("call_id")), None)
                 case _:
                     pass
-    return bool(waiting)
+    return list(waiting.values())
+
+
+def _is_call_of(item: Mapping[str, Any], tool: str) -> bool:
+    return str(item.get("name")).rpartition("__")[2] == tool
+
+
+def _decoded_arguments(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _last_records(path: Path) -> list[dict[str, Any]]:
@@ -103,18 +122,18 @@ def _spellings(folder: Path, environ: Mapping[str, str]) -> set[str]:
 
 
 def _noted(folder: Path, folders: set[str]) -> Iterator[FoundTranscript]:
-    """Yield the transcript that hooks of an agent noted for this folder. A note on a folder above does not count."""
-    note = places.current_session(str(folder)) or {}
-    path, agent, session = (note.get(key) for key in ("transcript", "agent", "session"))
-    if not (isinstance(path, str) and isinstance(agent, str) and isinstance(session, str)):
-        return
-    if os.path.normpath(str(note.get("folder"))) not in folders:
-        return
-    store = note.get("store")
-    state = _state(Path(path))
-    if state is not None:
-        own = session.removeprefix(places.session_name(agent, ""))
-        yield FoundTranscript(Path(path), agent, own, state.modified, store if isinstance(store, str) else None)
+    """Yield the transcripts that hooks of an agent noted for this folder."""
+    for note in places.noted_sessions(str(folder)):
+        path, agent, session = (note.get(key) for key in ("transcript", "agent", "session"))
+        if not (isinstance(path, str) and isinstance(agent, str) and isinstance(session, str)):
+            continue
+        if os.path.normpath(str(note.get("folder"))) not in folders:
+            continue
+        store = note.get("store")
+        state = _state(Path(path))
+        if state is not None:
+            own = session.removeprefix(places.session_name(agent, ""))
+            yield FoundTranscript(Path(path), agent, own, state.modified, store if isinstance(store, str) else None)
 
 
 # --- Claude Code -------------------------------------------------------------------------------------------------

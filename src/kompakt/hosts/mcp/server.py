@@ -229,7 +229,7 @@ class _Handlers:
             tool, work = self._tools[params.name]
             arguments = params.arguments or {}
             _check_names(arguments, tool)
-            return _result(await work(arguments, _caller(context, params.name)))
+            return _result(await work(arguments, _caller(context, params.name, arguments)))
         except KompaktError as error:
             return _result(f"[kompakt] {cleaned(str(error))}", is_error=True)
 
@@ -380,9 +380,9 @@ class _Handlers:
 # --- arguments -----------------------------------------------------------------------------------------------------
 
 
-def _caller(context: Context, tool: str = "") -> Caller:
+def _caller(context: Context, tool: str = "", arguments: Arguments | None = None) -> Caller:
     client = context.session.client_params
-    return Caller(client.client_info.name if client is not None else "", context.request, tool)
+    return Caller(client.client_info.name if client is not None else "", context.request, tool, arguments or {})
 
 
 def _check_names(arguments: Arguments, tool: types.Tool) -> None:

@@ -367,7 +367,8 @@ class LocalSessions:
     """Finds the session of the client on this machine. The first of these that exists is served:
 
     the given transcript; the given session; the newest session of the given store; the transcript of the client's agent
-    for this folder from which the tool was called, else the newest; the newest session in the store of this folder.
+    for this folder from which the tool was called, else the newest. No other store is opened: a ``kompakt.db`` in the
+    folder may come with a repository and hold anything.
     """
 
     def __init__(
@@ -408,8 +409,8 @@ class LocalSessions:
             raise UsageError(f"there is no session {id!r} here; " + (f"known: {known}" if known else "there is none"))
         raise UsageError(
             f"no session found for {self.folder}: no transcript of Claude Code in {claude_code_root(self.environ)}, of "
-            f"Codex in {codex_root(self.environ)}, of pi or Gemini CLI, and no kompakt.db; start the server with "
-            "--transcript FILE, or with --store URL and --session ID"
+            f"Codex in {codex_root(self.environ)}, of pi or Gemini CLI; start the server with --transcript FILE or "
+            "with --store URL"
         )
 
     async def list(self, caller: Caller) -> list[ListedSession]:
@@ -422,7 +423,7 @@ class LocalSessions:
             for one in await self._transcripts(caller)
             if self._given_store is None
         ]
-        store = await self._store_here()
+        store = await self._store()
         if store is not None:
             listed += [
                 ListedSession(head.id.decode("utf-8", "replace"), head.format, timestamp(head.touched or head.created))
@@ -451,7 +452,7 @@ class LocalSessions:
             for one in await self._transcripts(caller):
                 if one.session == id:
                     return await self._transcript(str(one.path), one)
-        return await self._stored(await self._store_here(), id)
+        return await self._stored(await self._store(), id)
 
     async def _stored(self, store: Store | None, id: str) -> ServedSession | None:
         session = await store.session(id) if store is not None and id else None
@@ -460,10 +461,12 @@ class LocalSessions:
     async def _newest(self, caller: Caller) -> ServedSession | None:
         found = await self._transcripts(caller) if self._given_store is None else []
         if found:
-            calling = await asyncio.to_thread(caller_of, found, caller.tool) if caller.tool and len(found) > 1 else None
+            calling = None
+            if caller.tool and len(found) > 1:
+                calling = await asyncio.to_thread(caller_of, found, caller.tool, caller.arguments)
             chosen = calling or found[0]
             return await self._transcript(str(chosen.path), chosen)
-        store = await self._store_here()
+        store = await self._store()
         heads = [head async for head in store.heads()] if store is not None else []
         if store is None or not heads:
             return None
@@ -486,14 +489,14 @@ class LocalSessions:
                 _log.warning("store of hooks unavailable: %s", error)
         return TranscriptSession(file, found, store)
 
-    async def _store_here(self) -> Store | None:
-        """Open the given store, else the store in the folder, if it exists.
+    async def _store(self) -> Store | None:
+        """Open the given store, if there is one.
 
         Raises:
             UsageError: the given store does not exist.
         """
         if self._given_store is None:
-            return await self._opened(ServedStore(f"sqlite:///{self.folder / 'kompakt.db'}"))
+            return None
         store = await self._opened(self._given_store)
         if store is None:
             raise UsageError("the given store does not exist; import a session first, or give another --store URL")

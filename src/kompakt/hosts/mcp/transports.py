@@ -59,7 +59,9 @@ def run_http(create: Callable[[], Server[Any]], port: int, *, ready: Callable[[s
         listener.listen()  # a client that connects as soon as it knows the URL waits instead of being refused
     except (OSError, OverflowError) as error:
         listener.close()
-        raise UsageError(f"cannot listen on port {port}: {error}; choose another with --http PORT") from None
+        raise UsageError(
+            f"cannot listen on port {port}: {str(error).rstrip('.')}; choose another with --http PORT"
+        ) from None
     port = listener.getsockname()[1]
     ready(f"http://{HOST}:{port}{PATH}")
     config = uvicorn.Config(http_app(create(), port), log_level="warning", lifespan="on", timeout_graceful_shutdown=5)
