@@ -29,7 +29,7 @@ from kompakt.version import __version__
 
 TYPE_CHECKING = False  # a hook runs at every tool call, and importing typing takes longer than all of this
 if TYPE_CHECKING:
-    from kompakt import admission, evals, events, strategies, triggers
+    from kompakt import admission, evals, events, fleet, strategies, triggers
     from kompakt.agent.agent import Agent
     from kompakt.agent.client import ChatClient, Delta, Reply, ToolSpec
     from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
@@ -147,6 +147,7 @@ __all__ = [
     "count",
     "evals",
     "events",
+    "fleet",
     "groups",
     "limits",
     "load",
@@ -223,6 +224,7 @@ _LATE = {
     "count": "kompakt.api",
     "evals": "kompakt.evals",
     "events": "kompakt.events",
+    "fleet": "kompakt.fleet",
     "groups": "kompakt.api",
     "limits": "kompakt.model.limits",
     "load": "kompakt.files",

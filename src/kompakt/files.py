@@ -73,7 +73,16 @@ def load_all(source: str | Path) -> list[Transcript]:
     name, _ = _split(source)
     if _begins(name, SQLITE):
         return read(Document(value=_database(name)))
-    document = _document(_bytes(name, name), name)
+    return decode_all(_bytes(name, name), name)
+
+
+def decode_all(data: bytes, name: str) -> list[Transcript]:
+    """Decode every session of a recording; the list is empty when the data is a request body.
+
+    Raises:
+        UnreadableFile: the data cannot be read; the message names file and position.
+    """
+    document = _document(data, name)
     return read(document) if kind_of(document) is not None else []
 
 

@@ -73,6 +73,9 @@ COMMANDS = {
     "count": CommandEntry("kompakt.cli.count:count", "Count the tokens of FILE by role, kind and tool."),
     "session": CommandEntry("kompakt.cli.session:app", "Manage the sessions in a store."),
     "eval": CommandEntry("kompakt.cli.eval:evaluate", "Measure a policy on recorded sessions."),
+    "fleet": CommandEntry(
+        "kompakt.cli.fleet:app", "Run a job on many sessions: compact, evaluate, check, or cut training samples."
+    ),
     "doctor": CommandEntry("kompakt.cli.doctor:doctor", "Check packages, configuration, store and providers."),
     "demo": CommandEntry("kompakt.cli.demo:demo", "Show what kompakt does with a session that no longer fits."),
     "completion": CommandEntry("kompakt.cli.commands:completion", "Print the completion script of a shell."),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from kompakt import api
+from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.errors import DoesNotFit
 from kompakt.evals.case import (
     BUDGET_SHARE,
@@ -63,7 +64,7 @@ def measure_retention(recording: Recording, policy: str) -> Iterator[ResultRow]:
         yield from _baselines(blank, case, one.tokens)
 
 
-def compact_case(blank: ResultRow, case: EvalCase, budget: int, policy: str) -> ResultRow:
+def compact_case(blank: ResultRow, case: EvalCase, budget: int, policy: AnyPolicy) -> ResultRow:
     """Compact a case and score it. A case that does not fit scores zero."""
     row = msgspec.structs.replace(blank, mode=f"kompakt, {blank.mode}", budget=budget)
     began = time.perf_counter()

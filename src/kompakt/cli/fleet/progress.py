@@ -1,0 +1,100 @@
+"""Progress of a fleet job on standard error, and its summary on standard output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kompakt.cli.store_options import plural
+
+if TYPE_CHECKING:
+    from kompakt.fleet import FleetSummary
+
+LINE_SECONDS = 5.0
+"""Interval of the progress lines when standard error is not a terminal."""
+
+
+class FleetProgress:
+    """Progress on standard error: a bar with rate and remaining time on a terminal, else a line every few seconds."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._bar: Any = None
+        self._task: Any = None
+        self._began = self._printed = time.monotonic()
+        self._done = self._total = 0
+
+    def __call__(self, done: int, total: int, errors: int) -> None:
+        self._done, self._total = done, total
+        failed = f", {plural(errors, 'error')}" if errors else ""
+        if sys.stderr.isatty():
+            self._show_bar(done, total, f"{self._rate(done)}{failed}")
+            return
+        now = time.monotonic()
+        if total and now - self._printed >= LINE_SECONDS:
+            self._printed = now
+            left = (total - done) * (now - self._began) / done if done else None
+            remaining = "" if left is None else f", {_clock(left)} left"
+            typer.echo(f"{done:,} of {total:,} sessions, {self._rate(done)}{remaining}{failed}", err=True)
+
+    def _rate(self, done: int) -> str:
+        return f"{done / max(0.001, time.monotonic() - self._began):.1f}/s"
+
+    def _show_bar(self, done: int, total: int, text: str) -> None:
+        from rich.console import Console  # late: `--help` does not need it
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if self._bar is None:
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(text, total=total)
+            self._bar.start()
+        self._bar.update(self._task, completed=done, description=text)
+
+    def __enter__(self) -> FleetProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if kind is KeyboardInterrupt:
+            saved = f"{self._done:,} of {self._total:,} sessions are saved in {self._out}"
+            typer.echo(f"kompakt: interrupted; {saved}; run the command again to continue", err=True)
+            raise typer.Exit(130) from None
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def show_summary(summary: FleetSummary) -> None:
+    from rich.console import Console  # late: `--help` does not need it
+    from rich.table import Table
+
+    table = Table(title=f"{summary.job}: {plural(summary.rows, 'row')} in {summary.out}", title_justify="left")
+    kinds = ("command", "constraint", "failure", "modified", "need", "precision")
+    measured = [kind for kind in kinds if any(kind in one.measures for one in summary.variants)]
+    numbers = ("rows", "errors", "too large", "invalid", "tokens before", "tokens after")
+    for column in ("policy", "budget", *numbers, *measured):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    for one in summary.variants:
+        counts = (one.rows, one.errors, one.unfit, one.invalid, one.tokens_before, one.tokens_after)
+        shares = (f"{one.measures[kind]:.1%}" if kind in one.measures else "" for kind in measured)
+        budget = "" if one.budget is None else f"{one.budget:,}"
+        table.add_row(one.policy or "", budget, *(f"{count:,}" for count in counts), *shares)
+    Console(highlight=False).print(table)
+    for line in summary.examples:
+        typer.echo(line, err=True)
+    if summary.errors > len(summary.examples):
+        typer.echo(f"… and {summary.errors - len(summary.examples):,} more errors", err=True)
+    skipped = f", {summary.skipped:,} were finished before" if summary.skipped else ""
+    done = plural(summary.inputs - summary.skipped, "input")
+    typer.echo(f"{done} in {summary.seconds:.1f} s ({summary.rate:.1f}/s){skipped}", err=True)
+    if summary.plot is not None:
+        typer.echo(f"sizes: {summary.plot}", err=True)

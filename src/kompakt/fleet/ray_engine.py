@@ -1,0 +1,196 @@
+"""The Ray engine: Ray Data with long-lived actors that run the same jobs as local workers.
+
+Tasks are small: they name inputs, which the actors read. The blocks of the dataset are in the object store from the
+start, so there are no read tasks that could wait for a CPU which the actors hold. One CPU stays free nevertheless,
+because Ray Data runs other tasks of its own.
+
+An actor that dies loses its block. Ray runs the block once more, because a node may have been removed. What has
+no rows after that runs once more, one task per block, so that a session which kills its worker takes no others with it.
+What has no rows then becomes rows with an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from kompakt.errors import UsageError
+from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, quiet
+from kompakt.fleet.local import WorkerFailure
+from kompakt.fleet.rows import FleetRow, arrow
+from kompakt.version import __version__
+
+OBJECT_STORE_BYTES = 256_000_000
+"""Object store of a Ray that is started here. Tasks are small, and rows leave it at once."""
+
+BLOCKS_PER_WORKER = 16
+"""A worker gets about this many blocks, so that all of them finish at about the same time."""
+MAX_BLOCK = 32
+
+RESTARTS = 1
+"""How often a block is run again when its actor dies."""
+
+PASSES = 2
+
+
+def require() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if find_spec("ray") is None or find_spec("ray.data") is None:
+        raise UsageError("--engine ray needs Ray: pip install 'kompakt[fleet]'; or use --engine local")
+
+
+class RayWorker:
+    """The callable of an actor: from tasks to rows, both pickled in one column."""
+
+    def __init__(self, settings: bytes, version: str) -> None:
+        if version != __version__:
+            raise RuntimeError(f"this node has kompakt {__version__}, and the driver has {version}; install the same")
+        quiet()
+        self._runner = JobRunner(pickle.loads(settings))
+
+    def __call__(self, batch: Any) -> Any:
+        rows = [pickle.dumps(self._runner.run(pickle.loads(task.as_py()))) for task in batch.column("task")]
+        return arrow().table({"rows": rows}, schema=arrow().schema([("rows", arrow().large_binary())]))
+
+
+def run_ray(
+    tasks: Sequence[FleetTask], settings: FleetSettings, *, workers: int | None = None, address: str | None = None
+) -> Generator[list[FleetRow]]:
+    """Run tasks on Ray and yield the rows of each as it is finished.
+
+    Raises:
+        UsageError: the cluster cannot be reached, or has too few CPUs for the workers.
+        WorkerFailure: the workers cannot run.
+    """
+    if not tasks:
+        return
+    with _connected(workers, address):
+        actors, cpus = plan(workers, *_cpus())
+        left = {task.item.source: task for task in tasks}
+        for number in range(PASSES):
+            size = 1 if number else max(1, min(MAX_BLOCK, len(left) // (actors * BLOCKS_PER_WORKER)))
+            for rows in _run_pass(list(left.values()), settings, actors, cpus, size):
+                if left.pop(rows[0].source, None) is not None:
+                    yield rows
+            if not left:
+                return
+        for task in left.values():
+            yield failed_rows(task, settings, LOST)
+
+
+def plan(workers: int | None, total: float, free: float) -> tuple[int, float]:
+    """Return the number of actors, and the CPUs of each, for a cluster with these CPUs.
+
+    Raises:
+        UsageError: the actors would wait for CPUs for ever.
+    """
+    if total < 1 or free < 1:
+        raise UsageError(
+            f"the Ray cluster has {free:g} of {total:g} CPUs free; a fleet job needs at least one. Wait until another "
+            "job ends, or add a node"
+        )
+    if total < 2:
+        if workers is not None and workers > 1:
+            raise UsageError(f"{workers} workers need {workers + 1} CPUs, and the Ray cluster has 1; pass --workers 1")
+        return 1, 0.5  # the other half is for the tasks of Ray Data
+    most = int(total) - 1
+    if workers is not None and workers > most:
+        raise UsageError(
+            f"{workers} workers need {workers + 1} CPUs: one for each worker and one for the tasks of Ray Data. "
+            f"The Ray cluster has {total:g}; pass --workers {most}, or add nodes"
+        )
+    return workers or max(1, min(most, int(free) - 1)), 1.0
+
+
+def _cpus() -> tuple[float, float]:
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 0)), float(ray.available_resources().get("CPU", 0))
+
+
+@contextmanager
+def _connected(workers: int | None, address: str | None) -> Generator[None]:
+    """Connect to a cluster, or start Ray on this machine and end it afterwards."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        # The CPUs of Ray are only numbers: one more than workers, which the tasks of Ray Data use.
+        options |= {
+            "num_cpus": (workers or os.cpu_count() or 1) + 1,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+    else:
+        options["address"] = address
+    try:
+        ray.init(**options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(f"cannot connect to Ray at {address or 'this machine'}: {error}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _run_pass(
+    tasks: Sequence[FleetTask], settings: FleetSettings, actors: int, cpus: float, size: int
+) -> Iterator[list[FleetRow]]:
+    """Run tasks in blocks of ``size``; those of blocks that are lost are missing in the result."""
+    import ray.data
+    from ray.exceptions import RayError
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.max_errored_blocks = -1  # the next pass runs them again
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    blocks = list(_blocks(tasks, size))
+    with warnings.catch_warnings():
+        # Ray announces that it will not take other options than the named ones, which lack these two.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        dataset = ray.data.from_arrow(blocks).map_batches(
+            RayWorker,
+            fn_constructor_args=(pickle.dumps(settings), __version__),
+            batch_format="pyarrow",
+            batch_size=None,
+            num_cpus=cpus,
+            concurrency=min(actors, len(blocks)),
+            max_restarts=RESTARTS,
+            max_task_retries=RESTARTS,
+        )
+    try:
+        batches: Iterable[Any] = dataset.iter_batches(batch_format="pyarrow", batch_size=None)
+        for batch in batches:
+            yield from _unpacked(batch.column("rows"))
+    except RayError as error:
+        first = str(error).strip().rpartition("\n")[2]
+        raise WorkerFailure(f"the workers cannot run on Ray: {first}") from error
+
+
+def _unpacked(column: Iterable[Any]) -> Iterator[list[FleetRow]]:
+    for packed in column:
+        yield pickle.loads(packed.as_py())
+
+
+def _blocks(tasks: Sequence[FleetTask], size: int) -> Iterator[Any]:
+    """Yield the tasks as tables of pickled values; large inputs come first and are spread over the blocks."""
+    count = -(-len(tasks) // size)
+    for number in range(count):
+        packed = [pickle.dumps(task) for task in tasks[number::count]]
+        yield arrow().table({"task": packed}, schema=arrow().schema([("task", arrow().binary())]))
