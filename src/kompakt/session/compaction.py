@@ -4,13 +4,19 @@ A request to compact (a marker) is durable. Nothing changes until the commit, so
 the next compaction finds the request again. An automatic compaction writes its marker before it waits for a summarizer;
 without a summarizer, marker and result are one commit. A lock allows one compaction of a session at a time; callers
 that waited for it find the result of the first.
+
+A history of more than ``STAGE`` messages is compacted in stages, from the oldest messages on, as if it had been
+compacted while it grew. Each stage reads at most about ``STAGE`` messages and what the stage before it shows, and is
+committed as a compaction of its own. So memory does not depend on the length of the history, and a compaction that was
+interrupted continues after its last stage.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -27,6 +33,7 @@ from kompakt.engine.pivot.saved_state import SavedMessage, save_context
 from kompakt.engine.strategies import Strategy, Summarization
 from kompakt.errors import Conflict, DoesNotFit
 from kompakt.model.budget import Budget
+from kompakt.model.groups import safe_cuts
 from kompakt.model.messages import Marker, Message, Text
 from kompakt.model.phrases import ASSISTANT_LINE, RESUME_PROMPT, resume_note
 from kompakt.model.tokens import Counter, Tokenizer, count
@@ -34,7 +41,7 @@ from kompakt.session.lock import hold
 from kompakt.session.reader import ResumedSession, SessionReader, mid_step, project_session, resume_session
 from kompakt.session.rows import Draft, RowCodec
 from kompakt.session.timeline import RECOVERABLE, CompactionFailure, PreparedCompaction, ViewEntry, build_record
-from kompakt.store.records import Fence, Head
+from kompakt.store.records import Fence, Head, StoredRow
 from kompakt.wire.registry import WIRES
 
 if TYPE_CHECKING:
@@ -44,6 +51,15 @@ _log = logging.getLogger("kompakt.session")
 
 TRIES = 3
 """How often a compaction is prepared again because the session changed in the meantime."""
+
+STAGE = 20_000
+"""Messages that a compaction reads at once."""
+
+STAGE_TOKENS = 8_000_000
+"""Tokens of these messages; about 32 MB of text."""
+
+_WINDOW = 2_000
+"""Last messages of a stage among which it looks for a place to end: between two turns, else between two groups."""
 
 RESUME_SOURCE = "kompakt.resume"
 """``source_id`` of the message that asks the agent to continue."""
@@ -85,14 +101,15 @@ async def compact(session: Session, options: CompactionOptions, fence: Fence) ->
         DoesNotFit: what must stay is larger than the budget; the failure is recorded.
         Conflict: the session changed during every attempt.
     """
-    for _ in range(TRIES):
-        reader = await session.reader()
+    reader, staged = await _compact_stages(session, options, fence)
+    for attempt in range(TRIES):
+        reader = await session.reader() if attempt else reader
         now = await resume_session(reader, model=options.model, tokenizer=options.tokenizer)
         policy, tokens, triggered = policy_named(options.policy), now.context.projected_tokens, False
         if not now.markers and options.reason is None:
             triggered = not budget_of(now, options).due(tokens)
             if triggered and policy.due(now.context) is None:
-                return unchanged(reader, tokens)
+                return staged or unchanged(reader, tokens)
         if not now.markers and not triggered and (options.summarizer is not None or policy.awaits):
             if not await _request(session, reader, now, options):
                 continue
@@ -105,10 +122,88 @@ async def compact(session: Session, options: CompactionOptions, fence: Fence) ->
             await session.do(lambda _, failure=failure: [failure])
             raise
         if not prepared.changed:
-            return unchanged(reader, tokens)
+            return staged or unchanged(reader, tokens)
         if await commit(session, prepared, reader, fence):
-            return announce(prepared)
+            return _with_stages(announce(prepared), staged)
     raise _changed_too_often(session)
+
+
+async def _compact_stages(
+    session: Session, options: CompactionOptions, fence: Fence
+) -> tuple[SessionReader, SessionCompaction | None]:
+    """Compact the oldest messages, stage by stage, until few enough are left to read them at once.
+
+    A stage is made only where the budget is due, so it never compacts what would have fit. Summarizers are not asked:
+    what they write follows from the last part. Returns a reader of the rest, and the outcome of the stages together.
+    """
+    done: SessionCompaction | None = None
+    policy, factor, failed = _without_summarizers(policy_named(options.policy)), 1, 0
+    alone = msgspec.structs.replace(options, policy=policy, summarizer=None, resume=False, reason=None)
+    while True:
+        reader = await session.reader()
+        end = await _stage_end(reader, factor)
+        if end is None:
+            return reader, done
+        part = SessionReader(
+            reader.records, msgspec.structs.replace(reader.head, rows=end, tip=end), reader.codec, reader.timeline
+        )
+        now = await resume_session(part, model=options.model, tokenizer=options.tokenizer)
+        if not budget_of(now, options).due(now.context.projected_tokens):
+            factor *= 2
+            continue
+        try:
+            prepared = await prepare_from(part, now, alone, {})
+        except DoesNotFit:  # more messages may fit, because others are the newest then
+            factor *= 2
+            continue
+        if await commit(session, prepared, part, fence):
+            done, failed = _with_stages(announce(prepared), done), 0
+        elif (failed := failed + 1) == TRIES:
+            raise _changed_too_often(session)
+
+
+def _without_summarizers(policy: Policy) -> Policy:
+    steps = tuple(
+        Summarization(share=step.share, when=step.when, target=step.target) if isinstance(step, Summarization) else step
+        for step in policy.steps
+    )
+    return msgspec.structs.replace(policy, steps=steps)
+
+
+async def _stage_end(reader: SessionReader, factor: int) -> int | None:
+    """Return the last row of the next stage; ``None`` if all rows can be read at once."""
+    pivot = reader.timeline.pivot
+    after = pivot.tip if pivot is not None else 0
+    if reader.head.rows - after <= min(STAGE, _WINDOW):
+        return None
+    messages = tokens = 0
+    window: deque[StoredRow] = deque(maxlen=_WINDOW)
+    async for rows in reader.rows(after=after):
+        for row in rows:
+            if row.kind not in ("message", "resume"):
+                continue
+            if messages >= factor * STAGE or tokens >= factor * STAGE_TOKENS:
+                return await _last_cut(reader, [*window, row])
+            messages += 1
+            tokens += reader.codec.note(row).tokens
+            window.append(row)
+    return None
+
+
+async def _last_cut(reader: SessionReader, rows: Sequence[StoredRow]) -> int:
+    """Return the last of these rows, except the last one, after which the session may be cut."""
+    stored = await reader.stored(rows)
+    cuts = [cut for cut in safe_cuts([one.message for one in stored]) if 0 < cut < len(rows)]
+    turns = [cut for cut in cuts if rows[cut].turn > rows[cut - 1].turn]
+    at = (turns or cuts or [len(rows) - 1])[-1]
+    return rows[at - 1].seq
+
+
+def _with_stages(made: SessionCompaction, staged: SessionCompaction | None) -> SessionCompaction:
+    """Return the outcome of a compaction as if it and its stages were one."""
+    if staged is None:
+        return made
+    return msgspec.structs.replace(made, tokens_before=staged.tokens_before + made.tokens_before - staged.tokens_after)
 
 
 async def apply(
