@@ -360,9 +360,10 @@ def cli_page() -> str:
         "| exit code | meaning |",
         "|---|---|",
         "| 0 | success |",
-        "| 1 | problems found |",
+        "| 1 | problems found, or nothing found |",
         "| 2 | usage error, or a file cannot be read |",
         "| 3 | does not fit: what must stay is larger than the budget |",
+        "| 130 | interrupted with Ctrl-C |",
         "",
         "Options can also be set in a file or by variables; see [settings](settings.md).",
         "",
@@ -555,8 +556,20 @@ def problem_pages() -> dict[str, str]:
     return pages
 
 
+REPAIRS = {
+    "close": "A result is added that says that the call was not finished. No output is invented.",
+    "move": "The result is moved to where the provider expects it.",
+    "drop": "The entry is removed from the request, and the change is listed.",
+    "rename": "The id is changed, in the call and in its result alike.",
+    "strip": "The id is removed; the content stays.",
+    "not repairable": "`kompakt repair` leaves it as it is, lists it, and exits with 1.",
+}
+"""What the words of the tables mean."""
+
+
 def _problem(code: str, rule: str, repair: str, said: list[str]) -> str:
     lines = [f"# {code}", "", rule, "", f"**What `repair` does:** {repair}."]
+    lines[-1] += "".join(f" {meaning}" for word, meaning in REPAIRS.items() if re.search(rf"\b{word}\b", repair))
     lines += ["", "**Messages** (… stands for a value of your request):", "", *said] if said else []
     lines += [
         "",
