@@ -23,12 +23,14 @@ from kompakt.integrations.stores import close_stores
 STEPS = 30
 BUDGET = 4_000
 TASK = "Read all pages of the report, one after another. Never skip one. Then say done."
+LARGE = 1_000
 PIN = "PIN-4711: totals are in thousands"
 
 
 def page(number: int) -> str:
-    """Return the text of one page: about 400 tokens, with one fact."""
-    rows = "\n".join(f"row {number}-{row}: {row * number % 97} units at {row + number} each" for row in range(24))
+    """Return the text of one page: about 400 tokens, with one fact. Pages from ``LARGE`` on are long logs."""
+    count = 24 if number < LARGE else 400
+    rows = "\n".join(f"row {number}-{row}: {row * number % 97} units at {row + number} each" for row in range(count))
     return f"page {number}\nfact-{number}: the depot number is D{number * 7919}\n{rows}"
 
 
@@ -50,6 +52,8 @@ class Script:
     steps: int = STEPS
     reject: frozenset[int] = frozenset()
     """Numbers of the requests, from 0, that are rejected as too long."""
+    first: int = 0
+    """Added to the numbers of pages."""
     recall_at: int | None = None
     """Number of the step at which the model calls recall instead of reading on."""
     requests: list[list[dict[str, Any]]] = field(default_factory=list)
@@ -69,7 +73,7 @@ class Script:
             return {"call": (f"call-r{self._step}", "recall", {"query": "depot number of fact-2"})}
         if self._step > self.steps:
             return {"text": "done"}
-        return {"call": (f"call-{self._step}", "read_page", {"number": self._step})}
+        return {"call": (f"call-{self._step}", "read_page", {"number": self.first + self._step})}
 
 
 @dataclass
@@ -122,6 +126,19 @@ def texts(messages: Sequence[dict[str, Any]]) -> str:
     return "\n".join(str(one.get("content") or "") for one in messages)
 
 
+def stored(url: str) -> str:
+    """Close the stores of the adapters and return everything in one store."""
+    close_stores()
+
+    async def read() -> str:
+        store = await kompakt.open_store(url)
+        found = [str(await session.export()) async for session in store.sessions()]
+        await store.close()
+        return "\n".join(found)
+
+    return asyncio.run(read())
+
+
 def run_page(name: str, **names: Any) -> dict[str, Any]:
     """Run the Python blocks of a framework's page in docs/integrations with these names defined; return all names."""
     return run_blocks(f"docs/integrations/{name}.md", "python", **names)
@@ -152,6 +169,8 @@ class AdapterContract:
     """Whether the scripted model gets the very objects of the view; some frameworks copy or translate them."""
     retries = True
     """Whether the adapter sees the errors of the model."""
+    admits = True
+    """Whether the adapter can shorten results before the model first sees them."""
 
     def __init_subclass__(cls) -> None:
         """Leave out the tests of what the framework does not allow, so that no test passes without a check."""
@@ -161,6 +180,9 @@ class AdapterContract:
             "test_recall_finds_what_left_the_context": cls.has_recall,
             "test_the_framework_keeps_every_message": not cls.rewrites,
             "test_unchanged_messages_are_the_same_objects": cls.shows_objects,
+            "test_large_results_are_shortened_before_the_model_sees_them": cls.admits,
+            "test_the_framework_keeps_results_that_were_shortened": cls.admits and not cls.rewrites,
+            "test_the_store_has_results_that_were_shortened": cls.admits,
         }
         for name, applies in without.items():
             if not applies and name not in vars(cls):
@@ -246,16 +268,33 @@ class AdapterContract:
         assert reports
         assert all(report.tokens_after < report.tokens_before for report in reports)
 
+    def test_large_results_are_shortened_before_the_model_sees_them(self) -> None:
+        script = Script(steps=2, first=LARGE)
+        requests = self.run_loop(script, mode=self.modes[0], budget=100_000, admission="firm").script.requests
+        assert [judge(request) for request in requests] == [[] for _ in requests]
+        sizes = [kompakt.count(request, format="openai-chat").total for request in requests]
+        assert max(sizes) < kompakt.count([{"role": "user", "content": page(LARGE + 1)}], format="openai-chat").total
+        assert "fact-1001: the depot number is D" in texts(requests[-1])
+        assert "lines folded" in texts(requests[1])
+        assert all(texts(after).startswith(texts(before)) for before, after in itertools.pairwise(requests))
+
+    def test_results_are_not_shortened_below_the_budget_by_default(self) -> None:
+        run = self.run_loop(Script(steps=2, first=LARGE), mode=self.modes[0], budget=100_000)
+        assert page(LARGE + 2) in texts(run.script.requests[-1])
+
+    def test_the_framework_keeps_results_that_were_shortened(self) -> None:
+        run = self.run_loop(Script(steps=2, first=LARGE), mode=self.modes[0], budget=100_000, admission="firm")
+        assert run.stored is not None
+        assert page(LARGE + 1) in run.stored
+
+    def test_the_store_has_results_that_were_shortened(self, tmp_path: Any) -> None:
+        url = f"sqlite:///{tmp_path / 'agent.db'}"
+        script = Script(steps=2, first=LARGE)
+        self.run_loop(script, mode=self.modes[0], budget=100_000, admission="firm", store=url)
+        assert "row 1002-399: " in stored(url)
+
     def test_the_store_has_the_whole_conversation(self, tmp_path: Any) -> None:
         url = f"sqlite:///{tmp_path / 'agent.db'}"
         self.run_loop(Script(), mode=self.modes[0], budget=BUDGET, store=url)
-        close_stores()
-
-        async def stored() -> str:
-            store = await kompakt.open_store(url)
-            found = [str(await session.export()) async for session in store.sessions()]
-            await store.close()
-            return "\n".join(found)
-
-        kept = asyncio.run(stored())
+        kept = stored(url)
         assert [number for number in range(1, STEPS - 8) if f"D{number * 7919}" not in kept] == []

@@ -53,6 +53,7 @@ class TestHaystack(AdapterContract):
     modes = ("sync", "async")
     rewrites = True
     retries = False
+    admits = False
 
     def run_loop(
         self, script: Script, *, mode: str = "sync", thread: str = "one", budget: int = BUDGET, **options: Any

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integrations.contract import PIN, TASK, TooLong, judge, page, texts
+from tests.integrations.contract import LARGE, PIN, TASK, TooLong, judge, page, texts
 
 import kompakt
 from kompakt.engine.compaction.report import Report
@@ -174,6 +174,44 @@ class TestView:
             views = [run.result(60) for run in runs]
         close_stores()
         assert all(view == views[0] for view in views)
+
+
+class TestAdmission:
+    def test_a_large_result_is_shortened_once_and_can_be_recalled(self) -> None:
+        made = conversation(admission="firm")
+        given = [{"role": "user", "content": TASK}, *step(LARGE + 1)]
+        view = made.view(given, RequestFrame())
+        assert view[:2] == given[:2]
+        assert len(view[2]["content"]) < len(given[2]["content"]) // 2
+        reference = view[2]["content"].rpartition("Original: ")[2]
+        assert "row 1001-200: " in made.recall(f'{reference} "row 1001-200"').text
+        later = made.view([*given, *step(LARGE + 2)], RequestFrame())
+        assert later[:3] == view
+
+    def test_admission_and_compaction_together_stay_within_the_budget(self) -> None:
+        made = conversation(admission="gentle")
+        given = [{"role": "user", "content": TASK}]
+        for number in range(30):
+            given += step(LARGE + number if number % 3 == 0 else number)
+            view = made.view(given, RequestFrame())
+            assert judge(view) == []
+            assert kompakt.count(view, format="openai-chat").total <= BUDGET
+
+    def test_another_model_is_shown_the_same_short_result(self) -> None:
+        made = conversation(admission="firm")
+        given = [{"role": "user", "content": TASK}, *step(LARGE + 1)]
+        before = made.view(given, RequestFrame(model="gpt-4o"))
+        assert made.view(given, RequestFrame(model="gpt-4.1")) == before
+
+    def test_a_policy_that_always_admits_is_enough(self) -> None:
+        given = [{"role": "user", "content": TASK}, *step(LARGE + 1)]
+        policy = kompakt.Policy("mine", (), admission=kompakt.admission.FIRM, admits_always=True)
+        made = LiveConversation("c", Plain(), AdapterOptions(budget=100_000, policy=policy))
+        assert len(made.view(given, RequestFrame())[2]["content"]) < len(given[2]["content"])
+
+    def test_an_unknown_level_is_refused_at_once(self) -> None:
+        with pytest.raises(kompakt.UsageError, match="'gentle' or 'firm'"):
+            AdapterOptions(admission="hard")
 
 
 class Pairs(Converter[Any]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -70,11 +71,18 @@ class KompaktPlugin(BasePlugin):
         store: Store | str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
         name: str = "kompakt",
     ) -> None:
         super().__init__(name)
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(_GeminiConverter(), self._options)
         self._given: Lru[str, list[Content]] = Lru(MAX_UNANSWERED)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -137,9 +138,16 @@ class KompaktStrategy:
         store: Store | str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(_CONVERTER, self._options)
         self._current: ContextVar[str] = ContextVar("kompakt_run", default="")
@@ -188,7 +196,12 @@ class KompaktHistory(HistoryProvider):
     ) -> None:
         super().__init__(source_id or self.DEFAULT_SOURCE_ID, **options)
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
         )
         self._current: ContextVar[str] = ContextVar("kompakt_session", default="")
         """The session whose run calls tools: tools run in the task that loaded the history, or in a child of it."""

@@ -24,6 +24,7 @@ import msgspec
 
 from kompakt import api
 from kompakt.agent.clients.failures import failure_from
+from kompakt.engine.admission import FIRM, GENTLE, AdmissionSettings, Seen, admit_message
 from kompakt.engine.compaction.compact import CompactionOrder, compact, proceed, run_sync
 from kompakt.engine.compaction.policies import AnyPolicy, Policy, policy_named
 from kompakt.engine.compaction.report import Report, announce, build_report
@@ -53,6 +54,10 @@ _Place = tuple[int, int]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+LEVELS = {"gentle": GENTLE, "firm": FIRM}
+"""Names of admission settings."""
 
 
 class Converter(ABC, Generic[Item]):
@@ -107,6 +112,8 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the model gets the recall tool."""
     on_compaction: Callable[[Report], None] | None = None
     """Called after each compaction with its report."""
+    admission: AdmissionSettings | str | None = None
+    """How large tool results are shortened before the model first sees them: ``"gentle"``, ``"firm"``, or settings."""
 
     def __post_init__(self) -> None:
         """Reject arguments that cannot be meant."""
@@ -117,6 +124,16 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
         elif not isinstance(self.budget, Budget | None):  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"budget={self.budget!r} is neither a number of tokens nor a Budget")
         policy_named(self.policy)
+        if isinstance(self.admission, str) and self.admission not in LEVELS:
+            raise UsageError(f"admission={self.admission!r} is not known; use {' or '.join(map(repr, LEVELS))}")
+
+    @property
+    def admission_settings(self) -> AdmissionSettings | None:
+        """The settings of ``admission``; by default those of a policy that always admits."""
+        if isinstance(self.admission, str):
+            return LEVELS[self.admission]
+        policy = policy_named(self.policy)
+        return self.admission or (policy.admission if policy.admits_always else None)
 
 
 class RequestFrame(msgspec.Struct, frozen=True):
@@ -139,11 +156,14 @@ class LiveConversation(Generic[Item]):
         self._converter, self._options = converter, options
         self._store = StoreAccess(options.store) if options.store is not None else None
         self._policy = policy_named(options.policy)
+        self._admission = options.admission_settings
         self._wire = WIRES[converter.format]
         self._lock, self._memory_lock = Lock(), Lock()
         self._accepted: int | None = None
         """Tokens that the provider accepts, once it has rejected more."""
         self._sent = 0
+        self._unsaved = False
+        """Whether a result was shortened at admission since the conversation was saved."""
         self._frame: RequestFrame | None = None
         self._restart()
 
@@ -157,6 +177,8 @@ class LiveConversation(Generic[Item]):
         self._callers: dict[str, _Place] = {}
         """The place of a call."""
         self._context: Context | None = None
+        self._seen = Seen()
+        """What the model was shown of tool results, for admission."""
         self._memory: Memory | None = None
         self._projected: Sequence[Message] = ()
         self._rendered = 0
@@ -234,7 +256,11 @@ class LiveConversation(Generic[Item]):
         due = order.budget.due(context.tokens) or refused is not None
         if due or (self._policy.has_triggers and self._policy.due(context) is not None):
             await self._save(request.with_messages(context.messages), waits=waits)
+            self._unsaved = False
             context = await self._rewrite(context, request, order, forced=refused is not None)
+        elif self._unsaved:
+            await self._save(request.with_messages(context.messages), waits=waits)
+            self._unsaved = False
         self._sent = context.projected_tokens
         self._last = self._shown(context)
         return list(self._last)
@@ -247,6 +273,8 @@ class LiveConversation(Generic[Item]):
             Budget.of(given) if isinstance(given, int) else api.budget_for(given, model, self._policy, request=request)
         )
         policy: Policy = self._policy
+        if self._admission is not None:
+            policy = msgspec.structs.replace(policy, admission=self._admission, admits_always=True)
         if refused is not None:
             self._accepted, _ = size_after_refusal(
                 self._sent,
@@ -287,8 +315,10 @@ class LiveConversation(Generic[Item]):
             self._accepted = None  # another model has its own limit
         if self._context is None or self._frame is None or self._frame.model != frame.model:
             messages = self._context.messages if self._context is not None else ()
-            self._context = Context(request.with_messages(messages), counter=counter_for(model).own())
+            self._context, self._seen = Context(request, counter=counter_for(model).own()), Seen()
             self._context.fixed_tokens += self._system_tokens(frame, self._context.counter)
+            for message in messages:
+                self._add(self._context, message)
         elif frame != self._frame:
             self._context.set_envelope(request)
             self._context.fixed_tokens += self._system_tokens(frame, self._context.counter)
@@ -330,17 +360,23 @@ class LiveConversation(Generic[Item]):
                 place = at, number if len(messages) == len(wire) else 0
                 self._answers.update((result.call_id, place) for result in message.results)
                 self._callers.update((call.id, place) for call in message.calls)
-                self._context.append(message)
+                self._add(self._context, message)
+
+    def _add(self, context: Context, message: Message) -> None:
+        """Append a message; shorten its results if they are large and admission is on."""
+        context.append(message)
+        if self._admission is not None:
+            self._unsaved |= admit_message(context, len(context.messages) - 1, self._seen, self._admission)
 
     # --- compact --------------------------------------------------------------------------------------------------
 
     async def _rewrite(self, context: Context, request: History, order: CompactionOrder, *, forced: bool) -> Context:
         began, before, shown = time.perf_counter(), context.projected_tokens, len(context.project())
         history = request.with_messages(context.messages)
-        if context.is_rewritten or forced:
+        problems = () if context.is_rewritten or forced else api.check(history)
+        if context.is_rewritten or forced or (self._admission is not None and not problems):
             outcome = await proceed(context, history, order, forced=forced)
         else:
-            problems = api.check(history)
             valid = api.parse(api.repair(history).payload, history.format) if problems else history
             outcome = await compact(valid, order)
         self._context = made = outcome.context

@@ -150,7 +150,12 @@ class KompaktCompactor(Compactor):
         on_compaction: Callable[[Report], None] | None = None,
     ) -> None:
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
         )
         self._conversations = Conversations(_ChatConverter(), self._options)
         self.recall_tool = self._make_recall_tool()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -71,10 +72,17 @@ class KompaktMiddleware(AgentMiddleware[Any, Any]):
         store: Store | str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         super().__init__()
         options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(_ChatConverter(), options)
         self.tools = [self._recall_tool()] if recall else []
@@ -118,6 +126,7 @@ def pre_model_hook(
     pins: Iterable[str] = (),
     store: Store | str | None = None,
     on_compaction: Callable[[Report], None] | None = None,
+    admission: AdmissionSettings | str | None = None,
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function for ``create_react_agent(pre_model_hook=…)`` or for a node before the model.
 
@@ -125,7 +134,13 @@ def pre_model_hook(
     and tools: the hook does not see them.
     """
     options = AdapterOptions(
-        budget=budget, policy=policy, pins=tuple(pins), store=store, recall=False, on_compaction=on_compaction
+        budget=budget,
+        policy=policy,
+        pins=tuple(pins),
+        store=store,
+        recall=False,
+        on_compaction=on_compaction,
+        admission=admission,
     )
     conversations = Conversations(_ChatConverter(), options)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, cast
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.integrations.conversation import AdapterOptions, Conversations, RequestFrame, WireConverter, missing
@@ -51,10 +52,17 @@ class KompaktLogger(CustomLogger):
         pins: Iterable[str] = (),
         store: Store | str | None = None,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         super().__init__()
         options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=False, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=False,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = {
             format: Conversations(WireConverter(format), options) for format in set(FORMATS.values())

@@ -14,6 +14,7 @@ from uuid import uuid4
 from weakref import ref
 
 from kompakt.agent.recall.rounds import query_of
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME, TOOL_SCHEMA
@@ -123,6 +124,7 @@ def input_filter(
     store: Store | str | None = None,
     recall: bool = True,
     on_compaction: Callable[[Report], None] | None = None,
+    admission: AdmissionSettings | str | None = None,
 ) -> InputFilter:
     """Return a filter for ``RunConfig(call_model_input_filter=…)``.
 
@@ -131,7 +133,13 @@ def input_filter(
     """
     return InputFilter(
         AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
     )
 
@@ -160,7 +168,12 @@ class KompaktSession:
         session_settings: SessionSettings | None = None,
     ) -> None:
         options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
         )
         self.session_id, self.session_settings = session_id, session_settings
         self._history = StoredHistory(session_id, "openai-responses", options, model=model)

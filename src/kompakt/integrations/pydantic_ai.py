@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -171,9 +172,16 @@ class Kompakt(AbstractCapability[Any]):
         store: Store | str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(_PartConverter(), self._options)
         self._given: Lru[str, list[ModelMessage]] = Lru(MAX_PENDING)

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -164,6 +165,7 @@ def keep_inside_window(
     store: str | None = None,
     recall: bool = True,
     on_compaction: Callable[[Report], None] | None = None,
+    admission: AdmissionSettings | str | None = None,
 ) -> Agent:
     """Keep the requests of an agent inside the context window; return the agent.
 
@@ -172,7 +174,13 @@ def keep_inside_window(
     agent gets a ``recall`` tool, which searches what left the context, unless ``recall=False``.
     """
     options = AdapterOptions(
-        budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+        budget=budget,
+        policy=policy,
+        pins=tuple(pins),
+        store=store,
+        recall=recall,
+        on_compaction=on_compaction,
+        admission=admission,
     )
     if recall and TOOL_NAME in agent.tools:
         raise UsageError(f"the agent has a tool {TOOL_NAME!r} of its own; pass recall=False")

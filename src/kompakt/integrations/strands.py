@@ -11,6 +11,7 @@ from typing import Any, cast
 from uuid import uuid4
 from weakref import ref
 
+from kompakt.engine.admission import AdmissionSettings
 from kompakt.engine.compaction.policies import AnyPolicy
 from kompakt.engine.compaction.report import Report
 from kompakt.engine.recall.answer import TOOL_DESCRIPTION, TOOL_NAME
@@ -61,10 +62,17 @@ class KompaktConversationManager(ConversationManager):
         store: str | None = None,
         recall: bool = True,
         on_compaction: Callable[[Report], None] | None = None,
+        admission: AdmissionSettings | str | None = None,
     ) -> None:
         super().__init__()
         self._options = AdapterOptions(
-            budget=budget, policy=policy, pins=tuple(pins), store=store, recall=recall, on_compaction=on_compaction
+            budget=budget,
+            policy=policy,
+            pins=tuple(pins),
+            store=store,
+            recall=recall,
+            on_compaction=on_compaction,
+            admission=admission,
         )
         self._conversations = Conversations(WireConverter("bedrock"), self._options)
         self._key, self._restored = "", ""
