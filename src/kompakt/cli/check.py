@@ -18,12 +18,10 @@ def check(
     Prints one problem per line. Exit 1 if there are any. For a transcript this includes unreadable lines and calls
     without a result: everything that `repair` would change.
 
+    \b
     Examples:
-
       kompakt check request.json
-
       kompakt check ~/.codex/sessions/2026/11/16/rollout-ID.jsonl
-
       kompakt check results.json --session task-3.trial-0
     """
     loaded = open_file(file, format, session)

@@ -61,18 +61,17 @@ def compact(
 
     Exit 3 if it cannot fit. The result goes to standard output or OUT; a table of what was done goes to standard error.
     It is a request body. If FILE is a Claude Code or Codex transcript and OUT ends with .jsonl, it is a transcript that
-    the agent can resume; FILE itself is never changed.
+    the agent can resume, for example with `claude --resume OUT`. FILE itself is never changed.
 
     With --dry-run the summary that would replace the removed messages is printed instead. With --json the report is
     printed; it contains the payload unless OUT is given.
 
+    \b
     Examples:
-
       kompakt compact request.json --budget 50000 -o small.json
-
-      kompakt compact ~/.claude/projects/app/ID.jsonl --budget 50000 -o small.jsonl && claude --resume small.jsonl
-
-      kompakt compact opencode.db --session 2 --budget 50000
+      kompakt compact request.json --budget 50000 --dry-run
+      kompakt compact ~/.claude/projects/app/ID.jsonl -o small.jsonl
+      kompakt compact opencode.db --session 2 --budget 50000 --json
     """
     history, loaded = open_history(file, format, session)
     check_out(loaded, file, out)

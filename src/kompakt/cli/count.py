@@ -22,6 +22,11 @@ def count(
     """Count the tokens of FILE by role, kind and tool.
 
     The count covers the whole request, including system prompt and tool definitions.
+
+    \b
+    Examples:
+      kompakt count request.json --model claude-sonnet-4-5
+      kompakt count ~/.claude/projects/app/ID.jsonl --json
     """
     history, loaded = open_history(file, format, session)
     counted = api.count(history, model=model)

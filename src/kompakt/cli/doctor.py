@@ -110,6 +110,12 @@ def doctor(
     """Check packages, configuration, store and providers. With --client, check whether an agent is protected.
 
     Exit 1 if a check fails or the agent is not protected.
+
+    \b
+    Examples:
+      kompakt doctor
+      kompakt doctor --client claude-code
+      kompakt doctor --store sqlite:///kompakt.db --offline --json
     """
     if client is not None:
         if gateway is None:

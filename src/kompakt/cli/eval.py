@@ -94,6 +94,12 @@ def evaluate(
 
     With --exam: a reader answers questions from compacted contexts, and a blind grader gives points. Both are models,
     or people: --write-only writes what they need, and --score OUT scores what they wrote.
+
+    \b
+    Examples:
+      kompakt eval --data recordings --limit 20
+      kompakt eval --data recordings --gate --json
+      kompakt eval --exam exam --reader gpt-5 --grader gpt-5-mini
     """
     if sum(given is not None for given in (data, exam or score)) != 1:
         raise UsageError("pass --data DIR to count facts, or --exam DIR (or --score OUT) for an exam")

@@ -35,6 +35,7 @@ Format: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--format",
+        metavar="FORMAT",
         help="Input format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: detected.",
     ),
 ]

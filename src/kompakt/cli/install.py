@@ -54,6 +54,12 @@ def install(
 
     Prints the changes as a diff and asks before it writes. The agent's sessions are then recorded, huge outputs are
     shortened with the original kept, and constraints and notes return after each compaction.
+
+    \b
+    Examples:
+      kompakt install claude-code
+      kompakt install codex --project --dry-run
+      kompakt install claude-code --undo
     """
     plan = plan_for(agent, project=project)
     changes = installation.plan_undo(plan) if undo else installation.plan_install(plan)

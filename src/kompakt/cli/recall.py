@@ -50,6 +50,12 @@ def recall(
     """Search FILE or a store, or restore a reference.
 
     A reference restores its original byte for byte. Exit 1 if nothing is found.
+
+    \b
+    Examples:
+      kompakt recall request.json 'which test failed'
+      kompakt recall request.json m7f3a --tokens 0
+      kompakt recall sqlite:///kompakt.db 'port of the broker' --session ID
     """
     if is_store(file):
         found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)

@@ -44,6 +44,12 @@ def repair(
 
     A Claude Code or Codex transcript is written as a transcript that the agent can resume. For other transcripts the
     request body is written. FILE itself is never changed.
+
+    \b
+    Examples:
+      kompakt repair request.json -o repaired.json
+      kompakt repair ~/.claude/projects/app/ID.jsonl -o repaired.jsonl
+      cat request.json | kompakt repair - > repaired.json
     """
     loaded = open_file(file, format, session)
     check_out(loaded, file, out)

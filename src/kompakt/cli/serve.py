@@ -139,6 +139,12 @@ def serve(
 
     Point the base URL of an agent at it; every request then fits the context window. Settings also come from [serve] in
     kompakt.toml.
+
+    \b
+    Examples:
+      kompakt serve
+      kompakt serve --port 9000 --store postgresql://HOST/DATABASE
+      kompakt serve --upstream local=http://127.0.0.1:8000 --context-window 32768
     """
     flags = {_REPEATED.get(name, name): value for name, value in locals().items()}
     tenant = flags.pop("make_key")

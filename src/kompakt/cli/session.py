@@ -100,6 +100,11 @@ def import_file(
 
     Messages that are already stored are not written again. Side chains, such as sub-agents, become sessions of their
     own, which recall on the imported session also searches.
+
+    \b
+    Examples:
+      kompakt session import request.json
+      kompakt session import ~/.claude/projects/app/ID.jsonl --id app
     """
     history, loaded = read_history(file, format, session, ignores_sides=False)
     sides = loaded.transcript.sidechains if loaded.transcript is not None else ()
@@ -145,7 +150,13 @@ def _id_for(file: str, history: History) -> str:
 
 @store_command
 def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
-    """List the sessions of the store. Undone compactions are not counted."""
+    """List the sessions of the store. Undone compactions are not counted.
+
+    \b
+    Examples:
+      kompakt session list
+      kompakt session list --store postgresql://HOST/DATABASE --json
+    """
 
     async def work(store: Store) -> list[SessionLine]:
         return [await _list_row(store, head) async for head in store.heads()]
@@ -195,7 +206,13 @@ def _console() -> Console:
 
 @store_command
 def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson = False) -> None:
-    """Show size, compactions, requests and pins of a session."""
+    """Show size, compactions, requests and pins of a session.
+
+    \b
+    Examples:
+      kompakt session show ID
+      kompakt session show ID --model gpt-5 --json
+    """
     from kompakt.view.status import session_status  # late: `--help` does not need it
 
     status = store.run_session(id, lambda session: session_status(session, model=model))
@@ -276,6 +293,11 @@ def compact(
     """Compact a session if it is due or requested.
 
     Exit 3 if it cannot fit. A dry run shows the effect on what the model sees now and writes nothing.
+
+    \b
+    Examples:
+      kompakt session compact ID --budget 50000 --dry-run
+      kompakt session compact ID --force --instructions 'keep the API names'
     """
     chosen = config.policy(policy)
     if dry_run:
@@ -342,6 +364,11 @@ def verify(store: StoreOptions, id: SomeId = None, as_json: AsJson = False) -> N
     """Check stored sessions for damage.
 
     Prints one problem per line. Exit 1 if there are any.
+
+    \b
+    Examples:
+      kompakt session verify
+      kompakt session verify ID --store sqlite:///agent.db
     """
     problems: list[tuple[str, str]] = []
 
@@ -397,6 +424,7 @@ To = Annotated[
     str | None,
     typer.Option(
         "--format",
+        metavar="FORMAT",
         help="Output format: openai-chat, openai-responses, anthropic, gemini or bedrock. Default: as imported.",
     ),
 ]
@@ -407,6 +435,11 @@ def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: 
     """Undo the latest compaction, revert or edit.
 
     With --compaction, undo that compaction. Prints what was undone.
+
+    \b
+    Examples:
+      kompakt session undo ID
+      kompakt session undo ID --compaction COMPACTION
     """
     undone = store.run_session(id, lambda session: session.undo(compaction))
     if as_json:
@@ -420,6 +453,11 @@ def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> 
     """Return a session to its state after turn N.
 
     No message is deleted; `undo` reverses it.
+
+    \b
+    Examples:
+      kompakt session revert ID --turn 3
+      kompakt session revert ID --turn 3 --json
     """
     hidden = store.run_session(id, lambda session: session.revert(turn))
     if as_json:
@@ -429,7 +467,13 @@ def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> 
 
 @store_command
 def replay(id: Id, turn: Turn, store: StoreOptions, to: To = None, out: Out = None) -> None:
-    """Write a session from turn N on as a request body."""
+    """Write a session from turn N on as a request body.
+
+    \b
+    Examples:
+      kompakt session replay ID --turn 3 -o rest.json
+      kompakt session replay ID --turn 3 --format anthropic
+    """
     print_json(store.run_session(id, lambda session: session.replay(turn, format=to)), out)
 
 
@@ -438,10 +482,16 @@ def fork(
     id: Id,
     store: StoreOptions,
     turn: Annotated[int | None, option("turn", "N", "Copy the first N turns only.")] = None,
-    new: Annotated[str | None, option("id", "NEW", "Id of the fork. Default: generated.")] = None,
+    new: Annotated[str | None, option("id", "ID", "Id of the fork. Default: generated.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a session, or its first turns; print the new id."""
+    """Copy a session, or its first turns; print the new id.
+
+    \b
+    Examples:
+      kompakt session fork ID
+      kompakt session fork ID --turn 3 --id experiment
+    """
 
     async def work(session: Session) -> str:
         return (await session.fork(None if new is None else read_id(new), turn=turn)).id
@@ -467,6 +517,11 @@ def export(
     """Write a session as a request body.
 
     The model's view is repaired if the format requires it.
+
+    \b
+    Examples:
+      kompakt session export ID -o request.json
+      kompakt session export ID --view model --format openai-chat
     """
     print_json(store.run_session(id, lambda session: session.export(view=view.value, format=to, turns=turns)), out)
 
@@ -480,7 +535,13 @@ def edit(
     compaction: CompactionId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the summary of a compaction. `undo` reverses it."""
+    """Replace the summary of a compaction. `undo` reverses it.
+
+    \b
+    Examples:
+      kompakt session edit ID --file summary.md
+      kompakt session edit ID --summary 'Parser done; tests are left.'
+    """
     if (summary is None) == (file is None):
         raise UsageError("pass the new summary with either --summary TEXT or --file F")
     text = summary if file is None else _read_text(file)
@@ -505,7 +566,13 @@ def pin(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pin a text, or remove a pin. Print all pinned texts."""
+    """Pin a text, or remove a pin. Print all pinned texts.
+
+    \b
+    Examples:
+      kompakt session pin ID 'Never change the migrations.'
+      kompakt session pin ID 'Never change the migrations.' --remove
+    """
 
     async def work(session: Session) -> tuple[str, ...]:
         if remove and text not in (await session.reader()).timeline.pins:
@@ -533,6 +600,11 @@ def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = Fals
     """Delete a session permanently.
 
     Deletes its messages, summaries and search index. This cannot be undone.
+
+    \b
+    Examples:
+      kompakt session delete ID
+      kompakt session delete ID --yes --store sqlite:///agent.db
     """
     chosen = read_id(id)
 
@@ -563,6 +635,11 @@ def purge(
     """Delete all sessions of a tenant permanently.
 
     This cannot be undone.
+
+    \b
+    Examples:
+      kompakt session purge --tenant acme
+      kompakt session purge --tenant acme --yes --json
     """
     _confirm(f"delete all sessions of tenant {tenant!r} permanently", yes=yes)
     with resumable():
@@ -604,6 +681,11 @@ def gc(
     Prints the deleted ids and compacts the files of the store. The age of a session counts from its creation or from
     its newest compaction, revert, edit or pin. Compacting the files also erases sessions that were deleted earlier, for
     example over HTTP; writers wait meanwhile.
+
+    \b
+    Examples:
+      kompakt session gc --older-than 30 --dry-run
+      kompakt session gc --older-than 30 --json
     """
     if retention_days is not None and not retention_days > 0:
         raise UsageError(f"retention_days={retention_days:g} is not above 0; omit it to keep every session")
