@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from kompakt import api
-from kompakt.cli import demo_provider
+from kompakt.cli.demo import provider
 from kompakt.cli.input import AsJson
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
@@ -101,14 +101,14 @@ def _run(*, fast: bool) -> DemoStory:
     done = None if fast else _by_gateway(body)
     is_gateway = done is not None
     if done is None:
-        done = demo_provider.send_by_library(body, QUESTION, _RECALL_TOKENS)
+        done = provider.send_by_library(body, QUESTION, _RECALL_TOKENS)
     before, after = api.count(body), api.count(done.sent)
     price = price_of(PRICED_AS)
     assert price is not None
     return DemoStory(
         messages=before.messages,
         tokens=before.total,
-        window=demo_provider.WINDOW,
+        window=provider.WINDOW,
         error_status=done.error_status,
         error=done.error,
         gateway=is_gateway,
@@ -127,11 +127,11 @@ def _run(*, fast: bool) -> DemoStory:
     )
 
 
-def _by_gateway(body: JsonObject) -> demo_provider.DemoExchange | None:
+def _by_gateway(body: JsonObject) -> provider.DemoExchange | None:
     import asyncio  # late: `--help` does not need it
 
     try:
-        return asyncio.run(demo_provider.send_by_gateway(body, QUESTION, _RECALL_TOKENS))
+        return asyncio.run(provider.send_by_gateway(body, QUESTION, _RECALL_TOKENS))
     except ImportError as error:
         typer.echo(
             f"kompakt: the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'. "
