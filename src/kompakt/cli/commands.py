@@ -68,6 +68,9 @@ COMMANDS = {
     "recall": CommandEntry(  # a query may start with "-"
         "kompakt.cli.recall:recall", "Search FILE or a store, or restore a reference.", ignore_unknown_options=True
     ),
+    "inspect": CommandEntry(
+        "kompakt.cli.inspect:inspect", "Show what sessions consist of, and what their compactions removed."
+    ),
     "check": CommandEntry("kompakt.cli.check:check", "List what a provider would reject in FILE."),
     "repair": CommandEntry("kompakt.cli.repair:repair", "Repair FILE so that the provider accepts it."),
     "count": CommandEntry("kompakt.cli.count:count", "Count the tokens of FILE by role, kind and tool."),

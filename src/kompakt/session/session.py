@@ -475,6 +475,14 @@ class Session:
         """Undo a compaction, or without an id the last compaction, revert or edit; return its description."""
         return await undo.undo(self, id)
 
+    async def redo(self) -> str:
+        """Take back the newest undo of a compaction or an edit; return the description of what counts again.
+
+        Raises:
+            UsageError: nothing was undone, or the session was compacted, edited or reverted since.
+        """
+        return await undo.redo(self)
+
     async def revert(self, turn: int) -> int:
         """Go back to the end of a turn; return the number of messages taken back."""
         return await undo.revert(self, turn)

@@ -79,7 +79,7 @@ class CompactionFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"
 
 
 class UndoEvent(msgspec.Struct, frozen=True, kw_only=True, tag="undo"):
-    """Takes back an event."""
+    """Takes back an event; if that is an undo, this is a redo."""
 
     event: int
     """The number of that event."""
@@ -135,7 +135,7 @@ class Timeline:
 
     def __init__(self, events: Iterable[RecordedEvent]) -> None:
         self.events = list(events)
-        self.undone = {one.event.event for one in self.events if type(one.event) is UndoEvent}
+        self.undone = _undone(self.events)
         self.dead: list[Span] = sorted(one.event.dead for one in self._active() if type(one.event) is RevertEvent)
 
     def _active(self) -> Iterable[RecordedEvent]:
@@ -214,8 +214,33 @@ class Timeline:
         kinds = (CompactionRecord, RevertEvent, EditEvent)
         return next((one for one in reversed(list(self._active())) if type(one.event) in kinds), None)
 
+    def last_redoable(self) -> tuple[RecordedEvent, CompactionRecord | EditEvent] | None:
+        """Return the newest undo of a compaction or an edit, and what it took back.
+
+        ``None`` if something was compacted, reverted or edited since.
+        """
+        events = {one.number: one.event for one in self.events}
+        for one in reversed(list(self._active())):
+            if type(one.event) is UndoEvent:
+                taken = events.get(one.event.event)
+                if type(taken) is UndoEvent:  # a redo
+                    continue
+                return (one, taken) if isinstance(taken, CompactionRecord | EditEvent) else None
+            if isinstance(one.event, CompactionRecord | RevertEvent | EditEvent):
+                return None
+        return None
+
     def compaction(self, id: str) -> RecordedEvent | None:
         return next((one for one, record in self.compactions if record.id == id), None)
+
+
+def _undone(events: Sequence[RecordedEvent]) -> set[int]:
+    """Return the numbers of the events that no longer count. An undo can be undone itself, by a later event."""
+    undone: set[int] = set()
+    for one in reversed(events):
+        if type(one.event) is UndoEvent and one.number not in undone:
+            undone.add(one.event.event)
+    return undone
 
 
 # --- the record of a compaction ---

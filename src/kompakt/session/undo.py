@@ -91,6 +91,23 @@ async def undo(session: Session, id: str | None) -> str:
     return description
 
 
+async def redo(session: Session) -> str:
+    """Take back the newest undo of a compaction or an edit; return the description of what counts again."""
+    description = ""
+
+    def events(reader: SessionReader) -> Sequence[SessionEvent]:
+        nonlocal description
+        found = reader.timeline.last_redoable()
+        if found is None:
+            raise UsageError("there is nothing to redo: no compaction or edit was undone, or the session changed since")
+        undone, taken = found
+        description = _described(taken)
+        return [UndoEvent(event=undone.number)]
+
+    await session.do(events)
+    return description
+
+
 def _to_undo(timeline: Timeline, id: str | None) -> RecordedEvent:
     recorded = timeline.last_undoable() if id is None else timeline.compaction(id)
     if recorded is None:

@@ -15,9 +15,11 @@ import msgspec
 from kompakt import api, files
 from kompakt.errors import AmbiguousFormat, InputError, UsageError
 from kompakt.model.messages import History
+from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.store.records import Head
 from kompakt.view.sources import Source, StoredSource, TranscriptSource, version_of
+from kompakt.view.values import ACTIONS, ActionName
 from kompakt.wire.transcripts import Transcript
 
 MAX_SESSIONS = 20_000
@@ -63,6 +65,24 @@ class Directory(Protocol):
         """
         ...
 
+    @property
+    def actions(self) -> tuple[ActionName, ...]:
+        """The actions that the sessions allow."""
+        ...
+
+    async def writable(self, id: str) -> Session:
+        """Return a session to change it.
+
+        Raises:
+            MissingSession: there is no such session, or the caller may not see it.
+            UsageError: it cannot be changed.
+        """
+        ...
+
+    async def undo(self, session: Session, compaction: str | None) -> str:
+        """Undo a compaction, or the newest change; return its description."""
+        ...
+
     async def close(self) -> None:
         """Close what the directory opened."""
         ...
@@ -70,6 +90,8 @@ class Directory(Protocol):
 
 class StoreDirectory:
     """The sessions of one tenant in a store."""
+
+    actions = ACTIONS
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -87,6 +109,13 @@ class StoreDirectory:
         if session is None or not await session.exists():
             raise MissingSession(f"there is no session {id!r}; the list has the sessions of this store")
         return StoredSource(session)
+
+    async def writable(self, id: str) -> Session:
+        await self.find(id)
+        return await self._store.session(id)
+
+    async def undo(self, session: Session, compaction: str | None) -> str:
+        return await session.undo(compaction)
 
     async def close(self) -> None:
         await self._store.close()
@@ -114,6 +143,8 @@ def entry_of(head: Head, store: Store, *, title: str = "", client: str | None = 
 
 class FileDirectory:
     """The sessions of a transcript file. The file is read again when it changes."""
+
+    actions: tuple[ActionName, ...] = ()
 
     def __init__(self, path: str, name: str | None = None) -> None:
         self._path = path
@@ -158,6 +189,13 @@ class FileDirectory:
         if id not in sources:
             raise MissingSession(f"there is no session {id!r} in {self._path}")
         return sources[id]
+
+    async def writable(self, id: str) -> Session:
+        await self.find(id)
+        raise UsageError(FILE_ONLY)
+
+    async def undo(self, session: Session, compaction: str | None) -> str:
+        raise UsageError(FILE_ONLY)
 
     async def close(self) -> None:
         pass

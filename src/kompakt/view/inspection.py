@@ -25,6 +25,7 @@ from kompakt.model.budget import Budget
 from kompakt.model.json import json_text
 from kompakt.model.lru import Lru
 from kompakt.session.compaction import CompactionOptions
+from kompakt.session.session import Session
 from kompakt.session.store import Store, open_store
 from kompakt.view.compactions import MAX_REMOVED, compaction_of, preview_of
 from kompakt.view.composition import MAX_LARGEST, context_of
@@ -52,10 +53,12 @@ from kompakt.view.sources import Moment, ShownRequest, Source
 from kompakt.view.status import CompactionStatus, SessionStatus, timestamp
 from kompakt.view.values import (
     KINDS,
+    ActionResult,
     CompactionPreview,
     CompactionView,
     ContextView,
     Growth,
+    InspectorAction,
     MessagePage,
     MessageRow,
     MessageState,
@@ -81,6 +84,8 @@ TEXT_PAGE = 65_536
 """Characters of one page of a message."""
 
 MAX_QUERY = 2_000
+MAX_PIN = 20_000
+"""Characters of a pinned text."""
 
 _KEPT = 8
 """Sessions whose index is kept in memory."""
@@ -203,9 +208,12 @@ class Inspection:
         cache: InspectionCache | None = None,
         budget_of: BudgetOf = budget_of_model,
         policies: Sequence[str] = tuple(BUILT_IN),
+        read_only: str = READ_ONLY,
     ) -> None:
         self.directory = directory
         self.write = write
+        self.read_only = read_only
+        """Why actions are refused without ``write``, and how to allow them."""
         self.cache = cache or InspectionCache()
         self._owns_cache = cache is None
         self._budget_of = budget_of
@@ -344,7 +352,7 @@ class Inspection:
             last_activity=timestamp(moment.touched),
             parent=moment.parent,
         )
-        reason = session.source.read_only or ("" if self.write else READ_ONLY)
+        reason = session.source.read_only or ("" if self.write else self.read_only)
         return SessionDetail(
             row=_filled(row, status.tokens),
             created=status.created,
@@ -359,7 +367,8 @@ class Inspection:
             can_redo=moment.can_redo,
             cache=cost.cache,
             policies=self._policies,
-            writable=not reason,
+            actions=() if reason else self.directory.actions,
+            writable=not reason and bool(self.directory.actions),
             read_only_reason=reason,
         )
 
@@ -563,6 +572,87 @@ class Inspection:
             references=found.references,
             seqs=tuple(sorted(rows.values())),
             tokens=found.tokens,
+        )
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    async def act(self, id: str, asked: InspectorAction) -> ActionResult:
+        """Change a session.
+
+        Raises:
+            UsageError: actions are not allowed, the action is not confirmed, or it is not possible.
+        """
+        session, _ = await self._find(id)
+        if session.source.read_only or not self.write:
+            raise UsageError(session.source.read_only or self.read_only)
+        if asked.action not in self.directory.actions:
+            raise UsageError(f"{asked.action} is not possible here; possible: {', '.join(self.directory.actions)}")
+        if not asked.confirm:
+            raise UsageError(f"confirm the action: send confirm: true to {asked.action}")
+        return await self._act(await self.directory.writable(id), session, asked)
+
+    async def _act(self, stored: Session, session: InspectedSession, asked: InspectorAction) -> ActionResult:
+        match asked.action:
+            case "pin" | "unpin":
+                return await self._pin(stored, session, asked)
+            case "undo":
+                done = await self.directory.undo(stored, asked.compaction)
+                return ActionResult(action="undo", changed=True, message=f"Undone: {done}.")
+            case "redo":
+                done = await stored.redo()
+                return ActionResult(action="redo", changed=True, message=f"Done again: {done}.")
+            case "compact":
+                return await self._compact(stored, session, asked)
+            case "edit":
+                await stored.edit_summary(asked.text or "", asked.compaction)
+                return ActionResult(
+                    action="edit", changed=True, message="The pivot was replaced.", compaction=asked.compaction
+                )
+            case "delete":
+                changed = await stored.delete()
+                message = "The session was deleted." if changed else "The session was deleted before."
+                return ActionResult(action="delete", changed=changed, message=message)
+
+    async def _pin(self, stored: Session, session: InspectedSession, asked: InspectorAction) -> ActionResult:
+        text = asked.text
+        if text is None and asked.seq is not None:
+            found = await session.source.at(await session.moment(), [asked.seq])
+            text = found[0].message.text if found else None
+            if not text:
+                raise UsageError(f"message {asked.seq} has no text to pin; select a part of it and pin that text")
+        if not text or not text.strip():
+            raise UsageError("name the text to pin, or the number of the message")
+        if len(text) > MAX_PIN:
+            raise UsageError(f"a pin is in every request, so it may have at most {MAX_PIN:,} characters; pin a part")
+        pins = (await stored.reader()).timeline.pins
+        if asked.action == "unpin" and text not in pins:
+            inside = [pin for pin in pins if pin in text]
+            if asked.seq is None or not inside:
+                raise UsageError("this text is not pinned; the session lists its pins")
+            text = inside[0]
+        changed = (text in pins) != (asked.action == "pin")
+        if changed:
+            await stored.pin(text, pinned=asked.action == "pin")
+        message = "Pinned: every compaction keeps it." if asked.action == "pin" else "The pin was removed."
+        return ActionResult(action=asked.action, changed=changed, message=message)
+
+    async def _compact(self, stored: Session, session: InspectedSession, asked: InspectorAction) -> ActionResult:
+        policy = asked.policy or "default"
+        self._check_policy(policy)
+        moment = await session.moment()
+        done = await stored.compact(self._budget(moment, asked.budget), policy=policy, instructions=asked.text)
+        size = f"{done.tokens_before:,} tokens"
+        if not done.changed:
+            message = f"Nothing was compacted: {size} fit the budget."
+        else:
+            message = f"Compacted: {size} before, {done.tokens_after:,} after. Undo takes it back."
+        return ActionResult(
+            action="compact",
+            changed=done.changed,
+            message=message,
+            compaction=done.id if done.changed else None,
+            tokens_before=done.tokens_before,
+            tokens_after=done.tokens_after,
         )
 
     # --- changes ----------------------------------------------------------------------------------------------------

@@ -277,6 +277,7 @@ class StoredSource:
             created=head.created,
             touched=head.touched or head.created,
             can_undo=timeline.last_undoable() is not None,
+            can_redo=timeline.last_redoable() is not None,
         )
 
     def _reader(self, moment: Moment, rows: int | None = None, events: int | None = None) -> SessionReader:
@@ -355,9 +356,9 @@ class StoredSource:
             def prepare() -> PlannedCompaction:
                 before = _shown(resumed)
                 budget = budget_of(resumed, options)
-                if not budget.due(before.total):
+                if not budget.due(before.total) and not resumed.markers:
                     return PlannedCompaction(before=before, after=before, budget=budget.trigger, due=False)
-                ran = run_sync(run_engine(reader, resumed, options, {}), may_wait=False)
+                ran = run_sync(run_engine(reader, resumed, options, resumed.markers), may_wait=False)
                 context = ran.outcome.context
                 after = _request(context, resumed.seqs, resumed.altered, lambda: None)
                 return _planned(before, after, budget.trigger, ran.outcome)

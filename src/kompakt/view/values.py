@@ -97,8 +97,10 @@ class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheClasses
     policies: tuple[str, ...] = ()
     """Policies that a preview may use."""
+    actions: tuple[str, ...] = ()
+    """Actions that are allowed."""
     writable: bool = False
-    """Whether actions are allowed."""
+    """Whether any action is allowed."""
     live: bool = True
     """Whether changes are reported as events."""
     read_only_reason: str = ""
@@ -345,6 +347,8 @@ class RecallAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 ActionName: TypeAlias = Literal["pin", "unpin", "undo", "redo", "compact", "edit", "delete"]
 
+ACTIONS: tuple[ActionName, ...] = ("pin", "unpin", "undo", "redo", "compact", "edit", "delete")
+
 
 class InspectorAction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change that a person asks for."""
@@ -353,7 +357,7 @@ class InspectorAction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     confirm: bool = False
     """Whether the person confirmed it."""
     text: str | None = None
-    """The text to pin or unpin, or the new text of a pivot."""
+    """The text to pin or unpin, the new text of a pivot, or instructions for a compaction."""
     seq: int | None = None
     """The message to pin or unpin, instead of a text."""
     compaction: str | None = None
