@@ -59,7 +59,7 @@ async def compaction_of(
     """Return one compaction; ``mark`` has its sizes, and ``start`` and ``limit`` select the page of removed items."""
     before = await source.shown(moment, rows=point.tip, events=point.number - 1)
     own = await _summaries(source, moment, index, point)
-    after = own or await source.shown(moment, rows=point.tip, events=point.number)
+    after = own or await source.shown(moment, rows=point.tip, events=point.number, edited=True)
     report = await source.report(moment, point)
     pivot = "\n\n".join(row.message.text for row in own.rows) if own is not None else after.pivot
     gone, shortened = _differences(before, after)

@@ -31,6 +31,7 @@ from kompakt.session.rows import StoredMessage, history_of
 from kompakt.session.session import Session
 from kompakt.session.timeline import (
     CompactionRecord,
+    EditEvent,
     RecordedEvent,
     RevertEvent,
     Span,
@@ -205,8 +206,13 @@ class Source(Protocol):
         """Return which references exist, with their rows."""
         ...
 
-    async def shown(self, moment: Moment, *, rows: int | None = None, events: int | None = None) -> ShownRequest:
-        """Return the next request, or the one after a row, with the changes up to an event."""
+    async def shown(
+        self, moment: Moment, *, rows: int | None = None, events: int | None = None, edited: bool = False
+    ) -> ShownRequest:
+        """Return the next request, or the one after a row, with the changes up to an event.
+
+        With ``edited`` a pivot has the text that it was given later.
+        """
         ...
 
     async def visible(self, moment: Moment) -> dict[int, bool]:
@@ -280,14 +286,21 @@ class StoredSource:
             can_redo=timeline.last_redoable() is not None,
         )
 
-    def _reader(self, moment: Moment, rows: int | None = None, events: int | None = None) -> SessionReader:
+    def _reader(
+        self, moment: Moment, rows: int | None = None, events: int | None = None, *, edited: bool = False
+    ) -> SessionReader:
         """Return a reader of the session as it was after a row, with the changes up to an event."""
         assert isinstance(moment, StoredMoment)
         now = moment.reader
         if rows is None and events is None:
             return now
         head = now.head if rows is None else msgspec.structs.replace(now.head, rows=rows)
-        timeline = Timeline(one for one in now.timeline.events if events is None or one.number <= events)
+        edits = {one.number for one in now.timeline.events if type(one.event) is EditEvent} - now.timeline.undone
+        timeline = Timeline(
+            one
+            for one in now.timeline.events
+            if events is None or one.number <= events or (edited and one.number in edits)
+        )
         return SessionReader(now.records, head, now.codec, timeline)
 
     async def status(self, moment: Moment) -> SessionStatus:
@@ -311,8 +324,10 @@ class StoredSource:
     async def named(self, moment: Moment, names: Collection[str]) -> dict[str, int]:
         return await self.session.records.named(self._reader(moment).head.key, names) if names else {}
 
-    async def shown(self, moment: Moment, *, rows: int | None = None, events: int | None = None) -> ShownRequest:
-        resumed = await resume_session(self._reader(moment, rows, events))
+    async def shown(
+        self, moment: Moment, *, rows: int | None = None, events: int | None = None, edited: bool = False
+    ) -> ShownRequest:
+        resumed = await resume_session(self._reader(moment, rows, events, edited=edited))
         return await asyncio.to_thread(_shown, resumed)
 
     async def visible(self, moment: Moment) -> dict[int, bool]:
@@ -400,7 +415,7 @@ def _point(timeline: Timeline, recorded: RecordedEvent, record: CompactionRecord
 def _states(timeline: Timeline) -> tuple[ViewState, ...]:
     """Return what counted after each event, oldest first."""
     states = [ViewState(0, 0, None)]
-    changes = (CompactionRecord, UndoEvent, RevertEvent)
+    changes = (CompactionRecord, UndoEvent, RevertEvent, EditEvent)
     for number, one in enumerate(timeline.events, 1):
         if type(one.event) not in changes:
             continue
@@ -560,7 +575,9 @@ class TranscriptSource:
         found = {name: references.find(name) for name in names}
         return {name: index + 1 for name, index in found.items() if index is not None}
 
-    async def shown(self, moment: Moment, *, rows: int | None = None, events: int | None = None) -> ShownRequest:
+    async def shown(
+        self, moment: Moment, *, rows: int | None = None, events: int | None = None, edited: bool = False
+    ) -> ShownRequest:
         last = len(self._history) if rows is None else rows
         points = [point for point in moment.points if events is None or point.number <= events]
         first = points[-1].tip if points else 0
