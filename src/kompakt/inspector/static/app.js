@@ -1,11 +1,11 @@
 // The page: address, top bar, theme, keys. Each screen is a module that returns an element.
 
-import {button, count, empty, h, icon} from './dom.js';
+import {button, empty, h, icon} from './dom.js';
 import {sessionFrame} from './session.js';
 import {sessionList} from './sessions.js';
 
 const main = document.getElementById('main');
-let shown = null; // {id, frame, stop}
+let shown = null; // {id, screen, stop}
 
 /** The address: `#/` is the list, `#/s/ID/TAB/ARG?name=value` a state of a session. */
 export function parse(hash) {
@@ -40,8 +40,9 @@ async function route() {
     await shown.screen.show(place);
   } catch (error) {
     if (error.name === 'AbortError') return;
-    main.replaceChildren(empty('This page could not be shown', error.message));
+    shown?.stop.abort();
     shown = null;
+    main.replaceChildren(h('section', {class: 'page'}, empty('This page could not be shown', error.message), h('p', {class: 'more'}, h('a', {href: '#/', class: 'button', text: 'All sessions'}))));
   }
 }
 
@@ -118,7 +119,7 @@ function help() {
 document.addEventListener('keydown', (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   if (document.querySelector('dialog[open]')) return; // a dialog closes itself on Esc
-  const typing = event.target.closest('input, textarea, select');
+  const typing = event.target.closest('input:not([type=range]), textarea, select');
   if (typing) {
     if (event.key === 'Escape') typing.blur();
     return;

@@ -124,7 +124,7 @@ class Growth extends HTMLElement {
       const at = x(found < 0 ? points.length : found);
       const label = `${short(one.before)} → ${short(one.after)}`;
       const link = svg('a', {
-        class: 'compaction-mark', href: '#', role: 'link', 'aria-label': `Compaction at step ${one.step}: ${number(one.before)} to ${number(one.after)} tokens`,
+        class: `compaction-mark ${one.undone ? 'undone' : ''}`, href: '#', role: 'link', 'aria-label': `Compaction at step ${one.step}: ${number(one.before)} to ${number(one.after)} tokens${one.undone ? ', undone' : ''}`,
         on: {click: (event) => {
           event.preventDefault();
           this.dispatchEvent(new CustomEvent('compaction', {detail: one.id}));

@@ -102,7 +102,7 @@ function oneScreen(frame, place) {
   }
 
   function hint() {
-    chosen.replaceChildren(h('p', {class: 'faint', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}));
+    chosen.replaceChildren(h('p', {class: 'faint chosen-hint', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}));
   }
 
   function choose(row) {
@@ -142,5 +142,10 @@ function oneScreen(frame, place) {
     if (done) await show();
   }
 
-  return {element, show, move: (by) => { list.focus(); list.move(by); }};
+  async function refresh() {
+    const now = frame.detail.compactions.find((one) => one.id === view?.id);
+    if (now && now.undone !== view.undone) await show();
+  }
+
+  return {element, show, refresh, move: (by) => { list.focus(); list.move(by); }};
 }

@@ -7,6 +7,12 @@ import {KINDS, count, empty, h, kindClass, kindName, known, line, number, percen
 import {messageCells} from './messages.js';
 
 export function contextScreen(frame) {
+  const map = h('k-treemap', {on: {open: (event) => known(event.detail.seq) && frame.message(event.detail.seq)}});
+  const largest = h('k-rows', {id: 'largest', class: 'list', 'aria-label': 'Largest messages', on: {open: (event) => frame.message(event.detail.row.seq)}});
+  const top = h('div');
+  const twice = h('section', {class: 'card'});
+  const parts = [top, h('section', {class: 'card'}, h('h2', {text: 'What the model reads'}), map),
+    h('div', {class: 'columns'}, h('section', {class: 'card flush'}, h('h2', {text: 'Largest messages'}), largest), twice)];
   const element = h('div', {class: 'stack'});
 
   async function show() {
@@ -15,14 +21,9 @@ export function contextScreen(frame) {
       element.replaceChildren(empty('The context is empty', 'It fills with the first request.'));
       return;
     }
-    const map = h('k-treemap', {on: {open: (event) => known(event.detail.seq) && frame.message(event.detail.seq)}});
-    const largest = h('k-rows', {id: 'largest', class: 'list', 'aria-label': 'Largest messages', on: {open: (event) => frame.message(event.detail.row.seq)}});
-    element.replaceChildren(
-      usage(context),
-      h('section', {class: 'card'}, h('h2', {text: 'What the model reads'}), map),
-      h('div', {class: 'columns'},
-        h('section', {class: 'card flush'}, h('h2', {text: 'Largest messages'}), largest),
-        h('section', {class: 'card'}, h('h2', {text: 'Repeated content'}), repeated(frame, context.repeated ?? []))));
+    if (!map.isConnected) element.replaceChildren(...parts);
+    top.replaceChildren(usage(context));
+    twice.replaceChildren(h('h2', {text: 'Repeated content'}), repeated(frame, context.repeated));
     map.tree = context.tree;
     largest.show({total: context.largest.length, load: (start, limit) => context.largest.slice(start, start + limit), draw: messageCells, height: 40});
   }

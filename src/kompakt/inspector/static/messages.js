@@ -47,11 +47,22 @@ export function messagesScreen(frame, place) {
 
   async function load() {
     const first = await page(0, 100);
-    total.textContent = `${number(first.total)} messages`;
+    tell(first);
     list.show({
       total: first.total, first: first.rows, height: 40, draw: messageCells,
       load: async (start, limit) => (await page(start, limit)).rows,
     });
+  }
+
+  function tell(answer) {
+    total.textContent = `${number(answer.total)} messages${answer.complete ? '' : ' so far'}`;
+    if (!answer.complete) setTimeout(() => frame.signal.aborted || refresh(), 400);
+  }
+
+  async function refresh() {
+    const first = await page(0, 1);
+    tell(first);
+    list.refresh(first.total);
   }
 
   function pane(seq) {
@@ -82,11 +93,7 @@ export function messagesScreen(frame, place) {
   return {
     element,
     show: async () => { if (!list.total) await load(); },
-    async refresh() {
-      const first = await page(0, 1);
-      total.textContent = `${number(first.total)} messages`;
-      list.refresh(first.total);
-    },
+    refresh,
     move: (by) => { list.focus(); list.move(by); },
     messages(seq) {
       if (!wide.matches) return false;

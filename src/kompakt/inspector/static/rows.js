@@ -11,7 +11,7 @@ class Rows extends HTMLElement {
   #shown = new Map();
   #active = -1;
   #marked = new Set();
-  #field = h('div', {class: 'rows-field'});
+  #field = h('div', {class: 'rows-field', role: 'presentation'});
   #frame = 0;
   #resize = new ResizeObserver(() => this.#later());
 
@@ -54,12 +54,15 @@ class Rows extends HTMLElement {
     return this.#active;
   }
 
-  /** Load rows again, without losing the position. */
+  /** Load rows again, without losing the position; a list that shows its end keeps showing it. */
   refresh(total) {
+    const atEnd = this.#total > 0 && this.scrollTop + this.clientHeight >= this.#total * this.#source.height - 4;
+    const grown = total !== this.#total;
     this.#total = total;
     this.#pages.clear();
     this.#field.style.setProperty('height', `${total * this.#source.height}px`);
-    this.#paint(true);
+    if (atEnd && grown && this.scrollTop > 0) this.scrollTop = this.scrollHeight;
+    this.#paint();
   }
 
   /** Mark rows by index, e.g. those that a line of the pivot refers to. */
@@ -128,7 +131,7 @@ class Rows extends HTMLElement {
     this.#shown.clear();
   }
 
-  #paint(all = false) {
+  #paint() {
     if (!this.#source || !this.isConnected) return;
     const {height, draw} = this.#source;
     const first = Math.max(0, Math.floor(this.scrollTop / height) - SPARE);
@@ -143,14 +146,13 @@ class Rows extends HTMLElement {
       const rows = this.#page(page);
       const row = Array.isArray(rows) ? rows[index - page * PAGE] : null;
       const old = this.#shown.get(index);
-      if (old && !all && (old.filled || !row)) continue;
-      if (old && !row) continue;
+      if (old && (!row || old.filled === row)) continue;
       const node = h('div', {
         class: `row ${row ? '' : 'waiting'} ${this.#marked.has(index) ? 'marked' : ''}`, role: 'option', id: `${this.id || 'row'}-${index}`,
         'aria-setsize': this.#total, 'aria-posinset': index + 1, 'aria-selected': index === this.#active,
         vars: {transform: `translateY(${index * height}px)`, height: `${height}px`},
       });
-      node.filled = Boolean(row);
+      node.filled = row;
       node.index = index;
       if (row) node.append(...draw(row, index));
       if (old) old.replaceWith(node);

@@ -36,7 +36,9 @@ export function sessionFrame(id, signal, state) {
       place = {...place, params: all};
       history.replaceState(null, '', address(id, place.tab, place.arg, all));
     },
+    /** Show one message beside the screen. Back closes it. */
     message(seq) {
+      history.pushState(null, '', location.hash);
       frame.note({m: seq});
       showMessage(seq);
     },
@@ -82,10 +84,10 @@ export function sessionFrame(id, signal, state) {
           detail.parent ? h('a', {href: address(detail.parent), text: 'parent session'}) : null, h('span', {}, 'active ', moment(detail.last_activity)))),
       detail.writable ? actions(frame) : h('span', {class: 'tag quiet', text: 'read only', title: detail.read_only_reason}));
     const made = detail.compactions.length;
-    tabs.querySelector('#tab-compactions').replaceChildren('Compactions', made ? h('span', {class: 'badge', text: made}) : '');
+    const tab = tabs.querySelector('#tab-compactions');
+    tab.replaceChildren('Compactions', made ? h('span', {class: 'badge', text: made}) : '');
+    tab.setAttribute('aria-label', `Compactions, ${made}`);
   }
-
-  follow(session(id, '/events'), signal, debounce(reload, 250), state);
 
   return {
     element,
@@ -95,6 +97,7 @@ export function sessionFrame(id, signal, state) {
       if (!detail) {
         detail = await read();
         drawHead();
+        if (detail.live) follow(session(id, '/events'), signal, debounce(reload, 250), state);
       }
       document.title = `${detail.title || id} · kompakt inspector`;
       const name = PARENTS[place.tab] ?? place.tab;
@@ -119,6 +122,7 @@ export function sessionFrame(id, signal, state) {
         const screen = build(Object.create(frame, {signal: {value: stop.signal}}), place);
         current = {screen, stop};
         panel.replaceChildren(screen.element);
+        window.scrollTo(0, 0);
       }
       try {
         await current.screen.show?.(place);
@@ -227,6 +231,7 @@ function cacheCard(detail) {
   return card('Input by cache class',
     h('div', {class: 'split', role: 'img', 'aria-label': values.map((one) => `${one.label} ${percent(one.tokens / total)}`).join(', ')},
       values.map((one) => h('span', {class: `cache-${one.name}`, vars: {'flex-grow': String(one.tokens)}}))),
+    h('p', {class: 'faint small-text', text: cache.reported ? 'As the provider reported it.' : 'Estimated: a request reads from the cache what it shares with the previous one.'}),
     h('table', {class: 'plain'}, h('thead', {}, h('tr', {}, ['Class', 'Tokens', 'Share', 'Money'].map((name, index) => h('th', {scope: 'col', class: index ? 'numeric' : '', text: name})))),
       h('tbody', {}, values.map((one) => h('tr', {}, h('th', {scope: 'row'}, h('span', {class: `dot cache-${one.name}`}), ` ${one.label}`),
         h('td', {class: 'numeric', text: number(one.tokens)}), h('td', {class: 'numeric', text: percent(one.tokens / total)}), h('td', {class: 'numeric', text: money(one.money)}))))));

@@ -21,10 +21,16 @@ class Treemap extends HTMLElement {
     this.#resize.disconnect();
   }
 
-  /** The `tree` of a context. Event `open` has the node of a message. */
+  /** The `tree` of a context; a new one keeps the position. Event `open` has the node of a message. */
   set tree(root) {
+    const names = this.#path.map((node) => node.name);
     this.#root = root;
     this.#path = [];
+    for (const name of names) {
+      const next = (this.#path.at(-1) ?? root).children.find((child) => child.name === name && child.children.length);
+      if (!next) break;
+      this.#path.push(next);
+    }
     this.#draw();
   }
 

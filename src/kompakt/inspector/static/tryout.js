@@ -66,10 +66,11 @@ export function tryScreen(frame, place) {
   }
 
   async function run() {
-    await frame.act({action: 'compact', budget: budget(), policy: policy.value}, {
+    const done = await frame.act({action: 'compact', budget: budget(), policy: policy.value}, {
       title: 'Compact this session now?', label: 'Compact now',
       text: `Policy ${policy.value}, budget ${number(budget())} tokens. The next request carries the pivot. Every message stays in the store, and you can undo this.`,
     });
+    if (done) await preview();
   }
 
   const later = debounce(preview, 140);
