@@ -2,7 +2,7 @@
 
 import './rows.js';
 import {get, session} from './api.js';
-import {button, count, dot, empty, h, icon, kindName, known, line, moment, number, percent, plain, short} from './dom.js';
+import {KINDS, button, count, dot, empty, h, icon, kindClass, kindName, known, line, moment, number, percent, plain, short} from './dom.js';
 
 export function compactionTable(frame, list) {
   return h('table', {class: 'plain', 'aria-label': 'Compactions'},
@@ -34,6 +34,21 @@ function listScreen(frame) {
   };
 }
 
+/** Bars of the sizes before and after, by kind. */
+function shrink(view) {
+  const top = Math.max(1, view.tokens_before, view.tokens_after);
+  const bar = (kinds, total) => h('span', {class: 'shrink-bar'}, h('span', {class: 'shrink-kinds', vars: {width: `${Math.max(0.5, (total / top) * 100)}%`}},
+    KINDS.filter((kind) => kinds[kind]).map((kind) => h('span', {class: kindClass(kind), title: `${kindName(kind)}: ${number(kinds[kind])} tokens`, vars: {'flex-grow': String(kinds[kind])}}))));
+  const kinds = KINDS.filter((kind) => view.by_kind_before[kind] || view.by_kind_after[kind]);
+  return [
+    h('div', {class: 'shrink', role: 'img', 'aria-label': `${number(view.tokens_before)} tokens before, ${number(view.tokens_after)} after`},
+      h('span', {class: 'shrink-name', text: 'before'}), bar(view.by_kind_before, view.tokens_before), h('b', {text: number(view.tokens_before)}),
+      h('span', {class: 'shrink-name', text: 'after'}), bar(view.by_kind_after, view.tokens_after), h('b', {text: number(view.tokens_after)})),
+    h('div', {class: 'split-legend'}, kinds.map((kind) => h('span', {}, h('span', {class: `swatch ${kindClass(kind)}`}), kindName(kind),
+      h('b', {text: `${short(view.by_kind_before[kind] ?? 0)} → ${short(view.by_kind_after[kind] ?? 0)}`})))),
+  ];
+}
+
 function oneScreen(frame, place) {
   const element = h('div', {class: 'stack'});
   const chosen = h('div', {class: 'chosen', role: 'status'});
@@ -46,25 +61,31 @@ function oneScreen(frame, place) {
 
   async function show() {
     view = await get(session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`), {}, frame.signal);
-    element.replaceChildren(head(), verdict(), chosen,
+    element.replaceChildren(head(), verdict(),
+      h('p', {class: 'faint small-text', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}),
       h('div', {class: 'sides'},
         h('section', {class: 'card flush side'}, h('h2', {}, 'Before', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} replaced · ${count(view.kept, 'message')} kept`})), list),
         h('section', {class: 'card flush side'}, h('h2', {}, 'After', h('span', {class: 'faint', text: `pivot of ${count(view.pivot.length, 'line')} · ${count(view.kept, 'message')} kept`}), frame.writable ? button('Edit', {icon: 'edit', kind: 'small', 'aria-label': 'Edit the pivot', on: {click: edit}}) : null),
-          h('div', {class: 'pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Pivot'}, pivot))));
-    list.show({total: view.removed.length, load: (start, limit) => view.removed.slice(start, start + limit), draw: cells, height: 56});
+          h('div', {class: 'pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Pivot'}, pivot))),
+      chosen);
+    list.show({total: view.removed_count, load: removed, draw: cells, height: 56});
     pivot.replaceChildren(...view.pivot.map(pivotLine));
-    hint();
+    clear();
     const at = view.removed.findIndex((one) => String(one.ref) === place.params.item);
     if (at >= 0) list.select(at, {middle: true});
+  }
+
+  /** Return removed messages; the first answer has the first of them. */
+  function removed(start, limit) {
+    if (start + limit <= view.removed.length) return view.removed.slice(start, start + limit);
+    return get(session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`), {start, limit}, frame.signal).then((page) => page.removed);
   }
 
   function head() {
     const saved = known(view.tokens_before) && known(view.tokens_after) ? view.tokens_before - view.tokens_after : null;
     return h('section', {class: 'card'},
       h('div', {class: 'bar'}, h('h2', {}, 'Compaction ', line(view.id, {class: 'mono'})), view.undone ? h('span', {class: 'tag', text: 'undone'}) : null, h('span', {class: 'grow'}), moment(view.at)),
-      known(view.tokens_before) ? h('div', {class: 'shrink', role: 'img', 'aria-label': `${number(view.tokens_before)} tokens before, ${number(view.tokens_after)} after`},
-        h('span', {class: 'shrink-name', text: 'before'}), h('span', {class: 'shrink-bar'}, h('span', {vars: {width: '100%'}})), h('b', {text: number(view.tokens_before)}),
-        h('span', {class: 'shrink-name', text: 'after'}), h('span', {class: 'shrink-bar after'}, h('span', {vars: {width: `${Math.max(0.5, (view.tokens_after / Math.max(1, view.tokens_before)) * 100)}%`}})), h('b', {text: number(view.tokens_after)})) : null,
+      known(view.tokens_before) ? shrink(view) : null,
       h('div', {class: 'meta'}, view.reason ? h('span', {}, 'why: ', line(view.reason)) : null, view.policy ? h('span', {}, 'policy: ', line(view.policy)) : null,
         saved ? h('span', {text: `${number(saved)} tokens less in every request (${percent(saved / view.tokens_before)})`}) : null));
   }
@@ -101,9 +122,13 @@ function oneScreen(frame, place) {
     pivot.querySelector('.marked')?.scrollIntoView({block: 'nearest'});
   }
 
-  function hint() {
-    chosen.replaceChildren(h('p', {class: 'faint chosen-hint', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}));
+  function clear() {
+    chosen.replaceChildren();
+    list.mark([]);
+    light([]);
   }
+
+  const dismiss = () => button('Close details', {icon: 'close', bare: true, kind: 'ghost small', on: {click: clear}});
 
   function choose(row) {
     light(row.told);
@@ -111,7 +136,7 @@ function oneScreen(frame, place) {
     frame.note({item: row.ref});
     const lines = view.pivot.filter((one) => row.told.includes(one.line));
     chosen.replaceChildren(h('div', {class: 'card chosen-card'},
-      h('div', {class: 'bar'}, dot(row.kind), h('strong', {}, line(row.title)), h('span', {class: 'grow'}), button('Show original', {kind: 'small', on: {click: () => frame.message(row.seq)}})),
+      h('div', {class: 'bar'}, dot(row.kind), h('strong', {}, line(row.title)), h('span', {class: 'grow'}), button('Show original', {kind: 'small', on: {click: () => frame.message(row.seq)}}), dismiss()),
       h('dl', {class: 'facts'},
         h('dt', {text: 'Message'}), h('dd', {}, line(row.ref, {class: 'mono'}), ` · ${kindName(row.kind)} · ${number(row.tokens)} tokens`),
         h('dt', {text: 'Why'}), h('dd', {}, line(row.why), row.strategy ? h('span', {class: 'faint'}, ' by ', line(row.strategy)) : null),
@@ -128,7 +153,7 @@ function oneScreen(frame, place) {
     const there = new Set(found.map(([row]) => row.seq));
     const missing = one.seqs.filter((seq) => !there.has(seq));
     chosen.replaceChildren(h('div', {class: 'card chosen-card'},
-      h('div', {class: 'bar'}, h('strong', {text: `Line ${one.line} of the pivot`}), h('span', {class: 'grow'}), h('span', {class: 'faint', text: found.length ? `from ${count(found.length, 'message')}` : ''})),
+      h('div', {class: 'bar'}, h('strong', {text: `Line ${one.line} of the pivot`}), h('span', {class: 'grow'}), h('span', {class: 'faint', text: found.length ? `from ${count(found.length, 'message')}` : ''}), dismiss()),
       h('div', {class: 'quote', dir: 'auto'}, plain(one.text)),
       h('ul', {class: 'refs'}, found.slice(0, 20).map(([row]) => h('li', {}, h('button', {type: 'button', class: 'link', on: {click: () => frame.message(row.seq)}}, line(row.ref, {class: 'mono'}), ' ', line(row.title)))),
         missing.slice(0, 20).map((seq) => h('li', {}, h('button', {type: 'button', class: 'link', text: `#${seq}`, on: {click: () => frame.message(seq)}}))))));

@@ -64,6 +64,7 @@ class Treemap extends HTMLElement {
     const total = children.reduce((sum, child) => sum + child.tokens, 0);
     if (!total) return;
     for (const [child, at] of squarify(children, total, box)) {
+      const name = label(child).startsWith(`${node.name}: `) ? label(child).slice(node.name.length + 2) : label(child);
       if (this.#left <= 0 || at.w < SMALLEST || at.h < SMALLEST) continue;
       this.#left -= 1;
       const own = child.kind ?? kind;
@@ -76,7 +77,7 @@ class Treemap extends HTMLElement {
         title: `${label(child)}\n${number(child.tokens)} tokens · ${percent(share)}`,
         vars: {left: `${at.x}px`, top: `${at.y}px`, width: `${Math.max(0, at.w - 2)}px`, height: `${Math.max(0, at.h - 2)}px`},
         on: {click: () => this.#open(child)},
-      }, room ? [h('span', {class: 'tile-name'}, h('bdi', {}, plain(label(child)))), at.w > 90 ? h('span', {class: 'tile-size', text: short(child.tokens)}) : null] : null);
+      }, room ? [h('span', {class: 'tile-name'}, h('bdi', {}, plain(name))), at.w > 90 ? h('span', {class: 'tile-size', text: short(child.tokens)}) : null] : null);
       field.append(tile);
       if (inner && at.h > HEAD + 14 && at.w > 24) {
         this.#place(field, child, {x: at.x + 3, y: at.y + HEAD, w: at.w - 6, h: at.h - HEAD - 3}, depth + 1, own);
