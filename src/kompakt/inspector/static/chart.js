@@ -159,7 +159,7 @@ class Growth extends HTMLElement {
       cursor.setAttribute('x', x(index));
       cursor.setAttribute('visibility', 'visible');
       this.tip.replaceChildren(
-        h('div', {class: 'tip-title', text: `Step ${point.step} · ${number(point.total ?? totals[index])} tokens`}),
+        h('div', {class: 'tip-title', text: `${point.step > this.#data.steps ? 'Next request' : `Step ${point.step}`} · ${number(point.total)} tokens`}),
         ...this.#shown().toReversed().filter((kind) => point.tokens[kind]).map((kind) =>
           h('div', {class: 'tip-row'}, h('span', {class: `dot ${kindClass(kind)}`}), h('span', {text: kindName(kind)}), h('b', {text: number(point.tokens[kind])}))),
         known(point.cached) ? h('div', {class: 'tip-row'}, h('span', {class: 'dot cache-dot'}), h('span', {text: 'From cache'}), h('b', {text: percent(point.total ? point.cached / point.total : 0)})) : '',

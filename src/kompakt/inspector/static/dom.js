@@ -124,7 +124,7 @@ export const kindClass = (kind) => {
   const known = CLASSES[kind] ?? kind;
   return KINDS.includes(known) ? `kind-${known}` : 'kind-other';
 };
-export const dot = (kind) => h('span', {class: `dot ${kindClass(kind)}`, title: kindName(kind)});
+export const dot = (kind) => h('span', {class: `dot ${kindClass(kind)}`, title: kindName(kind), 'aria-hidden': true});
 
 /** A bar that shows how full the window is. */
 export function meter(share, label) {

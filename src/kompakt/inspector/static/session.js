@@ -258,17 +258,18 @@ function stepScreen(frame, place) {
   async function show() {
     const step = await get(session(frame.id, `/steps/${n}`), {}, frame.signal);
     const rows = [...step.rows, ...step.answer].map((row) => ({...row, state: 'sent'}));
+    const isNext = n > frame.detail.steps;
     const answers = new Set(step.answer.map((row) => row.seq));
     const list = h('k-rows', {id: 'sent', class: 'list tall', 'aria-label': `Messages of request ${n}`, on: {open: (event) => frame.message(event.detail.row.seq)}});
     const sizes = KINDS.filter((kind) => step.tokens[kind]);
     element.replaceChildren(
       h('div', {class: 'bar'},
-        h('h2', {text: `Request ${n} as sent`}),
+        h('h2', {text: isNext ? 'Next request, as it would be sent' : `Request ${n} as sent`}),
         h('div', {class: 'meta'}, step.model ? line(step.model) : null, h('span', {text: `${number(step.total)} tokens`}), h('span', {text: `${percent(step.total ? step.cached / step.total : 0)} from cache`}), step.at ? moment(step.at) : null,
           step.compaction ? h('a', {href: frame.link('compactions', step.compaction), text: 'contains a pivot'}) : null),
         h('span', {class: 'grow'}),
         n > 1 ? h('a', {class: 'button small', href: frame.link('steps', n - 1), text: 'Previous'}) : null,
-        h('a', {class: 'button small', href: frame.link('steps', n + 1), text: 'Next'})),
+        isNext ? null : h('a', {class: 'button small', href: frame.link('steps', n + 1), text: 'Next'})),
       h('section', {class: 'card'},
         h('div', {class: 'split', role: 'img', 'aria-label': sizes.map((kind) => `${kindName(kind)} ${number(step.tokens[kind])} tokens`).join(', ')}, sizes.map((kind) => h('span', {class: kindClass(kind), vars: {'flex-grow': String(step.tokens[kind])}}))),
         h('div', {class: 'split-legend'}, sizes.map((kind) => h('span', {}, h('span', {class: `swatch ${kindClass(kind)}`}), kindName(kind), h('b', {text: number(step.tokens[kind])}))))),

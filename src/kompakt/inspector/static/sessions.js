@@ -21,6 +21,7 @@ export function sessionList(place, signal, state) {
   const rows = new Map();
   let next = null;
   let asked = 0;
+  let tries = 5;
 
   function changed() {
     const query = search.value.trim();
@@ -50,6 +51,10 @@ export function sessionList(place, signal, state) {
       if (focused) rows.get(focused)?.querySelector('a').focus();
     } else {
       for (const row of page.rows) add(row);
+    }
+    if (page.rows.some((row) => row.steps === null) && tries > 0) {
+      tries -= 1; // the server is still counting
+      setTimeout(() => signal.aborted || load(null, Math.max(50, Math.min(200, rows.size))), 700);
     }
     next = page.next;
     more.hidden = !next;
