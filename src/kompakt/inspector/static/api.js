@@ -23,7 +23,8 @@ async function answer(response) {
   let body = null;
   try {
     body = await response.json();
-  } catch {
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
     // An answer without JSON is reported by its status.
   }
   if (response.ok && body !== null) return body;

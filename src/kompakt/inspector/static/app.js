@@ -1,27 +1,12 @@
 // The page: address, top bar, theme, keys. Each screen is a module that returns an element.
 
-import {button, empty, h, icon} from './dom.js';
+import {address, parse} from './address.js';
+import {button, empty, h, icon, toast} from './dom.js';
 import {sessionFrame} from './session.js';
 import {sessionList} from './sessions.js';
 
 const main = document.getElementById('main');
 let shown = null; // {id, screen, stop}
-
-/** The address: `#/` is the list, `#/s/ID/TAB/ARG?name=value` a state of a session. */
-export function parse(hash) {
-  const [path, query = ''] = hash.replace(/^#\/?/, '').split('?');
-  const [kind, id, tab, arg] = path.split('/').map(decode);
-  const params = Object.fromEntries(new URLSearchParams(query));
-  return kind === 's' && id ? {id, tab: tab || 'overview', arg: arg || null, params} : {id: null, params};
-}
-
-function decode(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
-}
 
 async function route() {
   if (!/^#?(\/|$)/.test(location.hash)) return; // a link inside the page
@@ -126,7 +111,7 @@ document.addEventListener('keydown', (event) => {
   }
   const screen = shown?.screen;
   const actions = {
-    '/': () => (main.querySelector('input[type=search]') ?? (shown?.id ? go(shown.id, 'recall') : null))?.focus?.(),
+    '/': () => (main.querySelector('input[type=search]') ?? recall())?.focus?.(),
     '?': help,
     t: nextTheme,
     j: () => screen?.move?.(1),
@@ -139,9 +124,14 @@ document.addEventListener('keydown', (event) => {
   event.preventDefault();
 });
 
-function go(id, tab) {
-  location.hash = `#/s/${encodeURIComponent(id)}/${tab}`;
+function recall() {
+  if (shown?.id) location.hash = address(shown.id, 'recall');
 }
 
+// Requests of a screen that was left end with an AbortError. Any other failure in the background is shown.
+addEventListener('unhandledrejection', (event) => {
+  event.preventDefault();
+  if (event.reason?.name !== 'AbortError') toast(event.reason?.message ?? String(event.reason), 'error');
+});
 addEventListener('hashchange', route);
 route();

@@ -44,7 +44,7 @@ function usage(context) {
 
 function repeated(frame, list) {
   if (!list.length) return h('p', {class: 'faint', text: 'Nothing of size is in the context twice.'});
-  return h('table', {class: 'plain'},
+  return h('table', {class: 'plain', 'aria-label': 'Repeated content'},
     h('thead', {}, h('tr', {}, h('th', {scope: 'col', text: 'Content'}), h('th', {scope: 'col', class: 'numeric', text: 'Times'}), h('th', {scope: 'col', class: 'numeric', text: 'Tokens'}))),
     h('tbody', {}, list.map((one) => h('tr', {},
       h('td', {}, line(one.title, {class: 'clip'}), h('div', {class: 'meta'}, one.seqs.slice(0, 12).map((seq) => h('button', {type: 'button', class: 'link', text: `#${seq}`, 'aria-label': `Open message ${seq}`, on: {click: () => frame.message(seq)}})), one.seqs.length > 12 ? h('span', {text: `and ${count(one.seqs.length - 12, 'other')}`}) : null)),

@@ -1,6 +1,7 @@
 // One session: header, tabs, and the overview with its steps.
 
 import './chart.js';
+import {address, parse} from './address.js';
 import {follow, get, session} from './api.js';
 import {compactionScreen, compactionTable} from './compaction.js';
 import {contextScreen} from './context.js';
@@ -137,8 +138,9 @@ export function sessionFrame(id, signal, state) {
     tab: (index) => { location.hash = address(id, TABS[index][0]); },
     move: (by) => current?.screen.move?.(by),
     up() {
-      if (place.arg) location.hash = address(id, PARENTS[place.tab] ?? place.tab);
-      else if (place.tab !== 'overview') location.hash = address(id, 'overview');
+      const {tab, arg} = parse(location.hash);
+      if (arg) location.hash = address(id, PARENTS[tab] ?? tab);
+      else if (tab && tab !== 'overview') location.hash = address(id, 'overview');
       else location.hash = '#/';
     },
   };
@@ -152,11 +154,6 @@ export function sessionFrame(id, signal, state) {
     next.focus();
     location.hash = next.getAttribute('href');
   }
-}
-
-export function address(id, tab = 'overview', arg = null, params = {}) {
-  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== '' && known(value))).toString();
-  return `#/s/${encodeURIComponent(id)}/${tab}${arg === null ? '' : `/${encodeURIComponent(arg)}`}${query ? `?${query}` : ''}`;
 }
 
 function actions(frame) {
@@ -232,7 +229,7 @@ function cacheCard(detail) {
     h('div', {class: 'split', role: 'img', 'aria-label': values.map((one) => `${one.label} ${percent(one.tokens / total)}`).join(', ')},
       values.map((one) => h('span', {class: `cache-${one.name}`, vars: {'flex-grow': String(one.tokens)}}))),
     h('p', {class: 'faint small-text', text: cache.reported ? 'As the provider reported it.' : 'Estimated: a request reads from the cache what it shares with the previous one.'}),
-    h('table', {class: 'plain'}, h('thead', {}, h('tr', {}, ['Class', 'Tokens', 'Share', 'Money'].map((name, index) => h('th', {scope: 'col', class: index ? 'numeric' : '', text: name})))),
+    h('table', {class: 'plain', 'aria-label': 'Input by cache class'}, h('thead', {}, h('tr', {}, ['Class', 'Tokens', 'Share', 'Money'].map((name, index) => h('th', {scope: 'col', class: index ? 'numeric' : '', text: name})))),
       h('tbody', {}, values.map((one) => h('tr', {}, h('th', {scope: 'row'}, h('span', {class: `dot cache-${one.name}`}), ` ${one.label}`),
         h('td', {class: 'numeric', text: number(one.tokens)}), h('td', {class: 'numeric', text: percent(one.tokens / total)}), h('td', {class: 'numeric', text: money(one.money)}))))));
 }
