@@ -14,6 +14,7 @@ import io
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -217,6 +218,13 @@ class TestPages:
         packages = [path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")]
         assert [str(path) for path in packages if f"`{path}/" not in text] == []
         assert len(PATH.findall(text)) > 60
+
+
+class TestExtras:
+    def test_the_quick_start_lists_every_extra(self) -> None:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        page = (ROOT / "docs" / "quick-start.md").read_text()
+        assert [name for name in extras if f"`{name}`" not in page and name not in ("dev", "bench")] == []
 
 
 class TestReadme:
