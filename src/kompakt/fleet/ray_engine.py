@@ -159,7 +159,7 @@ def _run_pass(
     context.enable_progress_bars = False
     context.max_errored_blocks = -1  # the next pass runs them again
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # lost blocks run again, and get rows in the end
     blocks = list(_blocks(tasks, size))
     with warnings.catch_warnings():
         # Ray announces that it will not take other options than the named ones, which lack these two.
