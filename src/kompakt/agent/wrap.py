@@ -134,6 +134,12 @@ class WrapOptions(msgspec.Struct, frozen=True):
         """Return the request with the recall tool; ``None`` where it cannot be offered."""
         return None if self.rounds is None else offer_for(format, body, self.rounds)
 
+    def continued(self, body: Any) -> Any:
+        """Return a request that continues an answer by its id, after the hidden recall rounds of that answer."""
+        if self.rounds is None or not isinstance(body, Mapping) or not is_managed(cast("JsonObject", body)):
+            return body
+        return self.rounds.continued(cast("JsonObject", body))
+
     def learn(self, body: JsonObject, refused: Overflow) -> None:
         """Remember what the provider accepts, from its error and the size of the request."""
         counted, outputs = _sent.get(), [body.get(name) for name in OUTPUT_KEYS]
@@ -258,6 +264,8 @@ def _sync_class(base: Any, wrapping: WrapOptions) -> type:
                 _exchange.set(None)
             if format is not None:
                 prepared.json_data = _compacted(prepared.json_data, format, wrapping)
+            elif not _is_round.get():
+                prepared.json_data = wrapping.continued(prepared.json_data)
             return prepared
 
         def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
@@ -299,6 +307,8 @@ def _async_class(base: Any, wrapping: WrapOptions) -> type:
                 _exchange.set(None)
             if format is not None:
                 prepared.json_data = await _acompacted(prepared.json_data, format, wrapping)
+            elif not _is_round.get():
+                prepared.json_data = wrapping.continued(prepared.json_data)
             return prepared
 
         async def request(self, cast_to: Any, options: Any, **how: Any) -> Any:
@@ -498,9 +508,7 @@ def _format(options: Any) -> str | None:
     body = options.json_data
     if str(options.method).lower() != "post" or not isinstance(body, Mapping):
         return None
-    if is_managed(
-        cast("JsonObject", body)
-    ):  # the provider stores the history, and the request contains only what is new
+    if is_managed(cast("JsonObject", body)):  # the provider has the history, the request only what is new
         return None
     return next((format for end, format in ROUTES.items() if path.endswith(end)), None)
 

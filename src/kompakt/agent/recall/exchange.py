@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,10 +45,20 @@ MAX_CACHED = 4_000
 """Rounds that are cached. About 40 MB."""
 
 
+class StoredAnswer(NamedTuple):
+    """How an answer that the provider stores is continued by its id."""
+
+    id: str
+    """The id of the last round. The caller knows the id of the first."""
+    results: list[Json]
+    """Results of hidden calls in that round, which the next request has to contain."""
+
+
 class RoundCache:
     """Hidden rounds of recent conversations. Threads may share it."""
 
     def __init__(self) -> None:
+        self._stored = Lru[str, StoredAnswer](MAX_CACHED)
         self._rounds = Lru[tuple[bytes, int], RecallRound](MAX_CACHED)
         self._mixed = Lru[tuple[bytes, str], RecallRound](MAX_CACHED)
 
@@ -61,6 +72,19 @@ class RoundCache:
     def end(self, key: bytes, number: int) -> None:
         """Forget the rounds from this one on: another attempt at the same answer may have had more."""
         self._rounds.remove((key, number))
+
+    def save_stored(self, id: str, last: StoredAnswer) -> None:
+        """Remember how the answer with this id is continued."""
+        self._stored.put(id, last)
+
+    def continued(self, body: JsonObject) -> JsonObject:
+        """Return a request that continues a stored answer, after the hidden rounds of that answer."""
+        found = self._stored.get(str(body.get("previous_response_id")))
+        if found is None:
+            return body
+        items = body.get("input")
+        sent = [{"role": "user", "content": items}] if isinstance(items, str) else as_list(items)
+        return {**body, "previous_response_id": found.id, "input": [*found.results, *sent]}
 
     def restore(self, format: str, items: Sequence[Json]) -> list[Json]:
         """Return the items of a request with the hidden rounds before their answers."""
@@ -141,7 +165,7 @@ def offer_for(format: str, body: JsonObject, cache: RoundCache) -> RecallOffer |
     taken = tool_names(format, body.get("tools"))
     key = WIRES[format].messages_key
     items = body.get(key)
-    if taken is None or not isinstance(items, list) or not items or not can_offer(format, body.get):
+    if taken is None or not isinstance(items, list) or not items or not can_offer(format, body.get, may_store=True):
         return None
     messages = _messages(format, as_list(items)[-1:])
     if not messages or messages[-1].role == "assistant":  # the model continues its own answer
@@ -163,6 +187,8 @@ class RecallExchange(msgspec.Struct, kw_only=True):
     tokens: int
     """Tokens of the request, with the rounds so far."""
     rounds: list[RecallRound] = []
+    first_id: str = ""
+    """The id of the first answer."""
 
     def next_body(self) -> JsonObject:
         """Return the request with all rounds so far; without the tool when the limit of rounds is reached."""
@@ -176,6 +202,7 @@ class RecallExchange(msgspec.Struct, kw_only=True):
         offer, number = self.offer, len(self.rounds)
         asked = answer_turn(offer.protocol, turn, offer.name, self._recall, room=self._room, number=number)
         found = run_sync(asked, may_wait=False)
+        self._note_stored(turn, found)
         messages = _messages(offer.format, as_list(offer.given[WIRES[offer.format].messages_key]))
         if messages and (found is None or found.client_calls):
             offer.cache.end(_keys(messages)[-1], number)
@@ -189,6 +216,14 @@ class RecallExchange(msgspec.Struct, kw_only=True):
         text = json_text([*found.made.turn, *found.made.results])
         self.tokens += counter_for(str(self.sent.get("model"))).text(text)
         return True
+
+    def _note_stored(self, turn: ModelTurn, found: AnsweredTurn | None) -> None:
+        """Remember how the caller can continue this answer by its id, if it has hidden rounds or hidden calls."""
+        self.first_id = self.first_id or turn.id
+        is_mixed = found is not None and bool(found.client_calls)
+        if turn.id and self.sent.get("store") is not False and (is_mixed or (found is None and self.rounds)):
+            results = found.made.results if found is not None else []
+            self.offer.cache.save_stored(self.first_id, StoredAnswer(turn.id, results))
 
     async def _recall(self, query: str, tokens: int) -> str:
         return self.memory.recall(query, tokens=tokens).text

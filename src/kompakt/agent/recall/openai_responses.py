@@ -18,7 +18,7 @@ class ResponsesRecall:
     format = "openai-responses"
 
     def turn(self, response: JsonObject, name: str, body: JsonObject) -> ModelTurn:
-        return _turn(as_list(response.get("output")), response.get("status"), name, body)
+        return _turn(as_list(response.get("output")), response, name, body)
 
     def merge(self, responses: Sequence[JsonObject], name: str) -> JsonObject:
         last = responses[-1]
@@ -63,14 +63,16 @@ def _add_input(usage: JsonObject, tokens: int) -> JsonObject:
     return add_tokens(usage, tokens, "input_tokens", "total_tokens")
 
 
-def _turn(output: list[Json], status: Json, name: str, body: JsonObject) -> ModelTurn:
+def _turn(output: list[Json], response: JsonObject, name: str, body: JsonObject) -> ModelTurn:
     called = [as_object(item) for item in output if as_object(item).get("type") in _CALLS]
     calls = tuple(
         ToolCall(str(item.get("call_id")), str(item.get("name")), item.get("arguments", item.get("input")))
         for item in called
     )
     sent = [item for item in output if not _is_lost(as_object(item), body)]
-    return ModelTurn(items=sent, calls=calls, is_complete=status == "completed", shown=_visible(sent, name))
+    is_complete = response.get("status") == "completed"
+    id = str(response.get("id") or "")
+    return ModelTurn(items=sent, calls=calls, is_complete=is_complete, shown=_visible(sent, name), id=id)
 
 
 def _is_lost(item: JsonObject, body: JsonObject) -> bool:
@@ -186,8 +188,7 @@ class ResponsesRecallStream:
         return final or [self._items[at] for at in sorted(self._items)]
 
     def turn(self) -> ModelTurn:
-        status = as_object(self._end.get("response")).get("status")
-        return _turn(self._output(), status, self._name, self._body)
+        return _turn(self._output(), as_object(self._end.get("response")), self._name, self._body)
 
     def next_round(self) -> None:
         self._earlier_usages.append(as_object(as_object(self._end.get("response")).get("usage")))

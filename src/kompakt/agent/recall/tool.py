@@ -5,8 +5,9 @@ changes the prompt anyway, so the provider's prompt cache is lost once and not t
 request of the conversation, after the caller's own tools, so the prompt stays stable.
 
 A request must keep its meaning. So the tool is not offered if the caller declares no tools (the model or server may not
-support them), forbids or forces calls, asks for structured output or for several answers, or lets the provider store
-the conversation, whose next request the caller may send without the results of hidden calls.
+support them), forbids or forces calls, asks for structured output or for several answers. If the provider stores the
+answer (OpenAI Responses without ``store=False``), the next request may continue it by its id, without the results of
+hidden calls: then the tool is only offered where those can be added, which is in ``wrap`` and not in the gateway.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ Fields = Callable[[str], Json]
 """Returns a field of a request; ``None`` when it is missing."""
 
 
-def can_offer(format: str, field: Fields) -> bool:
-    """Return whether a request allows one answer of free text with calls of any tool."""
+def can_offer(format: str, field: Fields, *, may_store: bool = False) -> bool:
+    """Return whether a request allows one answer of free text with calls of any tool.
+
+    ``may_store`` says whether the caller can continue an answer that the provider stores.
+    """
     if format == "gemini":
         return _gemini_allows(field)
     choice = field("tool_choice")
     is_free = choice in (None, "auto") or as_object(choice).get("type") == "auto"
     if format == "openai-responses":
         shape = as_object(as_object(field("text")).get("format")).get("type")
-        return is_free and shape in (None, "text") and field("store") is False and not field("background")
+        is_kept = field("store") is not False
+        return is_free and shape in (None, "text") and (may_store or not is_kept) and not field("background")
     if format == "anthropic":
         return is_free and not field("output_format") and not as_object(field("output_config")).get("format")
     shape = as_object(field("response_format")).get("type")

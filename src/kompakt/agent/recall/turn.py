@@ -32,6 +32,8 @@ class ModelTurn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the model stopped by itself. A call that was cut off cannot be answered."""
     shown: list[Json]
     """The part of ``items`` that the client sees."""
+    id: str = ""
+    """The id of the answer, where a later request can continue it by its id (OpenAI Responses)."""
 
 
 class RecallRound(msgspec.Struct, frozen=True, kw_only=True):
