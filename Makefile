@@ -102,6 +102,8 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.gateway
+	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.growth
 
 $(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)
