@@ -3,6 +3,9 @@
 const PAGE = location.pathname.endsWith('/') ? location.pathname : `${location.pathname}/`;
 export const BASE = new URL(`${PAGE}api/`, location.origin);
 
+/** Whether recall and previews can be asked; an exported file answers from its own data, see offline.js. */
+export const LIVE = true;
+
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);

@@ -2,7 +2,7 @@
 
 import './chart.js';
 import {address, parse} from './address.js';
-import {follow, get, session} from './api.js';
+import {LIVE, follow, get, session} from './api.js';
 import {compactionScreen, compactionTable} from './compaction.js';
 import {contextScreen} from './context.js';
 import {UNPIN, act, drawer} from './dialogs.js';
@@ -13,7 +13,8 @@ import {tryScreen} from './tryout.js';
 
 const TABS = [
   ['overview', 'Overview', overviewScreen], ['messages', 'Messages', messagesScreen], ['context', 'Context', contextScreen],
-  ['compactions', 'Compactions', compactionScreen], ['try', 'Try it', tryScreen], ['recall', 'Recall', recallScreen],
+  ['compactions', 'Compactions', compactionScreen],
+  ...(LIVE ? [['try', 'Try it', tryScreen], ['recall', 'Recall', recallScreen]] : []),
 ];
 const PARENTS = {steps: 'overview'};
 const SCREENS = {...Object.fromEntries(TABS.map(([name, , screen]) => [name, screen])), steps: stepScreen};
@@ -135,7 +136,7 @@ export function sessionFrame(id, signal, state) {
       }
       if (place.params.m && !current.screen.messages?.(place.params.m)) showMessage(Number(place.params.m));
     },
-    tab: (index) => { location.hash = address(id, TABS[index][0]); },
+    tab: (index) => { if (TABS[index]) location.hash = address(id, TABS[index][0]); },
     move: (by) => current?.screen.move?.(by),
     up() {
       const {tab, arg} = parse(location.hash);
