@@ -21,6 +21,7 @@ import msgspec
 from kompakt import files
 from kompakt.errors import UsageError
 from kompakt.inspector.redaction import Redaction
+from kompakt.model.json import encode
 from kompakt.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ MAX_SESSIONS = 20
 MAX_MESSAGES = 5_000
 """Messages of a session in a file: the newest."""
 
-MAX_STEPS = 200
+MAX_STEPS = 60
 """Requests of a session in a file: those around compactions, and the newest."""
 
 MAX_TEXT = 2_000_000
@@ -94,14 +95,15 @@ async def _content(inspection: Inspection, detail: SessionDetail) -> JsonObject:
     growth = await inspection.growth(id)
     first = max(0, (await inspection.messages(id, limit=1)).total - MAX_MESSAGES)
     rows: list[MessageRow] = []
+    texts: dict[str, JsonObject] = {}
     while page := (await inspection.messages(id, start=first + len(rows), limit=_PAGE)).rows:
         rows += page
-    texts: dict[str, JsonObject] = {}
+        for seq, text in (await inspection.texts(id, [row.seq for row in page])).items():
+            texts[str(seq)] = {"text": text[:MAX_MESSAGE], "total": len(text)}
     for row in rows:
-        found = await inspection.message(id, row.seq)
-        texts[str(row.seq)] = {"text": found.text[:MAX_MESSAGE], "total": found.total}
-        if found.shown is not None:
-            texts[str(row.seq)]["shown"] = found.shown[:MAX_MESSAGE]
+        if row.state == "shortened":
+            shown = (await inspection.message(id, row.seq)).shown
+            texts[str(row.seq)]["shown"] = shown[:MAX_MESSAGE] if shown is not None else None
     compactions = {one.id: await inspection.compaction(id, one.id) for one in detail.compactions}
     near = {mark.step + offset for mark in growth.compactions for offset in (-1, 0, 1)}
     newest = range(max(1, growth.steps + 1 - MAX_STEPS), growth.steps + 1)
@@ -172,7 +174,7 @@ def _page(data: JsonObject, *, redacted: bool) -> bytes:
         "base-uri 'none'; form-action 'none'"
     )
     icon = base64.b64encode(_read("icon.svg").encode()).decode()
-    packed = base64.b64encode(zlib.compress(msgspec.json.encode(data), 9)).decode()
+    packed = base64.b64encode(zlib.compress(encode(data), 9)).decode()
     rows = data["sessions"]
     only = f' data-session="{html.escape(rows[0]["id"])}"' if len(rows) == 1 else ""
     kind = "Redacted copy" if redacted else "Copy"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from kompakt.engine.compaction.policies import BUILT_IN, REGISTRY
 from kompakt.model.messages import JsonObject
@@ -28,9 +28,19 @@ _WORDS = {
 }
 """Fields with a fixed set of words."""
 
-_NODES = frozenset(
-    ["Request", "System prompt", "Tool definitions", "User", "Assistant", "Tool results", "Ledger", "Framing", "Pivot", "Not in the recording", "Pins and notes"]
-)
+_NODES = {
+    "Request",
+    "System prompt",
+    "Tool definitions",
+    "User",
+    "Assistant",
+    "Tool results",
+    "Ledger",
+    "Framing",
+    "Pivot",
+    "Not in the recording",
+    "Pins and notes",
+}
 """Names of parts of a context that kompakt gives."""
 
 _REASONS = re.compile(
@@ -66,7 +76,7 @@ class Redaction:
     def _content(self, content: JsonObject) -> JsonObject:
         rows = {str(row["seq"]): row for row in content["rows"]}
         texts = {
-            seq: {name: self._text(rows[seq]["kind"], text["total"]) for name in ("text", "shown") if name in text}
+            seq: {name: self._text(rows[seq]["kind"], text["total"]) for name in ("text", "shown") if text.get(name)}
             for seq, text in content["texts"].items()
         }
         for text in texts.values():
@@ -84,9 +94,13 @@ class Redaction:
     def _value(self, name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return self._object(value)
-        if isinstance(value, list):
-            return [self._value(name, inner) for inner in value]
-        return self._string(name, value) if isinstance(value, str) else value
+        if isinstance(value, list | tuple):
+            return [self._value(name, inner) for inner in cast("list[Any]", value)]
+        if isinstance(value, str):
+            return self._string(name, value)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        raise TypeError(f"{name}: a {type(value).__name__} cannot be redacted")
 
     def _object(self, value: JsonObject) -> JsonObject:
         made = {name: self._value(name, inner) for name, inner in value.items()}

@@ -445,6 +445,11 @@ class Inspection:
             shown=shown,
         )
 
+    async def texts(self, id: str, seqs: Sequence[int]) -> dict[int, str]:
+        """Return the whole texts of messages, for many at once."""
+        session, moment = await self._find(id)
+        return {row.seq: text_of_message(row.message) for row in await session.source.at(moment, seqs)}
+
     async def _message(self, session: InspectedSession, moment: Moment, seq: int) -> IndexedMessage:
         index = session.index
         await index.until(moment, lambda: bool(index.seqs) and index.seqs[-1] >= seq)
