@@ -65,7 +65,7 @@ function oneScreen(frame, place) {
       h('p', {class: 'faint small-text', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}),
       h('div', {class: 'sides'},
         h('section', {class: 'card flush side'}, h('h2', {}, 'Before', h('span', {class: 'faint', text: `${count(view.removed_count, 'message')} replaced · ${count(view.kept, 'message')} kept`})), list),
-        h('section', {class: 'card flush side'}, h('h2', {}, 'After', h('span', {class: 'faint', text: `pivot of ${count(view.pivot.length, 'line')} · ${count(view.kept, 'message')} kept`}), frame.writable ? button('Edit', {icon: 'edit', kind: 'small', 'aria-label': 'Edit the pivot', on: {click: edit}}) : null),
+        h('section', {class: 'card flush side'}, h('h2', {}, 'After', h('span', {class: 'faint', text: `pivot of ${count(view.pivot.length, 'line')} · ${count(view.kept, 'message')} kept`}), frame.can('edit') ? button('Edit', {icon: 'edit', kind: 'small', 'aria-label': 'Edit the pivot', on: {click: edit}}) : null),
           h('div', {class: 'pivot-scroll', tabindex: 0, role: 'region', 'aria-label': 'Pivot'}, pivot))),
       chosen);
     list.show({total: view.removed_count, load: removed, draw: cells, height: 56});

@@ -41,7 +41,7 @@ export async function act(id, action, question) {
 export const UNPIN = {title: 'Unpin this?', text: 'The next compaction may replace it.', label: 'Unpin'};
 
 /** The text of one message, loaded in pages while it is scrolled. */
-export function messagePane(id, seq, {writable = false, signal, changed = () => {}, close = null}) {
+export function messagePane(id, seq, {can = () => false, signal, changed = () => {}, close = null}) {
   const text = h('div', {class: 'text', tabindex: 0, role: 'region', 'aria-label': 'Text of the message'});
   const facts = h('div', {class: 'meta'});
   const title = h('h2', {text: `Message ${seq}`});
@@ -77,8 +77,8 @@ export function messagePane(id, seq, {writable = false, signal, changed = () => 
       row.state && row.state !== 'sent' ? h('span', {class: 'tag', text: row.state}) : '', row.at ? moment(row.at) : '');
     tools.replaceChildren(
       button('Copy the loaded text', {icon: 'copy', bare: true, kind: 'ghost', on: {click: () => copy(whole, 'the text')}}),
-      row.pinned && !writable ? h('span', {class: 'tag accent', text: 'pinned'}) : '',
-      writable ? button(row.pinned ? 'Unpin' : 'Pin', {icon: 'pin', kind: 'small', on: {click: () => pin(row)}}) : '');
+      row.pinned && !can('unpin') ? h('span', {class: 'tag accent', text: 'pinned'}) : '',
+      can(row.pinned ? 'unpin' : 'pin') ? button(row.pinned ? 'Unpin' : 'Pin', {icon: 'pin', kind: 'small', on: {click: () => pin(row)}}) : '');
   }
 
   async function pin(row) {

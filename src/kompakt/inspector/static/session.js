@@ -30,7 +30,8 @@ export function sessionFrame(id, signal, state) {
   const frame = {
     id, signal,
     get detail() { return detail; },
-    get writable() { return Boolean(detail?.writable); },
+    /** Whether an action is allowed on this session. */
+    can: (action) => Boolean(detail?.writable && detail.actions.includes(action)),
     link: (tab, arg, params) => address(id, tab, arg, params),
     /** Change the address without a new screen. */
     note(params) {
@@ -54,7 +55,7 @@ export function sessionFrame(id, signal, state) {
 
   function showMessage(seq) {
     if (open) return;
-    open = drawer(id, seq, {writable: frame.writable, changed: reload}, () => {
+    open = drawer(id, seq, {can: frame.can, changed: reload}, () => {
       open = null;
       frame.note({m: ''});
     });
@@ -160,22 +161,24 @@ export function sessionFrame(id, signal, state) {
 function actions(frame) {
   const {can_undo: undo, can_redo: redo} = frame.detail;
   const run = (action, question) => () => frame.act(action, question);
-  return h('div', {class: 'actions', role: 'group', 'aria-label': 'Actions'},
-    button('Compact now', {icon: 'compact', on: {click: run({action: 'compact'}, {
+  const shown = {
+    compact: () => button('Compact now', {icon: 'compact', on: {click: run({action: 'compact'}, {
       title: 'Compact this session now?', text: 'The next request carries the pivot instead of the messages it replaces. Every message stays in the store, and you can undo this.', label: 'Compact now',
     })}}),
-    button('Undo', {icon: 'undo', bare: true, disabled: !undo, on: {click: run({action: 'undo'}, {
+    undo: () => button('Undo', {icon: 'undo', bare: true, disabled: !undo, on: {click: run({action: 'undo'}, {
       title: 'Undo the newest compaction?', text: 'The next request carries the original messages again. It may not fit the window.', label: 'Undo',
     })}}),
-    button('Redo', {icon: 'redo', bare: true, disabled: !redo, on: {click: run({action: 'redo'}, {
+    redo: () => button('Redo', {icon: 'redo', bare: true, disabled: !redo, on: {click: run({action: 'redo'}, {
       title: 'Redo the compaction that was undone last?', text: 'The next request carries its pivot again.', label: 'Redo',
     })}}),
-    button('Delete session', {icon: 'trash', bare: true, on: {click: async () => {
+    delete: () => button('Delete session', {icon: 'trash', bare: true, on: {click: async () => {
       const done = await act(frame.id, {action: 'delete'}, {
         title: 'Delete this session?', text: 'Its messages, compactions and pins are removed from the store. This cannot be undone.', label: 'Delete', danger: true,
       });
       if (done) location.hash = '#/';
-    }}}));
+    }}}),
+  };
+  return h('div', {class: 'actions', role: 'group', 'aria-label': 'Actions'}, Object.keys(shown).filter(frame.can).map((name) => shown[name]()));
 }
 
 // Overview --------------------------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ function pinsCard(frame) {
   const {pins} = frame.detail;
   if (!pins.length) return null;
   return card('Pinned', h('ul', {class: 'refs'}, pins.map((pin) => h('li', {}, line(pin, {class: 'clip'}),
-    frame.writable ? button(`Unpin ${pin.slice(0, 60)}`, {icon: 'close', bare: true, kind: 'ghost small', on: {click: () => frame.act({action: 'unpin', text: pin}, UNPIN)}}) : null))));
+    frame.can('unpin') ? button(`Unpin ${pin.slice(0, 60)}`, {icon: 'close', bare: true, kind: 'ghost small', on: {click: () => frame.act({action: 'unpin', text: pin}, UNPIN)}}) : null))));
 }
 
 // A step ----------------------------------------------------------------------------------------------------------

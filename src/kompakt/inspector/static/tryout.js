@@ -16,7 +16,7 @@ export function tryScreen(frame, place) {
   const exact = h('input', {type: 'number', min: 1, max: most, value: start, 'aria-label': 'Exact budget in tokens'});
   const policy = h('select', {'aria-label': 'Policy'}, detail.policies.map((name) => h('option', {value: name, text: name, selected: name === (place.params.policy ?? 'default')})));
   const result = h('div', {class: 'stack', 'aria-live': 'polite', 'aria-busy': 'false'});
-  const apply = frame.writable ? button('Compact with these settings', {icon: 'compact', kind: 'primary', on: {click: run}}) : null;
+  const apply = frame.can('compact') ? button('Compact with these settings', {icon: 'compact', kind: 'primary', on: {click: run}}) : null;
   const element = h('div', {class: 'stack'},
     h('section', {class: 'card'},
       h('div', {class: 'controls'},
