@@ -43,6 +43,23 @@ class TestUsersWords:
         messages = [user("Go."), *NOISE, user(text), *ran("make")]
         assert written(messages, USER) == ["Go."]
 
+    def test_a_short_reply_is_quoted_with_its_question(self) -> None:
+        """A bare "yes" tells nothing to a reader who does not have the question."""
+        asked = "The helper is unused. Should I remove it, and\nits test?\n\nShould I remove `stage_files()`?"
+        messages = [user("Clean up."), *NOISE, assistant(asked), user("yes"), *ran("make"), user("Go on.")]
+        assert written(messages, USER) == [
+            "Clean up.",
+            'yes (reply to "Should I remove `stage_files()`?")',
+            "Go on.",
+        ]
+
+    @pytest.mark.parametrize(
+        "reply", ["What does it do?", "Remove it, and all other helpers of the file that are unused."]
+    )
+    def test_questions_and_whole_sentences_stand_alone(self, reply: str) -> None:
+        messages = [user("Clean up."), *NOISE, assistant("Should I remove it?"), user(reply), *ran("make")]
+        assert written(messages, USER) == ["Clean up.", reply]
+
     @pytest.mark.parametrize(
         "text",
         [

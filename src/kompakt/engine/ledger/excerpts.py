@@ -99,7 +99,7 @@ _SETTLES = re.compile(
 
 _ANNOUNCES = re.compile(
     r"(?:let me|now let me|let's|i'll|i will|i'm going to|now i'll|now i need to|next,? i|"
-    r"now i (?:understand|see|know|have (?:all|everything|enough))\b|"
+    r"now i (?:understand|see|know|can|have (?:all|everything|enough))\b|"
     r"now (?:run|check|update|let|add|fix|verify|create|also)|i can see|i need to|"
     r"we (?:can|need to)|"
     r"good|great|perfect|excellent|ok|okay|sure|alright|understood)\b[^.:!?]*[.:!?]?",
@@ -138,6 +138,12 @@ def passages(text: str, size: int = PASSAGE, *, keep_all: bool = False) -> list[
     if current:
         found.append(current)
     return found
+
+
+def last_question(line: str) -> str:
+    """Return the last sentence of a line if it is a question."""
+    sentence = _SENTENCE_END.split(_MARKUP.sub("", line))[-1].strip(" *_")
+    return sentence if sentence.endswith("?") else ""
 
 
 def _announces(sentence: str) -> bool:

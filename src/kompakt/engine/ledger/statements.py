@@ -25,6 +25,7 @@ from kompakt.engine.ledger.excerpts import (
     flat,
     harmless,
     is_report,
+    last_question,
     one_line,
     passages,
     quoted,
@@ -70,6 +71,12 @@ FAILURE_LINES = 4
 
 SHORT_WORDS = 12
 """Characters of a message like "yes" or "continue", which says little without what came before."""
+
+MAX_REPLY = 60
+"""Characters of a message that is quoted with the question it answers."""
+
+MAX_QUESTION = 200
+"""Characters kept of that question."""
 
 MAX_FAILURES = 50
 """Newest failures that are compared with later runs."""
@@ -212,15 +219,20 @@ class Statements:
         asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
+        question = ""
         for number, event in enumerate(events):
             lasting = number < recent
+            if type(event) is Spoken and event.role == "user":
+                asked_before, question = question, ""
+            else:
+                asked_before, question = "", _question(event)
             if lasting and _fades(event):
                 continue
             if type(event) is ToolUse:
                 self._read_call(event, hidden=is_hidden(event), lasting=lasting)
             elif type(event) is Spoken and is_hidden(event):
                 if event.role == "user":
-                    self._read_user(event)
+                    self._read_user(event, asked_before)
                 else:
                     self._read_assistant(event, ages.get(id(event), NEW_SPEECHES + 1))
         self._finish()
@@ -232,12 +244,16 @@ class Statements:
 
     # --- what was said --------------------------------------------------------------------------------------------
 
-    def _read_user(self, event: Spoken) -> None:
+    def _read_user(self, event: Spoken, question: str) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
                 self._read_assistant(Spoken(event.at, "assistant", event.text), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
+        if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
+            text = f"{text} (reply to {quoted(question, MAX_QUESTION)})"
+            self._add(USER, event.at, text, 14.0 if event.at > self._newest_user else 8.0)
+            return
         parts = passages(text, 400, keep_all=True)
         last = len(parts) - 1
         is_new = event.at > self._newest_user
@@ -566,6 +582,14 @@ class Statements:
     ) -> None:
         reference = self._reference(at) if partial or passages > 1 else ""
         self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+def _question(event: Event) -> str:
+    """Return the question with which the assistant ended a text, if it did."""
+    if type(event) is not Spoken or event.role != "assistant":
+        return ""
+    lines = [line.strip() for line in event.text[-1_000:].split("\n") if line.strip()]
+    return next((found for line in reversed(lines[-3:]) if (found := last_question(line))), "")
 
 
 def _fades(event: Event) -> bool:
