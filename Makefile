@@ -8,7 +8,7 @@ PEERS := .venv-peers
 COMMON_FRAMEWORKS := agent_framework langchain litellm openai_agents pydantic_ai # `make soak` tests all
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo docs hosts test-integrations test check bench bench-peers soak eval admission-exam fuzz format clean
+.PHONY: demo docs hosts test-integrations test check bench bench-peers soak package eval admission-exam fuzz format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-peers  install other libraries into $(PEERS), compare, and write docs/comparison.md"
 	@echo "make docs    build the documentation site in build/site, with mkdocs and with zensical"
 	@echo "make soak    run long property tests"
+	@echo "make package  build wheel and sdist, and try them in empty environments: EXTRAS=\"none gateway\" PYTHONS=python3.13"
 	@echo "make fuzz    fuzz the readers for one minute"
 	@echo "make eval    measure compaction on recorded sessions: DATA=$(DATA) OUT=$(OUT)"
 	@echo "make admission-exam  measure which questions admitted outputs still answer: DATA=$(DATA)"
@@ -74,6 +75,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev $(VENV)/.servers $(VENV)/.hosts
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	$(BIN)/python scripts/test_integrations.py $(COMMON_FRAMEWORKS)
+	$(BIN)/python scripts/test_packaging.py --fast
 
 test-integrations: $(VENV)/.dev
 	$(BIN)/python scripts/test_integrations.py $(FRAMEWORKS)
@@ -120,6 +122,9 @@ soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py --sessions 10
 	$(BIN)/python scripts/soak.py --gateway 10
 	$(BIN)/python scripts/test_integrations.py
+
+package: $(VENV)/.dev
+	$(BIN)/python scripts/test_packaging.py $(addprefix --python ,$(PYTHONS)) $(EXTRAS)
 
 fuzz: $(VENV)/.dev
 	$(PIP) install atheris

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.commands import ENVIRONMENT, run
@@ -86,3 +87,32 @@ class TestCompletion:
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **ENVIRONMENT}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, env=environment)
+
+
+class TestMissingPackages:
+    @pytest.mark.parametrize(
+        ("arguments", "blocked", "extra"),
+        [
+            (("serve", "--port", "0"), "uvicorn", "gateway"),
+            (("serve", "--make-key", "acme"), "starlette", "gateway"),
+            (("mcp",), "mcp", "mcp"),
+            (("session", "import", "-", "--store", "redis://127.0.0.1"), "redis", "redis"),
+            (("session", "import", "-", "--store", "postgresql://127.0.0.1/x"), "asyncpg", "postgres"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+    )
+    def test_a_missing_package_is_one_line_with_the_extra(
+        self, arguments: tuple[str, ...], blocked: str, extra: str, tmp_path: Path
+    ) -> None:
+        code = (
+            f"import sys; sys.modules[{blocked!r}] = None; sys.argv = ['kompakt', *{arguments!r}]\n"
+            "from kompakt import cli; cli.main()"
+        )
+        environment = {**os.environ, **ENVIRONMENT}
+        body = '{"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}'
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, input=body, cwd=tmp_path, env=environment
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"pip install 'kompakt[{extra}]'" in done.stderr
+        assert len(done.stderr.splitlines()) == 1

@@ -49,6 +49,11 @@ def main() -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:  # during the imports; later the commands handle it
         raise SystemExit(130) from None
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kompakt"):
+            raise
+        _report(_missing(error.name))
+        raise SystemExit(2) from None
     except OSError as error:
         _report(f"cannot write the output: {error.strerror or error}")
         raise SystemExit(2) from None
@@ -62,6 +67,17 @@ def _run() -> None:
         import_module(QUICK[name]).app(sys.argv[2:], prog_name=f"kompakt {name}")
     else:
         import_module("kompakt.cli.commands").app(prog_name="kompakt")
+
+
+def _missing(module: str) -> str:
+    """Return which package is missing and the extra that installs it."""
+    from kompakt.cli.doctor import CORE, EXTRAS  # late: only needed for this error
+
+    package = module.partition(".")[0].replace("_", "-")
+    if package in CORE:
+        return f"{package} is not installed; reinstall kompakt: pip install --force-reinstall kompakt"
+    extra = EXTRAS.get(package, "all")
+    return f"this command needs {package}; install it with: pip install 'kompakt[{extra}]'"
 
 
 def _report(error: object) -> None:
