@@ -30,6 +30,7 @@ from starlette.routing import Route as Endpoint
 from starlette.types import Receive, Scope, Send
 
 from kompakt.errors import KompaktError, StoreError, StoreUnavailable
+from kompakt.gateway.admin.inspector import GatewayInspector
 from kompakt.gateway.admin.mcp import McpEndpoint
 from kompakt.gateway.admin.sessions import SessionsApi
 from kompakt.gateway.concurrency import with_timeout
@@ -237,12 +238,16 @@ def create_app(
     """
     gateway = Gateway(settings, transport=transport, key=key, make=make, worker=worker)
     health, api = Health(gateway), SessionsApi(gateway)
+    inspector = GatewayInspector(api)
+    gateway.at_exit(inspector.close)
     app = Starlette(
         routes=[
             Endpoint("/healthz", health.healthz, methods=["GET"]),
             Endpoint("/readyz", health.readyz, methods=["GET"]),
             Endpoint("/metrics", health.metrics, methods=["GET"]),
-            Endpoint("/inspect", api.inspect, methods=["GET"]),
+            Endpoint("/inspect/plain", api.inspect, methods=["GET"]),
+            Endpoint("/inspect", inspector),
+            Endpoint("/inspect/{path:path}", inspector),
             Endpoint("/favicon.ico", health.favicon, methods=["GET"]),
             Mount("/kompakt", app=api),
             Endpoint("/mcp", McpEndpoint(api)),

@@ -55,7 +55,7 @@ class PreviewRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of a preview."""
 
     budget: int | None = None
-    policy: str = "default"
+    policy: str | None = None
 
 
 class Admission(Protocol):
@@ -78,8 +78,11 @@ Handler = Callable[[Request, Inspection, Sequence[str]], Awaitable[Response]]
 class InspectorApi:
     """The ASGI application below the prefix."""
 
-    def __init__(self, admit: Admission, *, prefix: str = PREFIX) -> None:
+    def __init__(
+        self, admit: Admission, *, prefix: str = PREFIX, is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         self._admit = admit
+        self._is_stopping = is_stopping
         self._prefix = prefix
         self._streams = 0
 
@@ -211,6 +214,8 @@ class InspectorApi:
         try:
             yield b": connected\nretry: 3000\n\n"
             async for changed in inspection.changes(id, pause=PAUSE):
+                if self._is_stopping():
+                    return
                 for session, seq in changed:
                     yield b"event: changed\ndata: " + encode({"id": session, "seq": seq}) + b"\n\n"
                 quiet = 0 if changed else quiet + 1

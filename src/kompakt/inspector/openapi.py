@@ -114,7 +114,7 @@ def _paths() -> Json:
                     "additionalProperties": False,
                     "properties": {
                         "budget": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_BUDGET},
-                        "policy": {"type": "string"},
+                        "policy": {"type": ["string", "null"]},
                     },
                 },
             )

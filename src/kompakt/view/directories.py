@@ -121,12 +121,14 @@ class StoreDirectory:
         await self._store.close()
 
 
-def entry_of(head: Head, store: Store, *, title: str = "", client: str | None = None) -> DirectoryEntry:
+def entry_of(
+    head: Head, store: Store, *, title: str = "", client: str | None = None, model: str | None = None
+) -> DirectoryEntry:
     """Return the entry of a stored session."""
     id = head.id.decode("utf-8", "surrogatepass")
 
     async def open() -> Source:
-        return StoredSource(await store.session(id), client=client)
+        return StoredSource(await store.session(id), client=client, model=model)
 
     return DirectoryEntry(
         key=head.key,

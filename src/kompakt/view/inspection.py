@@ -10,14 +10,14 @@ import asyncio
 import re
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from kompakt.engine.compaction.policies import BUILT_IN
+from kompakt.engine.compaction.policies import BUILT_IN, Policy
 from kompakt.engine.context.archive import speaks
 from kompakt.engine.recall import DEFAULT_TOKENS
 from kompakt.errors import DoesNotFit, StoreError, UsageError
@@ -163,7 +163,7 @@ class InspectedSession:
         """Return what the session cost."""
         steps = await self.steps(moment)
         if self._cost is None:
-            self._cost = await asyncio.to_thread(cost_of, self.source, self.index, steps, moment.envelope.model)
+            self._cost = await asyncio.to_thread(cost_of, self.source, self.index, steps, moment.model)
         return self._cost
 
     def known(self, version: tuple[float, int, int]) -> tuple[int | None, int | None, float | None]:
@@ -207,7 +207,7 @@ class Inspection:
         write: bool = False,
         cache: InspectionCache | None = None,
         budget_of: BudgetOf = budget_of_model,
-        policies: Sequence[str] = tuple(BUILT_IN),
+        policies: Mapping[str, Policy] = BUILT_IN,
         read_only: str = READ_ONLY,
     ) -> None:
         self.directory = directory
@@ -217,7 +217,7 @@ class Inspection:
         self.cache = cache or InspectionCache()
         self._owns_cache = cache is None
         self._budget_of = budget_of
-        self._policies = tuple(policies)
+        self._policies = policies
 
     async def __aenter__(self) -> Self:
         return self
@@ -282,7 +282,8 @@ class Inspection:
         return self._with_cost(entry, row)
 
     def _with_cost(self, entry: DirectoryEntry, row: SessionRow) -> SessionRow:
-        """Add numbers that are known because the session was opened."""
+        """Add numbers that are known because the session was opened, and the id by which the caller knows it."""
+        row = msgspec.structs.replace(row, id=entry.id)
         session = self.cache.sessions.get(entry.key)
         if session is None:
             return row
@@ -297,7 +298,7 @@ class Inspection:
         moment = await source.moment()
         title = entry.title or await _title(source, moment)
         live = [point for point in moment.points if not point.undone]
-        model = moment.envelope.model
+        model = moment.model
         budget = self._budget_of(model)
         row = SessionRow(
             id=entry.id,
@@ -333,15 +334,15 @@ class Inspection:
         """Return one session with its compactions, pins and costs."""
         session, moment = await self._find(id)
         status, cost = await session.status(moment), await session.cost(moment)
-        budget = self._budget_of(moment.envelope.model)
+        budget = self._budget_of(moment.model)
         live = [one for one in status.compactions if not one.undone]
         growth = growth_of(session.source, moment, session.index, await session.steps(moment), budget)
         saved = sum(max(0, (mark.before or 0) - (mark.after or 0)) for mark in growth.compactions if not mark.undone)
         row = SessionRow(
-            id=session.source.id,
+            id=id,
             title=session.index.title,
             client=session.source.client,
-            model=status.model,
+            model=moment.model,
             format=status.format,
             window=budget.window if budget is not None else None,
             messages=status.messages,
@@ -366,7 +367,7 @@ class Inspection:
             can_undo=moment.can_undo,
             can_redo=moment.can_redo,
             cache=cost.cache,
-            policies=self._policies,
+            policies=tuple(self._policies),
             actions=() if reason else self.directory.actions,
             writable=not reason and bool(self.directory.actions),
             read_only_reason=reason,
@@ -376,7 +377,7 @@ class Inspection:
         """Return the size of every request."""
         session, moment = await self._find(id)
         steps = await session.steps(moment)
-        return growth_of(session.source, moment, session.index, steps, self._budget_of(moment.envelope.model))
+        return growth_of(session.source, moment, session.index, steps, self._budget_of(moment.model))
 
     async def messages(self, id: str, start: int = 0, limit: int = 100, kind: str | None = None) -> MessagePage:
         """Return a page of messages, all or those of one kind."""
@@ -493,7 +494,7 @@ class Inspection:
             step=n,
             seq=point.seq,
             at=point.at,
-            model=moment.envelope.model,
+            model=moment.model,
             total=point.total,
             tokens=point.tokens,
             cached=point.cached,
@@ -514,7 +515,7 @@ class Inspection:
         largest = sorted(shown.rows, key=lambda one: (-one.tokens, one.seq))[:MAX_LARGEST]
         chosen = [one for row in largest if (one := session.index.find(row.seq)) is not None]
         rows = {row.seq: row for row in await self._rows(session, moment, chosen)}
-        budget = self._budget_of(moment.envelope.model)
+        budget = self._budget_of(moment.model)
         return await asyncio.to_thread(context_of, moment, session.index, shown, sizes, budget, rows)
 
     async def compaction(self, id: str, cid: str, start: int = 0, limit: int = MAX_REMOVED) -> CompactionView:
@@ -528,17 +529,18 @@ class Inspection:
         limit = max(1, min(limit, MAX_REMOVED))
         return await compaction_of(session.source, moment, session.index, point, mark, start=max(0, start), limit=limit)
 
-    async def preview(self, id: str, budget: int | None = None, policy: str = "default") -> CompactionPreview:
+    async def preview(self, id: str, budget: int | None = None, policy: str | None = None) -> CompactionPreview:
         """Return what a compaction would do now. Writes nothing.
 
         Raises:
             UsageError: the policy is not known, or neither a budget nor the window of the model is.
         """
-        self._check_policy(policy)
+        chosen = self._policy(policy)
+        policy = chosen.name
         session, moment = await self._find(id)
         await session.index.until(moment)
         began = time.perf_counter()
-        options = CompactionOptions(budget=self._budget(moment, budget), policy=policy)
+        options = CompactionOptions(budget=self._budget(moment, budget), policy=chosen)
         try:
             planned = await session.source.plan(moment, options)
         except DoesNotFit as error:
@@ -555,12 +557,16 @@ class Inspection:
             )
         return preview_of(planned, session.index, policy=policy, seconds=time.perf_counter() - began)
 
-    def _check_policy(self, policy: str) -> None:
-        if policy not in self._policies:
-            raise UsageError(f"policy {policy!r} is not known; use one of {', '.join(self._policies)}")
+    def _policy(self, name: str | None) -> Policy:
+        """Return a policy by its name; by default the first one."""
+        if name is None:
+            return next(iter(self._policies.values()))
+        if name not in self._policies:
+            raise UsageError(f"policy {name!r} is not known; use one of {', '.join(self._policies)}")
+        return self._policies[name]
 
     def _budget(self, moment: Moment, budget: int | None) -> int | Budget | None:
-        return budget if budget is not None else self._budget_of(moment.envelope.model)
+        return budget if budget is not None else self._budget_of(moment.model)
 
     async def recall(self, id: str, query: str) -> RecallAnswer:
         """Return what the recall tool returns to the model."""
@@ -642,8 +648,7 @@ class Inspection:
         return ActionResult(action=asked.action, changed=changed, message=message)
 
     async def _compact(self, stored: Session, session: InspectedSession, asked: InspectorAction) -> ActionResult:
-        policy = asked.policy or "default"
-        self._check_policy(policy)
+        policy = self._policy(asked.policy)
         moment = await session.moment()
         done = await stored.compact(self._budget(moment, asked.budget), policy=policy, instructions=asked.text)
         size = f"{done.tokens_before:,} tokens"

@@ -104,6 +104,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The last sequence number."""
     envelope: History
     """System prompt, tools and model, without messages."""
+    model: str | None
+    """The model of the session, also if it is not part of the recorded requests."""
     counter: Counter
     states: tuple[ViewState, ...]
     points: tuple[ViewPoint, ...] = ()
@@ -249,12 +251,13 @@ class StoredSource:
 
     read_only = ""
 
-    def __init__(self, session: Session, *, client: str | None = None) -> None:
+    def __init__(self, session: Session, *, client: str | None = None, model: str | None = None) -> None:
         self.session = session
         self.key = session.key
         self.id = session.id
         self.client = client
         self.usages: dict[int, Usage] = {}
+        self._model = model
         self._moment: StoredMoment | None = None
         self._planning = asyncio.Lock()
         self._counter: Counter | None = None
@@ -275,6 +278,7 @@ class StoredSource:
             version=version_of(head),
             rows=head.rows,
             envelope=envelope,
+            model=envelope.model or self._model,
             counter=counter_for(envelope.model).own(),
             states=states,
             points=tuple(_point(timeline, one, record) for one, record in timeline.compactions),
@@ -530,6 +534,7 @@ class TranscriptSource:
             version=(modified, len(history), len(points)),
             rows=len(history),
             envelope=history.with_messages(()),
+            model=history.model,
             counter=counter_for(history.model).own(),
             states=(ViewState(0, 0, None), *(ViewState(point.since, point.number, point) for point in points)),
             points=tuple(points),

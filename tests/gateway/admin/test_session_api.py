@@ -67,7 +67,7 @@ class TestTenants:
     def test_configured_keys_are_required(self, gate: Served) -> None:
         """Also on the same machine; the page explains it."""
         assert gate.get("/kompakt/sessions").json() == {"sessions": [], "next": None}
-        assert "send one in the header x-kompakt-key" in gate.get("/inspect").text
+        assert "send one in the header x-kompakt-key" in gate.get("/inspect/plain").text
 
     def test_an_admin_key_sees_all_tenants(self, gate: Served) -> None:
         """All tenants, or one of them."""
@@ -151,7 +151,7 @@ class TestEndpoints:
 
         monkeypatch.setattr(gate.gateway.store.records, "head", fails)
         monkeypatch.setattr(gate.gateway.store.records, "heads", fails)
-        for path in ("/kompakt/sessions", "/kompakt/sessions/one", "/inspect"):
+        for path in ("/kompakt/sessions", "/kompakt/sessions/one", "/inspect/plain"):
             found = gate.ask("GET", path, headers=A)
             assert found.status_code == 503 and found.headers["retry-after"] == "5", path
 
@@ -173,16 +173,20 @@ class Tags(HTMLParser):
 class TestPage:
     def test_it_lists_sessions_and_shows_one(self, gate: Served) -> None:
         """With the saved tokens; links connect the pages."""
-        found = gate.ask("GET", "/inspect", headers=A)
+        found = gate.ask("GET", "/inspect/plain", headers=A)
         (read := Tags()).feed(found.text)
         assert found.headers["content-type"].startswith("text/html")
         assert all(link.startswith("?") for link in read.links) and len(read.links) == 4
-        one = gate.ask("GET", "/inspect?session=two&tenant=tenant-a&q=marker003", headers=A)
+        one = gate.ask("GET", "/inspect/plain?session=two&tenant=tenant-a&q=marker003", headers=A)
         assert "81 messages" in one.text and "1 compactions" in one.text and "step 3 marker003" in one.text
 
     def test_values_on_the_page_are_escaped(self, gate: Served) -> None:
         """The content security policy allows no scripts and no external resources."""
-        for path in ("/inspect", "/inspect?session=" + ODD.replace("&", "%26"), "/inspect?session=one&q=<b>marker003"):
+        for path in (
+            "/inspect/plain",
+            "/inspect/plain?session=" + ODD.replace("&", "%26"),
+            "/inspect/plain?session=one&q=<b>marker003",
+        ):
             found = gate.ask("GET", path, headers=A)
             (read := Tags()).feed(found.text)
             assert found.status_code == 200
@@ -192,7 +196,7 @@ class TestPage:
             assert not [link for link in read.links if "//" in link]
 
     def test_a_session_of_another_tenant_is_not_found(self, gate: Served) -> None:
-        assert gate.ask("GET", "/inspect?session=only-b", headers=A).status_code == 404
+        assert gate.ask("GET", "/inspect/plain?session=only-b", headers=A).status_code == 404
 
 
 class TestDescription:

@@ -16,7 +16,15 @@ from kompakt.gateway.http import health
 from kompakt.gateway.tenants import hash_key
 
 HASHED = {hash_key(key): tenant for key, tenant in KEYS.items()}
-OWN = ("/metrics", "/inspect", "/kompakt/sessions", "/kompakt/sessions/x", "/kompakt/sessions/x/recall?q=a")
+OWN = (
+    "/metrics",
+    "/inspect/",
+    "/inspect/plain",
+    "/inspect/api/sessions",
+    "/kompakt/sessions",
+    "/kompakt/sessions/x",
+    "/kompakt/sessions/x/recall?q=a",
+)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ class TestLists:
         assert (one["model"], one["client"]) == ("claude-test", "Claude Code 2.1.325")
         assert listed()[quota]["purpose"] == "quota-check" and listed()[quota]["title"] == "quota"
         assert gate.get(f"/kompakt/sessions/{main}").json()["session"] == one
-        page = gate.get("/inspect").text
+        page = gate.get("/inspect/plain").text
         assert "Find out why the queue stalls." in page and "Claude Code 2.1.325" in page and "quota-check" in page
 
     def test_log_lines_name_client_and_purpose(self, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:

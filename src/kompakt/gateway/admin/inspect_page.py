@@ -1,4 +1,4 @@
-"""The ``/inspect`` page: recorded sessions as HTML, without scripts or external resources, with all values escaped."""
+"""The ``/inspect/plain`` page: recorded sessions as HTML, without scripts or resources, with all values escaped."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def session_details(details: SessionDetails, query: str, found: str) -> Response
     one = details.session
     saved = sum(each.tokens_before - each.tokens_after for each in details.compactions if not each.undone)
     parts = [
-        '<p><a href="/inspect">all sessions</a></p>',
+        '<p><a href="/inspect/plain">all sessions</a></p>',
         f"<h1>{_shown(one.title or one.id)}</h1>",
         f"<p>{_shown(_origin(one))}, {one.messages:,} messages, {one.turns:,} turns, started {_shown(one.created)}, "
         f"{one.compactions:,} compactions that saved {saved:,} tokens.</p>",

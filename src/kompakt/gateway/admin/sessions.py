@@ -50,6 +50,7 @@ from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
 from kompakt.session.session import Session
 from kompakt.session.store import Store
+from kompakt.session.timeline import CompactionRecord
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.records import Head
 from kompakt.view.status import timestamp
@@ -72,7 +73,7 @@ class FoundSession(NamedTuple):
 
 
 class SessionsApi:
-    """The endpoints under ``/kompakt`` and the page ``/inspect``."""
+    """The endpoints under ``/kompakt`` and the page ``/inspect/plain``."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -137,7 +138,7 @@ class SessionsApi:
         if "budget" in request.query_params:
             budget = Budget.of(_number(request, "budget", 1, MAX_BUDGET))
         else:
-            label = (await self._labels([(target.store.tenant, target.head)])).get(
+            label = (await self.labels([(target.store.tenant, target.head)])).get(
                 (target.store.tenant, _id(target.head))
             )
             model = shown.history.model or (label.model if label else None) or ""
@@ -152,18 +153,28 @@ class SessionsApi:
 
     async def undo(self, request: Request) -> Response:
         target = await self._find(request)
-        session = await session_of(target)
+        newest = await self.undo_newest(await session_of(target))
+        return _json(UndoneCompaction(undone=newest.id, tokens=newest.tokens_before))
+
+    async def undo_newest(self, session: Session, id: str | None = None) -> CompactionRecord:
+        """Undo the newest compaction of a session, so that the next request is sent without its pivot.
+
+        Raises:
+            GatewayError: there is none, or ``id`` is another one.
+        """
         await with_timeout(self.gateway.storage.flush(), FLUSH_PATIENCE)  # the newest compaction may be pending
         timeline = (await session.reader()).timeline
         live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
         if not live:
             raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
         newest, before = live[-1], live[-2] if len(live) > 1 else None
+        if id not in (None, newest.id):
+            raise GatewayError(409, f"only the newest compaction can be undone: {newest.id}", code="not_the_newest")
         undo = UndoneNote() if before is None else UndoneNote(before=before.id, covers=before.tip)
         note = {undo_name(newest.id): encode_note(undo, self.gateway.storage.value_codec)}
-        await self.gateway.storage.write_notes(Owner(target.store.tenant, ""), session.id, note)
+        await self.gateway.storage.write_notes(Owner(session.tenant, ""), session.id, note)
         await session.undo(newest.id)
-        return _json(UndoneCompaction(undone=newest.id, tokens=newest.tokens_before))
+        return newest
 
     async def inspect(self, request: Request) -> Response:
         try:
@@ -202,11 +213,11 @@ class SessionsApi:
                 following = f"{found[-1][0]}/{found[-1][1].key}"
                 break
             found.append((tenant, head))
-        labels = await self._labels(found)
+        labels = await self.labels(found)
         summaries = [await self._summary(head, tenant, labels) for tenant, head in found]
         return SessionPage(sessions=summaries, next=following)
 
-    async def _labels(self, found: Sequence[tuple[str, Head]]) -> dict[tuple[str, str], Label]:
+    async def labels(self, found: Sequence[tuple[str, Head]]) -> dict[tuple[str, str], Label]:
         """Read the labels of sessions, with one query per tenant."""
         labels: dict[tuple[str, str], Label] = {}
         value_codec = self.gateway.storage.value_codec
@@ -242,7 +253,8 @@ class SessionsApi:
             if is_named(tenant):
                 yield Owner(tenant, "")
 
-    def _store(self, tenant: str) -> Store:
+    def store(self, tenant: str) -> Store:
+        """Return the sessions of a tenant."""
         return self.gateway.storage.store_of(Owner(tenant, ""))
 
     async def _find(self, request: Request) -> FoundSession:
@@ -256,7 +268,7 @@ class SessionsApi:
         """
         if id and len(id) <= MAX_ID:
             async for owner in self._owners(access):
-                store = self._store(owner.tenant)
+                store = self.store(owner.tenant)
                 session = await store.session(owner.session(id))
                 await self.gateway.storage.flush_session(owner.tenant, session.id)
                 head = await store.records.head(session.key)
@@ -269,7 +281,7 @@ class SessionsApi:
         live: list[CompactionInfo] = []
         if head.events:
             with suppress(StoreDamaged, WrongKey):
-                session = await self._store(tenant).session(_id(head))
+                session = await self.store(tenant).session(_id(head))
                 live = [one for one in await session.compactions() if not one.undone]
         newest = live[-1] if live else None
         label = labels.get((tenant, _id(head)), Label())
@@ -292,7 +304,7 @@ class SessionsApi:
 
     async def details(self, found: FoundSession) -> SessionDetails:
         tenant = found.store.tenant
-        summary = await self._summary(found.head, tenant, await self._labels([(tenant, found.head)]))
+        summary = await self._summary(found.head, tenant, await self.labels([(tenant, found.head)]))
         compactions = await (await session_of(found)).compactions() if found.head.events else []
         return SessionDetails(
             session=summary,

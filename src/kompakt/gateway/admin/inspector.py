@@ -1,0 +1,176 @@
+"""The inspector at ``/inspect``: the pages and the API of ``kompakt inspect``, on the sessions that a caller may see.
+
+Every request passes the checks of the session API: the site, the key, the tenant. A browser cannot send the header with
+the key by itself, so it can log in: the key is then in a cookie that only ``/inspect`` gets and that no script reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from kompakt.errors import UsageError
+from kompakt.gateway.admin.sessions import FoundSession, SessionsApi, session_of
+from kompakt.gateway.errors import GatewayError
+from kompakt.gateway.pivots.budget import window_for
+from kompakt.gateway.request.labels import Label
+from kompakt.gateway.storage.storage import Owner
+from kompakt.gateway.tenants import KEY_HEADER, Access, is_named
+from kompakt.inspector.access import read_json
+from kompakt.inspector.api import PREFIX, InspectorApi, segments
+from kompakt.inspector.errors import InspectorError
+from kompakt.model.budget import TRIGGER_SHARE, Budget
+from kompakt.model.lru import Lru
+from kompakt.session.session import Session
+from kompakt.store.records import Head
+from kompakt.view.directories import MAX_SESSIONS, DirectoryEntry, MissingSession, entry_of
+from kompakt.view.inspection import Inspection, InspectionCache
+from kompakt.view.sources import Source, StoredSource
+from kompakt.view.values import ActionName
+
+COOKIE = "kompakt_inspect_key"
+
+KEYLESS = f"this gateway requires keys; log in with a key, or send one in the header {KEY_HEADER}"
+
+
+class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a login."""
+
+    key: str
+
+
+class GatewayDirectory:
+    """The sessions that one caller may see."""
+
+    actions: tuple[ActionName, ...] = ("undo", "delete")
+    """The pivots of the gateway follow from the requests of its clients, so it does not compact or edit on request."""
+
+    def __init__(self, api: SessionsApi, access: Access, labels: Lru[str, Label]) -> None:
+        self._api = api
+        self._access = access
+        self._labels = labels
+
+    async def listed(self) -> Sequence[DirectoryEntry]:
+        found: list[tuple[str, Head]] = []
+        async for one in self._api.heads(self._access, ""):
+            found.append(one)
+            if len(found) == MAX_SESSIONS:
+                break
+        labels = await self._labels_of(found)
+        return [
+            msgspec.structs.replace(
+                entry_of(head, self._api.store(tenant), title=label.title, client=label.client, model=label.model),
+                id=self._shown_id(tenant, head.id.decode("utf-8", "surrogatepass")),
+            )
+            for (tenant, head), label in zip(found, labels, strict=True)
+        ]
+
+    def _shown_id(self, tenant: str, id: str) -> str:
+        """Return the id that a caller uses. Who sees all tenants needs the tenant too."""
+        return f"{tenant}/{id}" if tenant and self._access.owner is None else id
+
+    async def _labels_of(self, found: Sequence[tuple[str, Head]]) -> list[Label]:
+        """Return the labels of sessions. A label never changes, so it is read once."""
+        unknown = [(tenant, head) for tenant, head in found if head.key not in self._labels]
+        read = await self._api.labels(unknown) if unknown else {}
+        for tenant, head in unknown:
+            label = read.get((tenant, head.id.decode("utf-8", "replace")))
+            if label is not None:
+                self._labels.put(head.key, label)
+        return [self._labels.get(head.key) or Label() for _, head in found]
+
+    async def find(self, id: str) -> Source:
+        found = await self._found(id)
+        (label,) = await self._labels_of([(found.store.tenant, found.head)])
+        return StoredSource(await session_of(found), client=label.client, model=label.model)
+
+    async def _found(self, id: str) -> FoundSession:
+        tenant, slash, rest = id.partition("/")
+        if slash and self._access.owner is None and is_named(tenant):
+            with suppress(GatewayError):  # the id itself may have a slash
+                return await self._api.found(Access(Owner(tenant, "")), rest)
+        try:
+            return await self._api.found(self._access, id)
+        except GatewayError as error:
+            raise MissingSession(error.message) from None
+
+    async def writable(self, id: str) -> Session:
+        return await session_of(await self._found(id))
+
+    async def undo(self, session: Session, compaction: str | None) -> str:
+        try:
+            return f"compaction {(await self._api.undo_newest(session, compaction)).id}"
+        except GatewayError as error:
+            raise UsageError(error.message) from None
+
+    async def close(self) -> None:
+        pass
+
+
+class GatewayInspector:
+    """The ASGI application below ``/inspect``."""
+
+    def __init__(self, api: SessionsApi) -> None:
+        self._api = api
+        self._cache = InspectionCache()
+        self._labels = Lru[str, Label](MAX_SESSIONS)
+        self._pages = InspectorApi(self._admit, is_stopping=lambda: api.gateway.is_draining)
+
+    async def close(self) -> None:
+        """Stop background work."""
+        await self._cache.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._pages(scope, receive, send)
+
+    async def _admit(self, request: Request, *, asset: bool) -> Inspection | Response:
+        is_login = not asset and segments(request, PREFIX) == ["api", "login"]
+        access = self._api.access(_with_key(request))
+        if is_login:
+            return await self._log_in(request)
+        if access.is_keyless and not asset:
+            raise InspectorError(401, "key_required", KEYLESS)
+        settings = self._api.gateway.settings
+        return Inspection(
+            GatewayDirectory(self._api, access, self._labels),
+            write=True,
+            cache=self._cache,
+            budget_of=self._budget_of,
+            policies={name: settings.policy_named(name) for name in settings.policies},
+        )
+
+    def _budget_of(self, model: str | None) -> Budget | None:
+        settings = self._api.gateway.settings
+        found = window_for(model or "", settings)
+        if not found.context or not (found.known or settings.context_window or (model or "") in settings.windows):
+            return None
+        return Budget.for_model(found, trigger_share=settings.trigger or TRIGGER_SHARE)
+
+    async def _log_in(self, request: Request) -> Response:
+        """Check a key and keep it in a cookie."""
+        try:
+            key = msgspec.json.decode(await read_json(request), type=LoginRequest).key
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InspectorError(400, "invalid_request", 'send {"key": "…"}') from None
+        if not key.isascii() or self._api.access(_with_key(request, key)).is_keyless:
+            raise InspectorError(401, "invalid_kompakt_key", "this gateway does not know the key")
+        response = Response(b"{}", media_type="application/json", headers={"cache-control": "no-store"})
+        response.set_cookie(
+            COOKIE, key, path=PREFIX, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        )
+        return response
+
+
+def _with_key(request: Request, key: str | None = None) -> Request:
+    """Return a request whose key is in its header, wherever it was given."""
+    given = request.cookies.get(COOKIE, "") if key is None else key
+    if not given or (key is None and KEY_HEADER in request.headers):
+        return request
+    headers = [(name, value) for name, value in request.scope["headers"] if name != KEY_HEADER.encode()]
+    header = (KEY_HEADER.encode(), given.encode("latin-1", "replace"))
+    return Request({**request.scope, "headers": [*headers, header]}, request.receive)
