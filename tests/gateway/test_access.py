@@ -323,7 +323,7 @@ class TestBrowser:
         with gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate:
             id = talk(gate)
             page = browser.new_page()
-            assert page.goto(f"{gate.url.replace('127.0.0.1', 'localhost')}/inspect").status == 200
+            assert page.goto(f"{gate.url.replace('127.0.0.1', 'localhost')}/inspect/plain").status == 200
             assert id in page.content()
             assert gate.get("/favicon.ico").status_code == 204
             page.click(f"a[title='{id}']")

@@ -87,6 +87,19 @@ class TestNumbers:
 
         run(work())
 
+    def test_exist_before_the_first_answer(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            file = tmp_path / "new.json"
+            for content in ('{"model": "gpt-4o", "messages": []}', '[{"role": "user", "content": "Hello."}]'):
+                file.write_text(content)
+                async with await open_inspection(file) as inspection:
+                    detail, growth = await inspection.session("new"), await inspection.growth("new")
+                    assert detail.row.steps == growth.steps == 0 and len(growth.points) == 1
+                    assert (await inspection.step("new", 1)).total == (await inspection.context("new")).total
+                    assert not (await inspection.preview("new", 1_000)).due
+
+        run(work())
+
 
 class TestCompaction:
     def test_every_removed_item_is_restored_by_recall(self, store: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -231,8 +232,8 @@ def cost_of(source: Source, index: SessionIndex, steps: StepSizes, model: str | 
 
 
 def _answer_tokens(index: SessionIndex) -> list[int]:
-    ends = [*index.starts[1:], index.seqs[-1] + 1 if index.seqs else 1]
-    return [index.tokens("assistant", start - 1, end - 1) for start, end in zip(index.starts, ends, strict=True)]
+    starts = [*index.starts, index.seqs[-1] + 1 if index.seqs else 1]
+    return [index.tokens("assistant", start - 1, end - 1) for start, end in pairwise(starts)]
 
 
 def _classes(used: Usage, price: Price | None, *, reported: bool) -> CacheClasses:
