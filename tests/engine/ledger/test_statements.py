@@ -43,6 +43,21 @@ class TestUsersWords:
         messages = [user("Go."), *NOISE, user(text), *ran("make")]
         assert written(messages, USER) == ["Go."]
 
+    @pytest.mark.parametrize(
+        ("said", "reply", "is_rejected"),
+        [
+            ("The cache is never filled because the key is wrong.", "That is wrong, I can see entries.", True),
+            ("Both blocks use the new colour now.", "no, the inline block should stay as it is", True),
+            ("The cache is never filled because the key is wrong.", "No problem, fix it.", False),
+            ("The key is wrong because it has no prefix. Should I change it?", "no", False),
+            ("The cache is never filled because the key is wrong.", "Not now.", False),
+        ],
+    )
+    def test_a_statement_that_the_user_rejects_says_so(self, said: str, reply: str, is_rejected: bool) -> None:
+        messages = [user("Find the cause."), *NOISE, assistant(said), user(reply), *ran("make")]
+        (found,) = written(messages, FINDINGS)
+        assert found.endswith(" (the user disagreed)") == is_rejected
+
     def test_a_short_reply_is_quoted_with_its_question(self) -> None:
         """A bare "yes" tells nothing to a reader who does not have the question."""
         asked = "The helper is unused. Should I remove it, and\nits test?\n\nShould I remove `stage_files()`?"

@@ -12,7 +12,7 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -133,6 +133,16 @@ MIN_OLD_SPEECH = 200
 RECENT_EVENTS = 400
 """Newest events from which everything is taken; from older ones only what lasts."""
 
+REJECTED_VALUE = 0.4
+"""Value of what the assistant said if the user's next words reject it, relative to other findings."""
+
+_REJECTS = re.compile(
+    r"(?:no\b(?! (?:need|problem|worries|rush|idea))|nope\b|wrong\b|incorrect\b|you(?:'re| are) wrong\b"
+    r"|(?:that|this|it)(?:'s| is) (?:wrong|incorrect|false|not (?:right|true|correct|it|what|how))\b)",
+    re.IGNORECASE,
+)
+"""Beginning of a message in which the user rejects what the assistant just said."""
+
 _READ_VERBS = re.compile(
     r"(?:[a-z0-9]+[_.:-]{1,2})*(?:get|list|read|search|find|grep|glob|view|look|lookup|fetch|query|show|describe|check|count|"
     r"think|calculate|estimate|compare|ls|cat|web|open|inspect|status|output|history|info|screenshot|snapshot)(?![a-z])",
@@ -219,6 +229,7 @@ class Statements:
         asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
+        rejected = {id(said) for said, reply in pairwise(events) if _is_rejected(said, reply)}
         question = ""
         for number, event in enumerate(events):
             lasting = number < recent
@@ -234,7 +245,8 @@ class Statements:
                 if event.role == "user":
                     self._read_user(event, asked_before)
                 else:
-                    self._read_assistant(event, ages.get(id(event), NEW_SPEECHES + 1))
+                    age = ages.get(id(event), NEW_SPEECHES + 1)
+                    self._read_assistant(event, age, is_rejected=id(event) in rejected)
         self._finish()
         if self._lookups:
             self._tabulate(events)
@@ -266,16 +278,17 @@ class Statements:
                 value = 6.0 if number == last else 3.0
             self._add(USER, event.at, part, value, passage=number, passages=last + 1)
 
-    def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0) -> None:
+    def _read_assistant(self, event: Spoken, age: int, *, scale: float = 1.0, is_rejected: bool = False) -> None:
         parts = passages(event.text)
         is_report = len(event.text) > 300
         recency = 1.9 if age <= 2 else 1.5 if age <= NEW_SPEECHES else 1.0
-        scale *= 0.5 if event.role == THOUGHT else 1.0
+        scale *= 0.5 if event.role == THOUGHT else REJECTED_VALUE if is_rejected else 1.0
+        remark = " (the user disagreed)" if is_rejected else ""
         for number, part in enumerate(parts):
             value = (2.2 * substance(part) + (1.2 if is_report else 0)) * recency * (1.25 if number == 0 else 1.0)
             if not is_report and len(part) < 90 and age > 2 and event.role != THOUGHT:
                 value *= 0.4
-            self._add(FINDINGS, event.at, harmless(part), value * scale, passage=number, passages=len(parts))
+            self._add(FINDINGS, event.at, harmless(part) + remark, value * scale, passage=number, passages=len(parts))
 
     # --- what was done --------------------------------------------------------------------------------------------
 
@@ -582,6 +595,14 @@ class Statements:
     ) -> None:
         reference = self._reference(at) if partial or passages > 1 else ""
         self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+def _is_rejected(said: Event, reply: Event) -> bool:
+    """Return whether the user's next words reject what the assistant said. A short "no" may answer a question."""
+    if type(said) is not Spoken or type(reply) is not Spoken or (said.role, reply.role) != ("assistant", "user"):
+        return False
+    text = user_message(reply.text) if not is_notice(reply.text) else ""
+    return _REJECTS.match(text) is not None and (len(text) > MAX_REPLY or not _question(said))
 
 
 def _question(event: Event) -> str:
