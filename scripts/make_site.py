@@ -1,4 +1,4 @@
-"""Build the documentation site: python scripts/make_site.py [--builder mkdocs|zensical] [--prepare].
+"""Build the documentation site: python scripts/make_site.py [--builder mkdocs|zensical].
 
 `prepare` collects the pages in build/docs: docs/, the other documents of the repository, the examples, and one page for
 each problem code. Links between them are rewritten; a link to a file that is not on the site becomes plain text. Then
@@ -9,6 +9,8 @@ llms-full.txt are written beside the pages, and so is the Markdown of each page.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import os
 import re
 import shutil
@@ -99,6 +101,68 @@ def _with_links(text: str, source: Path, known: dict[Path, str]) -> str:
         return f"{image}[{label}]({os.path.relpath(place, here)}{hash}{anchor})" if place else label
 
     return LINK.sub(changed, text)
+
+
+# --- the inspector
+
+
+EXAMPLE = "assets/inspector-example.html"
+EXAMPLE_BUDGET = 30_000
+EXAMPLE_ROUNDS = 4
+"""The example is checked for compaction every few rounds, which is enough to see it grow and shrink."""
+
+EMBEDDED = f"""
+## Example
+
+A bundled session that was compacted whenever it exceeded {EXAMPLE_BUDGET:,} tokens, as `kompakt inspect --html`
+writes it ([open it alone](../{EXAMPLE})):
+
+<iframe src="../../{EXAMPLE}" title="The inspector with an example session" style="width: 100%; height: 46rem; border:
+1px solid var(--md-default-fg-color--lightest)"></iframe>
+"""
+
+
+async def write_example(path: Path) -> None:
+    """Write the inspector's page of a bundled session that was compacted several times."""
+    from importlib.resources import files
+
+    import kompakt
+    from kompakt.inspector.export import write_html
+    from kompakt.view.inspection import open_inspection
+
+    body = json.loads((files("kompakt") / "data" / "long-session.json").read_bytes())
+    ends = [one.start + len(one) for one in kompakt.rounds(body)]
+    async with await kompakt.open_store("memory:") as store:
+        session = await store.session("tidewatch")
+        for end in [*ends[::EXAMPLE_ROUNDS], ends[-1]]:
+            await session.save({**body, "messages": body["messages"][:end]})
+            if (await session.project()).tokens > EXAMPLE_BUDGET:
+                await session.compact(budget=EXAMPLE_BUDGET)
+        async with await open_inspection("memory:", store=store) as inspection:
+            await write_html(inspection, path, session="tidewatch")
+
+
+def embed_example(folder: Path = BUILD) -> None:
+    """Add the example to the guide of the inspector."""
+    pages = folder / "docs"
+    asyncio.run(write_example(pages / EXAMPLE))
+    guide = pages / "guides" / "inspector.md"
+    if guide.exists():
+        guide.write_text(guide.read_text(encoding="utf-8") + EMBEDDED, encoding="utf-8")
+
+
+def take_screenshots(folder: Path = BUILD) -> None:
+    """Write docs/images/inspector*.png from the example; needs Playwright and Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for scheme, name in (("light", "inspector.png"), ("dark", "inspector-dark.png")):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 760})
+            page.goto((folder / "docs" / EXAMPLE).as_uri())
+            page.get_by_text("Growth of the context").wait_for()
+            page.screenshot(path=DOCS / "images" / name)
+        browser.close()
 
 
 # --- navigation
@@ -210,8 +274,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site in build/site.")
     parser.add_argument("--builder", choices=["mkdocs", "zensical"], default="mkdocs")
     parser.add_argument("--prepare", action="store_true", help="only collect the pages in build/docs")
+    parser.add_argument("--screenshots", action="store_true", help="only renew docs/images/inspector*.png")
     options = parser.parse_args()
     prepare()
+    embed_example()
+    if options.screenshots:
+        take_screenshots()
+        return 0
     if options.prepare:
         return 0
     build(options.builder)
