@@ -235,7 +235,7 @@ class TestReadme:
     def test_is_short(self) -> None:
         assert len(self.TEXT.splitlines()) < 200
         quick = [found["text"] for found in BLOCK.finditer(self.TEXT)]
-        assert len(quick) >= 8
+        assert len(quick) >= 7
         assert [text for text in quick if len(text.splitlines()) >= 10] == []
 
     def test_the_gateway_quick_start_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
