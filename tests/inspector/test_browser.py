@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import httpx
 import pytest
+from tests.gateway.gateway_server import gateway
+from tests.gateway.payloads import HEADERS, PATHS, answering, history, request
+from tests.gateway.upstreams import Upstream
 from tests.inspector.inspector_server import inspector
 from tests.wire.transcripts.transcript_files import Writer
 
@@ -401,6 +405,39 @@ class TestHostileContent:
         see(page, "region", "Text of the message").get_by_text("U+202E").wait_for()
         assert title.evaluate("node => getComputedStyle(node).unicodeBidi") == "isolate"
         assert not re.search("[\u202a-\u202e\u2066-\u2069\u0007\u001b]", page.locator("body").inner_text())
+
+
+class TestLive:
+    def test_a_gateway_session_compacts_while_it_is_watched(self, browser: Any, tmp_path: Path) -> None:
+        def send(rounds: int) -> str:
+            body = request("openai-chat", history("openai-chat", rounds, size=60))
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=HEADERS["openai-chat"], timeout=30)
+            assert answer.status_code == 200
+            return answer.headers["x-kompakt-session"]
+
+        with (
+            Upstream(answering) as upstream,
+            gateway(upstream.url, store=f"sqlite:///{tmp_path / 'k.db'}") as gate,
+            opened(browser) as page,
+        ):
+            id = send(2)
+            page.goto(f"{gate.url}/inspect/")
+            row = see(page, "row", re.compile("Find out why the queue stalls"))
+            assert id in row.inner_html()
+            send(4)
+            page.locator("tr.fresh").wait_for()
+            row.get_by_role("link").click()
+            see(page, "img", re.compile("Growth of the context"))
+            page.get_by_text("Live", exact=True).wait_for()
+            tab = page.get_by_role("tab", name="Compactions, 0")
+            tab.wait_for()
+            rounds = 4
+            while tab.count() and rounds < 40:
+                rounds += 4
+                assert send(rounds) == id
+            page.get_by_role("tab", name=re.compile("Compactions, [1-9]")).wait_for()
+            page.get_by_role("link", name=re.compile("^Compaction at step")).first.click()
+            page.get_by_text("Unrecoverable items: none").wait_for()
 
 
 CONTROLS = "button|link|textbox|searchbox|combobox|slider|spinbutton|tab|option|listbox|meter|table|img|dialog|region"

@@ -41,7 +41,7 @@ export async function act(id, action, question) {
 export const UNPIN = {title: 'Unpin this?', text: 'The next compaction may replace it.', label: 'Unpin'};
 
 /** The text of one message, loaded in pages while it is scrolled. */
-export function messagePane(id, seq, {can = () => false, signal, changed = () => {}, close = null}) {
+export function messagePane(id, seq, {can = () => false, ready = null, signal, changed = () => {}, close = null}) {
   const text = h('div', {class: 'text', tabindex: 0, role: 'region', 'aria-label': 'Text of the message'});
   const facts = h('div', {class: 'meta'});
   const title = h('h2', {text: `Message ${seq}`});
@@ -49,14 +49,18 @@ export function messagePane(id, seq, {can = () => false, signal, changed = () =>
   const foot = h('div', {class: 'pane-foot', hidden: true});
   const element = h('article', {class: 'pane', 'aria-label': `Message ${seq}`},
     h('header', {class: 'pane-head'}, title, tools, close ? button('Close', {icon: 'close', bare: true, kind: 'ghost', on: {click: close}}) : null, facts), text, foot);
-  let next = 0, whole = '', busy = false;
+  let next = 0, whole = '', busy = false, row = null;
 
   async function load() {
     if (busy || next === null) return;
     busy = true;
     try {
       const page = await get(session(id, `/messages/${seq}`), {offset: next}, signal);
-      if (page.offset === 0) head(page.row);
+      if (page.offset === 0) {
+        head(page.row);
+        if (page.shown) text.append(h('section', {class: 'shown', 'aria-label': 'What the model reads instead'}, h('h3', {text: 'The model reads'}), h('pre', {dir: 'auto'}, plain(page.shown)), h('h3', {text: 'Original'})));
+        ready?.then(() => head(row), () => {}); // what is allowed may be known later than the text
+      }
       whole += page.text;
       text.append(h('pre', {class: 'chunk', dir: 'auto'}, plain(page.text)));
       next = page.next ?? null;
@@ -70,7 +74,8 @@ export function messagePane(id, seq, {can = () => false, signal, changed = () =>
     busy = false;
   }
 
-  function head(row) {
+  function head(given) {
+    row = given;
     title.replaceChildren(dot(row.kind), ` ${kindName(row.kind)}${row.tool ? ' · ' : ''}`, row.tool ? line(row.tool) : '');
     facts.replaceChildren(
       h('span', {text: `#${seq}`}), row.ref ? line(row.ref, {class: 'mono'}) : '', h('span', {text: `${number(row.tokens)} tokens`}),
@@ -78,10 +83,10 @@ export function messagePane(id, seq, {can = () => false, signal, changed = () =>
     tools.replaceChildren(
       button('Copy the loaded text', {icon: 'copy', bare: true, kind: 'ghost', on: {click: () => copy(whole, 'the text')}}),
       row.pinned && !can('unpin') ? h('span', {class: 'tag accent', text: 'pinned'}) : '',
-      can(row.pinned ? 'unpin' : 'pin') ? button(row.pinned ? 'Unpin' : 'Pin', {icon: 'pin', kind: 'small', on: {click: () => pin(row)}}) : '');
+      can(row.pinned ? 'unpin' : 'pin') ? button(row.pinned ? 'Unpin' : 'Pin', {icon: 'pin', kind: 'small', on: {click: pin}}) : '');
   }
 
-  async function pin(row) {
+  async function pin() {
     const done = await act(id, {action: row.pinned ? 'unpin' : 'pin', seq: row.seq}, row.pinned ? UNPIN : {title: 'Pin this message?', text: 'Compactions keep it as it is, and it takes its tokens in every request.', label: 'Pin'});
     if (!done) return;
     head({...row, pinned: !row.pinned});

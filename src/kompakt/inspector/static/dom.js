@@ -162,6 +162,11 @@ export function debounce(action, wait) {
   return call;
 }
 
+/** A sign that something is being read. It appears only when that takes a moment. */
+export function loading(text) {
+  return h('div', {class: 'loading', role: 'status'}, h('span', {class: 'loading-bar'}), text);
+}
+
 export function empty(title, text) {
   return h('div', {class: 'empty'}, h('strong', {text: title}), text ? h('p', {}, plain(text)) : null);
 }

@@ -72,7 +72,7 @@ export function messagesScreen(frame, place) {
     stop = new AbortController();
     frame.signal.addEventListener('abort', () => stop.abort());
     frame.note({m: seq});
-    beside.replaceChildren(messagePane(frame.id, seq, {can: frame.can, signal: stop.signal, changed: () => { frame.reload(); }}));
+    beside.replaceChildren(messagePane(frame.id, seq, {can: frame.can, ready: frame.ready, signal: stop.signal, changed: () => { frame.reload(); }}));
   }
 
   /** Go to a message by its number. */

@@ -172,8 +172,10 @@ class Rows extends HTMLElement {
   #keys = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const page = Math.max(1, Math.floor(this.clientHeight / this.#source.height) - 1);
-    const moves = {ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page, Home: -this.#total, End: this.#total};
-    if (event.key in moves) this.move(moves[event.key]);
+    const moves = {ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page};
+    if (event.key === 'Home') this.select(0);
+    else if (event.key === 'End') this.select(this.#total - 1);
+    else if (event.key in moves) this.move(moves[event.key]);
     else if (event.key === 'Enter' || event.key === ' ') this.open();
     else return;
     event.preventDefault();

@@ -6,7 +6,7 @@ import {LIVE, follow, get, session} from './api.js';
 import {compactionScreen, compactionTable} from './compaction.js';
 import {contextScreen} from './context.js';
 import {UNPIN, act, drawer} from './dialogs.js';
-import {KINDS, button, count, debounce, empty, h, kindClass, kindName, known, line, meter, moment, money, number, percent, plain, short} from './dom.js';
+import {KINDS, button, count, debounce, empty, h, kindClass, kindName, known, line, loading, meter, moment, money, number, percent, plain, short} from './dom.js';
 import {messageCells, messagesScreen} from './messages.js';
 import {recallScreen} from './recall.js';
 import {tryScreen} from './tryout.js';
@@ -17,6 +17,7 @@ const TABS = [
   ...(LIVE ? [['try', 'Try it', tryScreen], ['recall', 'Recall', recallScreen]] : []),
 ];
 const PARENTS = {steps: 'overview'};
+const NEEDS_DETAIL = ['overview', 'compactions', 'try'];
 const SCREENS = {...Object.fromEntries(TABS.map(([name, , screen]) => [name, screen])), steps: stepScreen};
 
 export function sessionFrame(id, signal, state) {
@@ -24,12 +25,15 @@ export function sessionFrame(id, signal, state) {
   const panel = h('div', {class: 'panel', role: 'tabpanel', id: 'panel', tabindex: -1});
   const tabs = h('div', {class: 'tabs', role: 'tablist', 'aria-label': 'Views of the session'}, TABS.map(([name, label]) =>
     h('a', {role: 'tab', id: `tab-${name}`, 'aria-controls': 'panel', href: address(id, name), on: {keydown: arrows}}, label)));
+  head.append(h('div', {class: 'session-title'}, h('h1', {}, line(id)), h('div', {class: 'meta'}, h('span', {text: ' '}))));
+  document.title = `${id} · kompakt inspector`;
   const element = h('section', {class: 'page'}, head, tabs, panel);
-  let detail = null, place = null, current = null, open = null;
+  let detail = null, reading = null, place = null, current = null, open = null, turns = 0;
 
   const frame = {
     id, signal,
     get detail() { return detail; },
+    get ready() { return reading; },
     /** Whether an action is allowed on this session. */
     can: (action) => Boolean(detail?.writable && detail.actions.includes(action)),
     link: (tab, arg, params) => address(id, tab, arg, params),
@@ -55,7 +59,7 @@ export function sessionFrame(id, signal, state) {
 
   function showMessage(seq) {
     if (open) return;
-    open = drawer(id, seq, {can: frame.can, changed: reload}, () => {
+    open = drawer(id, seq, {can: frame.can, ready: reading, changed: reload}, () => {
       open = null;
       frame.note({m: ''});
     });
@@ -66,6 +70,14 @@ export function sessionFrame(id, signal, state) {
   async function read() {
     const answer = await get(session(id), {}, signal);
     return {...answer.row, ...answer, compacted: answer.row.compactions};
+  }
+
+  /** Read the session for the first time. Screens that need nothing of it do not wait. */
+  async function begin() {
+    detail = await read();
+    drawHead();
+    document.title = `${detail.title || id} · kompakt inspector`;
+    if (detail.live) follow(session(id, '/events'), signal, debounce(reload, 250), state);
   }
 
   async function reload() {
@@ -96,13 +108,9 @@ export function sessionFrame(id, signal, state) {
     element,
     async show(wanted) {
       const same = place && current && place.tab === wanted.tab && place.arg === wanted.arg;
+      const turn = ++turns;
       place = wanted;
-      if (!detail) {
-        detail = await read();
-        drawHead();
-        if (detail.live) follow(session(id, '/events'), signal, debounce(reload, 250), state);
-      }
-      document.title = `${detail.title || id} · kompakt inspector`;
+      reading ??= begin();
       const name = PARENTS[place.tab] ?? place.tab;
       for (const tab of tabs.children) {
         const selected = tab.id === `tab-${name}`;
@@ -122,9 +130,16 @@ export function sessionFrame(id, signal, state) {
           current = null;
           return;
         }
+        if (!detail && NEEDS_DETAIL.includes(place.tab)) {
+          current = null;
+          panel.replaceChildren(loading('Reading the session'));
+          await reading;
+          if (turn !== turns) return;
+        }
         const screen = build(Object.create(frame, {signal: {value: stop.signal}}), place);
         current = {screen, stop};
         panel.replaceChildren(screen.element);
+        if (!screen.element.firstChild) screen.element.append(loading('Reading the session'));
         window.scrollTo(0, 0);
       }
       try {
@@ -135,6 +150,7 @@ export function sessionFrame(id, signal, state) {
         current = null;
         return;
       }
+      if (turn !== turns) return;
       if (place.params.m && !current.screen.messages?.(place.params.m)) showMessage(Number(place.params.m));
     },
     tab: (index) => { if (TABS[index]) location.hash = address(id, TABS[index][0]); },
@@ -195,6 +211,7 @@ function overviewScreen(frame) {
 
   async function show() {
     drawTiles();
+    if (!chart.firstChild) chart.append(loading('Counting the requests'));
     const growth = await get(session(frame.id, '/growth'), {}, frame.signal);
     if (growth.points.length) chart.data = growth;
     else chart.replaceChildren(empty('No steps yet', 'The chart starts with the first request.'));
@@ -259,7 +276,7 @@ function stepScreen(frame, place) {
   async function show() {
     const step = await get(session(frame.id, `/steps/${n}`), {}, frame.signal);
     const rows = [...step.rows, ...step.answer].map((row) => ({...row, state: 'sent'}));
-    const isNext = n > frame.detail.steps;
+    const isNext = !step.answer.length;
     const answers = new Set(step.answer.map((row) => row.seq));
     const list = h('k-rows', {id: 'sent', class: 'list tall', 'aria-label': `Messages of request ${n}`, on: {open: (event) => frame.message(event.detail.row.seq)}});
     const sizes = KINDS.filter((kind) => step.tokens[kind]);
