@@ -32,6 +32,7 @@ async function answer(response) {
   }
   if (response.ok && body !== null) return body;
   const error = body?.error ?? {};
+  if (response.status === 401) document.dispatchEvent(new CustomEvent('key-required'));
   throw new ApiError(response.status, error.code ?? 'http', error.message ?? `The server answered ${response.status}.`);
 }
 

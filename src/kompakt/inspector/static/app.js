@@ -1,6 +1,7 @@
 // The page: address, top bar, theme, keys. Each screen is a module that returns an element.
 
 import {address, parse} from './address.js';
+import {login} from './dialogs.js';
 import {button, empty, h, icon, toast} from './dom.js';
 import {sessionFrame} from './session.js';
 import {sessionList} from './sessions.js';
@@ -133,5 +134,6 @@ addEventListener('unhandledrejection', (event) => {
   event.preventDefault();
   if (event.reason?.name !== 'AbortError') toast(event.reason?.message ?? String(event.reason), 'error');
 });
+document.addEventListener('key-required', login);
 addEventListener('hashchange', route);
 route();

@@ -23,6 +23,28 @@ export function confirm({title, text, label, danger = false, field = null}) {
   });
 }
 
+/** Ask for the key of a gateway until it is accepted; then load the page again. */
+export function login() {
+  if (document.querySelector('dialog.login')) return;
+  const key = h('input', {type: 'password', 'aria-label': 'Key', autocomplete: 'off', autofocus: true});
+  const problem = h('p', {class: 'problem', role: 'alert'});
+  const form = h('form', {class: 'recall-form', on: {submit: async (event) => {
+    event.preventDefault();
+    try {
+      await post('login', {key: key.value});
+      location.reload();
+    } catch (error) {
+      problem.replaceChildren(plain(error.message));
+      key.select();
+    }
+  }}}, key, h('button', {class: 'button primary', text: 'Log in'}));
+  const dialog = h('dialog', {class: 'dialog login', 'aria-labelledby': 'login-title'}, h('h2', {id: 'login-title', text: 'This gateway needs a key'}),
+    h('p', {text: 'Enter a key of the gateway. The browser keeps it until it is closed.'}), form, problem);
+  dialog.addEventListener('cancel', (event) => event.preventDefault());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 /** Confirm and run an action on a session; reports its result. Returns whether it was done. */
 export async function act(id, action, question) {
   const given = await confirm(question);

@@ -1,6 +1,6 @@
 // The list of sessions.
 
-import {follow, get, session} from './api.js';
+import {follow, get} from './api.js';
 import {count, debounce, empty, h, icon, known, line, meter, moment, money, number, percent, short} from './dom.js';
 
 export function sessionList(place, signal, state) {
@@ -21,7 +21,7 @@ export function sessionList(place, signal, state) {
   const rows = new Map();
   let next = null;
   let asked = 0;
-  let tries = 5;
+  let loaded = false;
 
   function changed() {
     const query = search.value.trim();
@@ -42,20 +42,10 @@ export function sessionList(place, signal, state) {
       table.after(empty('The sessions cannot be read', error.message));
       return;
     }
+    loaded = true;
     if (turn !== asked) return;
-    if (!cursor) {
-      const focused = document.activeElement?.closest('tr')?.dataset.id;
-      rows.clear();
-      body.replaceChildren();
-      for (const row of page.rows) add(row);
-      if (focused) rows.get(focused)?.querySelector('a').focus();
-    } else {
-      for (const row of page.rows) add(row);
-    }
-    if (page.rows.some((row) => row.steps === null) && tries > 0) {
-      tries -= 1; // the server is still counting
-      setTimeout(() => signal.aborted || load(null, Math.max(50, Math.min(200, rows.size))), 700);
-    }
+    if (!cursor) show(page.rows);
+    else page.rows.forEach(add);
     next = page.next;
     more.hidden = !next;
     found.textContent = known(page.total) ? count(page.total, 'session') : '';
@@ -64,44 +54,41 @@ export function sessionList(place, signal, state) {
     if (!rows.size) table.after(search.value.trim() ? empty('No session matches', 'Change the search to see more.') : empty('No sessions yet', 'A session appears here with its first request.'));
   }
 
-  function add(row) {
-    const old = rows.get(row.id);
-    const node = drawn(row);
-    rows.set(row.id, node);
-    if (old) old.replaceWith(node);
-    else body.append(node);
+  /** Show these rows; mark those that changed and keep the focus. */
+  function show(wanted) {
+    const focused = document.activeElement?.closest('tr')?.dataset.id;
+    const old = new Map(rows);
+    rows.clear();
+    body.replaceChildren();
+    for (const row of wanted) {
+      add(row);
+      const before = old.get(row.id);
+      if (before && before.text !== rows.get(row.id).text) rows.get(row.id).node.classList.add('fresh');
+    }
+    rows.get(focused)?.node.querySelector('a').focus();
   }
 
-  const waiting = new Set();
-  const refresh = debounce(async () => {
-    const ids = [...waiting];
-    waiting.clear();
-    if (ids.length > 5 || ids.some((id) => !rows.has(id))) return load(null, Math.max(50, Math.min(200, rows.size)));
-    for (const id of ids) {
-      try {
-        const {row} = await get(session(id), {}, signal);
-        const old = rows.get(id);
-        if (!old) continue;
-        const focused = old.contains(document.activeElement);
-        add(row);
-        const node = rows.get(id);
-        node.classList.add('fresh');
-        if (focused) node.querySelector('a').focus();
-      } catch (error) {
-        if (error.status === 404) load(null, Math.max(50, Math.min(200, rows.size)));
-      }
-    }
-  }, 250);
-  follow('events', signal, ({id}) => {
-    waiting.add(id);
-    refresh();
-  }, state);
+  function add(row) {
+    const node = drawn(row);
+    rows.get(row.id)?.node.remove();
+    rows.set(row.id, {node, text: JSON.stringify(row)});
+    body.append(node);
+  }
+
+  const refresh = debounce(() => load(null, Math.max(50, Math.min(200, rows.size))), 250);
+
+  let watched = false;
+  function watch() {
+    if (watched || !loaded || signal.aborted) return;
+    watched = true;
+    follow('events', signal, refresh, state);
+  }
 
   return {
     element,
     show: () => {
       document.title = 'Sessions · kompakt inspector';
-      return load(null);
+      return load(null).then(watch);
     },
     move(by) {
       const links = [...body.querySelectorAll('a')];

@@ -14,7 +14,7 @@ export function tryScreen(frame, place) {
   const start = Math.min(ceiling, Math.max(floor, wanted));
   const slider = h('input', {type: 'range', id: 'budget', min: floor, max: ceiling, step: Math.max(1, Math.round((ceiling - floor) / 500)), value: start, 'aria-label': 'Budget in tokens'});
   const exact = h('input', {type: 'number', min: 1, max: most, value: start, 'aria-label': 'Exact budget in tokens'});
-  const policy = h('select', {'aria-label': 'Policy'}, detail.policies.map((name) => h('option', {value: name, text: name, selected: name === (place.params.policy ?? 'default')})));
+  const policy = h('select', {'aria-label': 'Policy'}, detail.policies.map((name) => h('option', {value: name, text: name, selected: name === (place.params.policy ?? detail.policies[0])})));
   const result = h('div', {class: 'stack', 'aria-live': 'polite', 'aria-busy': 'false'});
   const apply = frame.can('compact') ? button('Compact with these settings', {icon: 'compact', kind: 'primary', on: {click: run}}) : null;
   const element = h('div', {class: 'stack'},
