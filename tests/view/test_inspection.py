@@ -101,6 +101,22 @@ class TestNumbers:
         run(work())
 
 
+def test_tool_results_are_named_by_what_they_are_about(tmp_path: Path) -> None:
+    """The beginning of a file says less than its name, above all in a small box."""
+
+    async def work() -> None:
+        file = claude_code(tmp_path / "s.jsonl", summary=False)
+        async with await open_inspection(file) as inspection:
+            (session,) = (await inspection.sessions()).rows
+            rows = (await inspection.messages(session.id)).rows
+            assert any(row.title.startswith("/w/f1.py → ") for row in rows if row.kind == "tool_results")
+            tree = (await inspection.context(session.id)).tree
+            (results,) = [node for node in tree.children if node.kind == "tool_results"]
+            assert "f1.py" in {leaf.name for tool in results.children for leaf in tool.children}
+
+    run(work())
+
+
 class TestCompaction:
     def test_every_removed_item_is_restored_by_recall(self, store: str) -> None:
         async def work() -> None:

@@ -111,10 +111,19 @@ def _definition(tool: JsonObject, moment: Moment) -> ContextNode:
 def _messages(kind: ContentKind, messages: Iterable[ShownMessage], index: SessionIndex) -> Iterable[ContextNode]:
     for one in messages:
         found = index.find(one.seq)
-        title = found.title if found is not None else ""
         yield ContextNode(
-            name=title, kind=kind, tokens=one.tokens, seq=one.seq, ref=found.ref if found is not None else None
+            name=_label(found) if found is not None else "",
+            kind=kind,
+            tokens=one.tokens,
+            seq=one.seq,
+            ref=found.ref if found is not None else None,
         )
+
+
+def _label(one: IndexedMessage) -> str:
+    """Return a name for a small box: the name of a file without its folders, else the title."""
+    is_path = "/" in one.subject and " " not in one.subject and "://" not in one.subject
+    return one.subject.rstrip("/").rpartition("/")[2] if is_path else one.subject or one.title
 
 
 def _limited(kind: ContentKind, nodes: Iterable[ContextNode]) -> list[ContextNode]:

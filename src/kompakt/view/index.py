@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kompakt.engine.context.archive import speaks
+from kompakt.engine.ledger.extract.user_words import is_injected
 from kompakt.engine.recall.answer import described
 from kompakt.engine.recall.passages import exact, subject_of
 from kompakt.model.groups import RunWatch
@@ -47,6 +48,8 @@ class IndexedMessage(msgspec.Struct, frozen=True, gc=False):
     kind: ContentKind
     tool: str | None
     title: str
+    subject: str
+    """The file, command or URL that a tool result is about."""
     tokens: int
     at: float | None
     ref: str
@@ -69,7 +72,8 @@ class SessionIndex:
         self.starts: list[int] = []
         """The first row of each answer."""
         self.title = ""
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, tuple[str, str]] = {}
+        """Tool and subject of each call, by id."""
         self._watch = RunWatch()
         self._read_to = 0
         self._task: asyncio.Task[None] | None = None
@@ -107,17 +111,20 @@ class SessionIndex:
         for row in batch:
             message = row.message
             for call in message.calls:
-                self._tools[call.id] = call.name
+                self._calls[call.id] = (call.name, subject_of(call))
             if row.stored == "message" and self._watch.begins(message):
                 self.starts.append(row.seq)
-            tool = _tool_of(message, self._tools)
+            called = [self._calls.get(part.call_id, ("", "")) for part in message.results]
+            tool = _tool_of(message, [name for name, _ in called])
+            subjects = [clean(subject) for _, subject in called]
             one = IndexedMessage(
                 seq=row.seq,
                 stored=row.stored,
                 role=message.role,
                 kind=kind_of(message, row.stored),
                 tool=tool,
-                title=title_of(message, tool),
+                title=title_of(message, subjects),
+                subject=next(filter(None, subjects), ""),
                 tokens=counter.message(message) if row.tokens is None else row.tokens,
                 at=row.at,
                 ref=row.name,
@@ -174,16 +181,18 @@ def kind_of(message: Message, stored: str = "message") -> ContentKind:
     return "tool_results" if message.results else "user"
 
 
-def _tool_of(message: Message, tools: dict[str, str]) -> str | None:
+def _tool_of(message: Message, called: Sequence[str]) -> str | None:
     """Return the tool of a message: of its results, else of its calls; several are joined."""
-    names = [part.name or tools.get(part.call_id) for part in message.results] or [one.name for one in message.calls]
+    names = [part.name or name for part, name in zip(message.results, called, strict=True)]
+    names = names or [one.name for one in message.calls]
     found = list(dict.fromkeys(clean(name) for name in names if name))
     return ", ".join(found[:3]) + (" …" if len(found) > 3 else "") if found else None
 
 
-def title_of(message: Message, tool: str | None = None) -> str:
-    """Return one line that describes a message."""
+def title_of(message: Message, subjects: Sequence[str] = ()) -> str:
+    """Return one line that describes a message; ``subjects`` are those of its tool results."""
     texts: list[str] = []
+    about = iter(subjects)
     for part in message.parts:
         if type(part) is Text and part.text.strip():
             texts.append(clean(part.text))
@@ -191,8 +200,9 @@ def title_of(message: Message, tool: str | None = None) -> str:
             subject = subject_of(part)
             texts.append(clean(f"{part.name} {subject}" if subject else part.name))
         elif type(part) is ToolResult:
-            name = f"{tool}: " if tool else ""
-            texts.append(clean(f"{name}{part.output[:_READ]}" if part.output.strip() else f"{name}(no output)"))
+            output = clean(part.output) or "(no output)"
+            subject = next(about, "")
+            texts.append(f"{subject} → {output}" if subject else output)
         elif type(part) is Media:
             texts.append(part.media)
     if not texts:
@@ -203,7 +213,7 @@ def title_of(message: Message, tool: str | None = None) -> str:
 def request_title(message: Message) -> str:
     """Return the first words of a request, without context that an agent added; empty if there are no others."""
     for part in message.parts:
-        if type(part) is Text:
+        if type(part) is Text and not is_injected(part.text[: 10 * _READ]):
             words = clean(_ADDED.sub(" ", part.text[: 10 * _READ]))
             if words:
                 return _short(words)
