@@ -3,8 +3,8 @@
 Usage: python scripts/test_packaging.py [--fast] [--python PATH]... [EXTRA]...
 
 Without EXTRA, every extra in pyproject.toml is installed, each into its own environment; "none" is the installation
-without extras. --python names further interpreters. --fast builds the wheel only, and tries it with the packages of
-this environment. Extras that cannot be installed here are reported and do not fail the run.
+without extras. --python names other interpreters than this one. --fast builds the wheel only, and tries it with the
+packages of this environment. Extras that cannot be installed here are reported and do not fail the run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> int:
         parser.error(f"unknown extras: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="kompakt-package-") as folder:
         try:
-            return run(Path(folder), chosen.extras or known, [sys.executable, *chosen.python], fast=chosen.fast)
+            return run(Path(folder), chosen.extras or known, chosen.python or [sys.executable], fast=chosen.fast)
         except Failed as error:
             print(f"FAILED: {error}")
             return 1

@@ -12,7 +12,8 @@ from tests.cli.store_helpers import BODY, Run, account
 from tests.histories import FORMATS, plain
 
 import kompakt
-from kompakt.cli.compact import NOTHING_LEAVES, advance
+from kompakt.cli.compact import NOTHING_LEAVES
+from kompakt.cli.output import advance
 
 
 def total(report: dict[str, Any]) -> int:

@@ -58,7 +58,7 @@ class TestNotProtected:
         assert with_key.protected
 
     def test_an_unknown_client(self) -> None:
-        with pytest.raises(UsageError, match="use one of claude, codex"):
+        with pytest.raises(UsageError, match="use one of aider, claude, claude-code, codex"):
             probe("cursed")
 
 

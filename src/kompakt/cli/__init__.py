@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # histories may contain lone surrogates
+    warnings.formatwarning = _warning
     try:
         _run()
     except DoesNotFit as error:
@@ -67,6 +69,11 @@ def _run() -> None:
         import_module(QUICK[name]).app(sys.argv[2:], prog_name=f"kompakt {name}")
     else:
         import_module("kompakt.cli.commands").app(prog_name="kompakt")
+
+
+def _warning(message: Warning | str, *_: object) -> str:
+    """Print a warning as one line, without the source line that caused it."""
+    return f"kompakt: warning: {message}\n"
 
 
 def _missing(module: str) -> str:

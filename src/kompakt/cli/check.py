@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from kompakt.cli.input import AsJson, File, Format, SessionName, Strict, open_file, problems_of, skipped_records
+from kompakt.cli.output import MANY_MESSAGES, waiting
 from kompakt.model.json import indented_json
 
 
@@ -26,7 +27,8 @@ def check(
     """
     loaded = open_file(file, format, session)
     history = loaded.payload
-    problems = problems_of(loaded, strict=strict)
+    with waiting("checking", when=len(history) >= MANY_MESSAGES):
+        problems = problems_of(loaded, strict=strict)
     if as_json:
         report: dict[str, Any] = {"file": loaded.name, "format": history.format, "messages": len(history)}
         if loaded.transcript is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -27,16 +24,10 @@ from kompakt.cli.input import (
     option,
     skipped_records,
 )
+from kompakt.cli.output import console, progress, table
 from kompakt.engine.compaction.report import Report
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
-
-_PROGRESS_MIN = 2_000
-"""Messages from which a progress bar is shown."""
 
 NOTHING_LEAVES = "No message is removed, so there is no summary."
 
@@ -106,32 +97,6 @@ def compact(
         raise typer.Exit(1)
 
 
-@contextmanager
-def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] | None]:
-    """Show a progress bar on standard error for long histories, if it is a terminal."""
-    if messages < _PROGRESS_MIN or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # late: `--help` does not need it
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{what}: checking", total=None)
-        yield lambda seen, total: advance(bar, task, what, seen, total)
-
-
-def advance(bar: RichProgress, task: TaskID, what: str, seen: int, total: int) -> None:
-    """Update a progress bar.
-
-    The checks before the first message and the fitting after the last one take an unknown time, so the bar pulses then.
-    """
-    if seen < total:
-        bar.update(task, total=total, completed=seen, description=what)
-    else:
-        next(one for one in bar.tasks if one.id == task).total = None  # without a total the bar pulses
-        bar.update(task, description=f"{what}: finishing")
-
-
 class PromptCost(msgspec.Struct, frozen=True):
     """The cost of one request's prompt in US dollars, without prompt cache."""
 
@@ -152,27 +117,28 @@ def cost_of(report: Report, model: str | None) -> PromptCost | None:
 
 
 def show(report: Report, *, actions: bool = False, cost: PromptCost | None = None) -> None:
-    from rich.console import Console  # late: `--help` does not need it
-    from rich.table import Table
-
-    console = Console(stderr=True, highlight=False)
-    table = Table(title=f"{report.policy}: {report.reason}, budget {report.budget:,}", title_justify="left")
-    for column in ("", "messages", "tokens"):
-        table.add_column(column, justify="left" if not column else "right")
-    table.add_row("before", f"{report.messages_before:,}", f"{report.tokens_before:,}")
+    page = console(err=True)
+    numbers = table(
+        f"{report.policy}: {report.reason}, budget {report.budget:,}",
+        "",
+        "messages",
+        "tokens",
+        numbers=("messages", "tokens"),
+    )
+    numbers.add_row("before", f"{report.messages_before:,}", f"{report.tokens_before:,}")
     for name, (times, saved) in _by_strategy(report).items():
-        table.add_row(f"  {name} x {times}", "", f"{-saved:+,}")
-    table.add_row("after", f"{report.messages_after:,}", f"{report.tokens_after:,}", style="bold")
-    console.print(table)
+        numbers.add_row(f"  {name} x {times}", "", f"{-saved:+,}")
+    numbers.add_row("after", f"{report.messages_after:,}", f"{report.tokens_after:,}", style="bold")
+    page.print(numbers)
     for step in report.steps:
         if step.failed:
-            console.print(f"{step.strategy} failed and was rolled back: {step.failed}", markup=False)
+            page.print(f"{step.strategy} failed and was rolled back: {step.failed}", markup=False)
     for action in report.actions if actions else ():
-        console.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
+        page.print(f"{action.reference} {action.what}: {action.why}, {action.tokens:,} tokens", markup=False)
     if report.saved:
-        console.print(f"{report.saved:,} tokens saved in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
+        page.print(f"{report.saved:,} tokens saved in {report.seconds * 1000:.0f} ms; {report.recoverable}.")
     if cost is not None:
-        console.print(str(cost), markup=False)
+        page.print(str(cost), markup=False)
 
 
 def _by_strategy(report: Report) -> dict[str, tuple[int, int]]:

@@ -7,6 +7,7 @@ import typer
 
 from kompakt import api
 from kompakt.cli.input import AsJson, File, Format, ModelName, SessionName, open_history, skipped_records
+from kompakt.cli.output import MANY_MESSAGES, console, table, waiting
 from kompakt.model.json import indented_json
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
@@ -29,7 +30,8 @@ def count(
       kompakt count ~/.claude/projects/app/ID.jsonl --json
     """
     history, loaded = open_history(file, format, session)
-    counted = api.count(history, model=model)
+    with waiting("counting", when=len(history) >= MANY_MESSAGES):
+        counted = api.count(history, model=model)
     if as_json:
         typer.echo(indented_json({**msgspec.structs.asdict(counted), **skipped_records(loaded)}), nl=False)
         return
@@ -37,21 +39,21 @@ def count(
 
 
 def show(counted: TokenCount, model: str | None) -> None:
-    from rich.console import Console  # late: `--help` does not need it
-    from rich.table import Table
-
-    table = Table(title=f"{counted.total:,} tokens in {counted.messages:,} messages")
-    for column in ("by", "name"):
-        table.add_column(column)
-    table.add_column("tokens", justify="right")
-    table.add_column("share", justify="right")
+    shown = table(
+        f"{counted.total:,} tokens in {counted.messages:,} messages",
+        "by",
+        "name",
+        "tokens",
+        "share",
+        numbers=("tokens", "share"),
+    )
     rows = (("role", counted.by_role), ("kind", counted.by_kind), ("tool", counted.by_tool))
     for label, numbers in rows:
         for name, number in sorted(numbers.items(), key=lambda item: -item[1]):
-            table.add_row(label, name, f"{number:,}", f"{number / max(1, counted.total):.1%}")
-        table.add_section()
-    console = Console()
-    console.print(table)
+            shown.add_row(label, name, f"{number:,}", f"{number / max(1, counted.total):.1%}")
+        shown.add_section()
+    page = console()
+    page.print(shown)
     if model:
         known = limits(model)
-        console.print(f"{model}: window {known.context:,}, {counted.total / max(1, known.context):.1%} full")
+        page.print(f"{model}: window {known.context:,}, {counted.total / max(1, known.context):.1%} full")

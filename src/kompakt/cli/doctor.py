@@ -14,6 +14,7 @@ import typer
 
 from kompakt.cli import config
 from kompakt.cli.input import AsJson
+from kompakt.cli.output import print_line, waiting
 from kompakt.cli.store_options import read_key
 from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
@@ -125,7 +126,8 @@ def doctor(
     found = [*_packages(packages), _tokenizer(), *_configuration(context)]
     flags = {"store": store, "key_file": key_file, "upstreams": upstream}
     if not any(one.what == "configuration" and one.state == "problem" for one in found):
-        found += _connections(flags, offline=offline)
+        with waiting("checking store and providers", when=not offline):
+            found += _connections(flags, offline=offline)
     problems = [one for one in found if one.state == "problem"]
     if as_json:
         report = {
@@ -139,7 +141,7 @@ def doctor(
     else:
         typer.echo(f"kompakt {__version__} on Python {platform.python_version()}")
         for one in found:
-            typer.echo(f"  {one.state:<8} {one.what:<20} {one.detail}")
+            print_line(f"  {one.state:<8} {one.what:<20} ", one.detail)
     raise typer.Exit(1 if problems else 0)
 
 
@@ -183,12 +185,13 @@ def _report_installation(name: str, *, as_json: bool) -> None:
     else:
         typer.echo(f"plugin in {agent}: {'works' if works else 'does not work'}")
         for scope, check in found:
-            typer.echo(f"  {'ok' if check.works else 'problem':<8} {scope:<8} {check.what:<22} {check.detail}")
+            print_line(f"  {'ok' if check.works else 'problem':<8} {scope:<8} {check.what:<22} ", check.detail)
     raise typer.Exit(0 if works else 1)
 
 
 def _report_probe(name: str, url: str | None, model: str | None, key: str | None, *, as_json: bool) -> None:
-    found = probe(name, url=url, model=model, key=key)
+    with waiting("waiting for the gateway and the provider"):
+        found = probe(name, url=url, model=model, key=key)
     if as_json:
         typer.echo(indented_json(msgspec.to_builtins(found)), nl=False)
         raise typer.Exit(0 if found.protected else 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kompakt.cli.input import AsJson, folder, option
+from kompakt.cli.output import console, table
 from kompakt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -195,13 +196,10 @@ class _Progress:
 
 
 def _show(results: Results) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("metric", "goal", "measured", "reached", title=f"{results.sessions} sessions, {results.policy}")
+    shown = table(f"{results.sessions} sessions, {results.policy}", "metric", "goal", "measured", "reached")
     for goal in results.goals:
-        table.add_row(goal.name, goal.goal, goal.found, {True: "yes", False: "no", None: ""}[goal.reached])
-    Console().print(table)
+        shown.add_row(goal.name, goal.goal, goal.found, {True: "yes", False: "no", None: ""}[goal.reached])
+    console().print(shown)
 
 
 # --- the exam ----------------------------------------------------------------------------------------------------
@@ -310,20 +308,19 @@ def _score_exam(out: Path, exam: Path | None, *, as_json: bool) -> None:
 
 def _show_scores(scores: ExamScores, *, as_json: bool) -> None:
     import msgspec
-    from rich.console import Console
-    from rich.table import Table
 
     if as_json:
         typer.echo(msgspec.json.encode(scores))
     else:
-        table = Table("", "questions", *scores.conditions, title=f"{scores.graded} questions, points of 100")
+        numbers = ("questions", *scores.conditions)
+        shown = table(f"{scores.graded} questions, points of 100", "", *numbers, numbers=numbers)
         for row in scores.rows:
-            shown = (f"{row.scores[name]:.1f}" if name in row.scores else "" for name in scores.conditions)
-            table.add_row(row.part, str(row.questions), *shown)
-        table.add_row("false statements", "", *(str(scores.false.get(name, 0)) for name in scores.conditions))
+            points = (f"{row.scores[name]:.1f}" if name in row.scores else "" for name in scores.conditions)
+            shown.add_row(row.part, str(row.questions), *points)
+        shown.add_row("false statements", "", *(str(scores.false.get(name, 0)) for name in scores.conditions))
         if any(scores.tokens.values()):
-            table.add_row("tokens of contexts", "", *(f"{scores.tokens[name]:,}" for name in scores.conditions))
-        Console().print(table)
+            shown.add_row("tokens of contexts", "", *(f"{scores.tokens[name]:,}" for name in scores.conditions))
+        console().print(shown)
     for role, usage in scores.usage.items():
         typer.echo(f"{role} {usage}", err=True)
     if scores.graded < scores.questions:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from kompakt.api import check, parse, repair
+from kompakt.cli.output import MANY_BYTES, waiting
 from kompakt.errors import InputError, UsageError
 from kompakt.files import Loaded, load
 from kompakt.model.messages import History
@@ -119,7 +120,9 @@ def load_session(file: str, session: str | None = None) -> Loaded:
     Raises:
         UnreadableFile: the file contains no history, or no such session. The message names the file.
     """
-    loaded = load(file if session is None else f"{file}#{session}")
+    path = Path(file.partition("#")[0])
+    with waiting(f"reading {file}", when=path.is_file() and path.stat().st_size >= MANY_BYTES):
+        loaded = load(file if session is None else f"{file}#{session}")
     transcript = loaded.transcript
     if transcript is None:
         return loaded

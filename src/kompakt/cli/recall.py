@@ -8,6 +8,7 @@ import typer
 
 from kompakt import api
 from kompakt.cli.input import AsJson, Format, load_session, option
+from kompakt.cli.output import waiting
 from kompakt.cli.store_options import KeyFile, StoreOptions, Tenant, is_store, read_id
 from kompakt.engine.recall import DEFAULT_TOKENS, Recalled
 from kompakt.errors import InputError
@@ -57,10 +58,11 @@ def recall(
       kompakt recall request.json m7f3a --tokens 0
       kompakt recall sqlite:///kompakt.db 'port of the broker' --session ID
     """
-    if is_store(file):
-        found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)
-    else:
-        found = _from_file(file, query, session, tokens or None, format)
+    with waiting("searching"):
+        if is_store(file):
+            found = _from_store(StoreOptions(file, tenant, key_file), query, session, tokens or None)
+        else:
+            found = _from_file(file, query, session, tokens or None, format)
     if as_json:
         shown = {"text": found.text, "references": found.references, "tokens": found.tokens, "rest": found.rest}
         typer.echo(indented_json({**shown, "hits": found.hits}), nl=False)

@@ -20,6 +20,7 @@ from kompakt.cli.input import (
     problems_of,
     skipped_records,
 )
+from kompakt.cli.output import MANY_MESSAGES, waiting
 from kompakt.files import Loaded
 from kompakt.model.json import indented_json
 from kompakt.wire.transcripts import ACTIONS
@@ -55,7 +56,8 @@ def repair(
     check_out(loaded, file, out)
     is_file = files.is_writable(loaded) and not body
     # A transcript may end with an answer; a request body has to end with a user message or tool results.
-    repaired = api.repair(loaded.payload, strict=strict, resting=is_file)
+    with waiting("repairing", when=len(loaded.payload) >= MANY_MESSAGES):
+        repaired = api.repair(loaded.payload, strict=strict, resting=is_file)
     changes = _changes(loaded, repaired)
     remaining: Sequence[Problem] = repaired.remaining
     if is_file:

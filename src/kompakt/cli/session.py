@@ -17,7 +17,7 @@ import typer
 
 from kompakt import api
 from kompakt.cli import config
-from kompakt.cli.compact import NOTHING_LEAVES, cost_of, progress
+from kompakt.cli.compact import NOTHING_LEAVES, cost_of
 from kompakt.cli.compact import show as show_report
 from kompakt.cli.input import (
     AsJson,
@@ -34,6 +34,7 @@ from kompakt.cli.input import (
     read_history,
     skipped_records,
 )
+from kompakt.cli.output import console, progress, table, waiting
 from kompakt.cli.store_options import (
     DEFAULT_URL,
     Id,
@@ -53,7 +54,6 @@ from kompakt.model.messages import History, Marker
 from kompakt.model.references import References
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from kompakt.session.compaction import SessionCompaction
@@ -64,9 +64,6 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEMS = 20
 """Problems of an imported file that are printed."""
-
-_WIDTH = 200
-"""Columns of a table that is written to a file or a pipe, so that ids are not wrapped."""
 
 app = typer.Typer(
     name="session",
@@ -161,7 +158,8 @@ def list_all(store: StoreOptions, as_json: AsJson = False) -> None:
     async def work(store: Store) -> list[SessionLine]:
         return [await _list_row(store, head) async for head in store.heads()]
 
-    rows = store.run(work)
+    with waiting("reading the store"):
+        rows = store.run(work)
     rows.sort(key=lambda row: (row.created, row.id))
     if as_json:
         print_json(rows)
@@ -181,27 +179,19 @@ async def _list_row(store: Store, head: Head) -> SessionLine:
 
 
 def _show_list(rows: list[SessionLine]) -> None:
-    from rich.table import Table  # late: `--help` does not need it
-    from rich.text import Text
+    from rich.text import Text  # late: `--help` does not need it
 
-    table = Table(title=plural(len(rows), "session"), title_justify="left")
-    table.add_column("id", overflow="fold")
-    for column in ("messages", "turns", "compactions"):
-        table.add_column(column, justify="right")
-    table.add_column("created", no_wrap=True)
+    numbers = ("messages", "turns", "compactions")
+    shown = table(plural(len(rows), "session"), "id", *numbers, "created (UTC)", numbers=(*numbers, "created (UTC)"))
     for row in rows:
         compactions = "?" if row.compactions is None else f"{row.compactions:,}"
-        table.add_row(Text(printable(row.id)), f"{row.messages:,}", f"{row.turns:,}", compactions, row.created)
-    _console().print(table)
+        shown.add_row(Text(printable(row.id)), f"{row.messages:,}", f"{row.turns:,}", compactions, _minute(row.created))
+    console().print(shown)
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
-    return console
+def _minute(moment: str | None) -> str:
+    """Shorten a time such as 2026-11-16T18:37:38Z, so that a table fits 80 columns."""
+    return (moment or "")[:16].replace("T", " ")
 
 
 @store_command
@@ -226,50 +216,42 @@ def show(id: Id, store: StoreOptions, model: ModelName = None, as_json: AsJson =
 
 
 def _show_status(status: SessionStatus) -> None:
-    from rich.table import Table  # late: `--help` does not need it
-    from rich.text import Text
+    from rich.text import Text  # late: `--help` does not need it
 
-    console = _console()
-    table = Table(show_header=False, title=Text(printable(status.id)), title_justify="left")
-    table.add_column("name")
-    table.add_column("value", overflow="fold")
-    table.add_row("format", status.format)
-    table.add_row("created", status.created)
-    table.add_row("messages", f"{status.messages:,}")
-    table.add_row("turns", f"{status.turns:,}")
+    page, shown = console(), table(printable(status.id), "", "")
+    shown.show_header = False
+    shown.add_row("format", status.format)
+    shown.add_row("created (UTC)", _minute(status.created))
+    shown.add_row("messages", f"{status.messages:,}")
+    shown.add_row("turns", f"{status.turns:,}")
     share = f" of {status.window:,} ({status.fullness:.0%})" if status.window and status.fullness is not None else ""
-    table.add_row("tokens in the model's view", f"{status.tokens:,}{share}")
-    table.add_row("messages to recall", f"{status.recallable:,}")
+    shown.add_row("tokens in the model's view", f"{status.tokens:,}{share}")
+    shown.add_row("messages to recall", f"{status.recallable:,}")
     for _, marker in status.pending:
         origin = "automatic" if marker.auto else "manual"
         instructions = f": {printable(marker.instructions)}" if marker.instructions else ""
-        table.add_row("compaction requested", Text(f"{origin}{instructions}"))
+        shown.add_row("compaction requested", Text(f"{origin}{instructions}"))
     for text in status.pins:
-        table.add_row("pinned", Text(printable(text)))
+        shown.add_row("pinned", Text(printable(text)))
     for change in status.repairs:
-        table.add_row("repaired in requests", Text(printable(change)))
-    console.print(table)
+        shown.add_row("repaired in requests", Text(printable(change)))
+    page.print(shown)
     if status.compactions:
-        console.print(_compaction_table(status.compactions))
+        page.print(_compaction_table(status.compactions))
 
 
 def _compaction_table(compactions: Sequence[CompactionStatus]) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="compactions", title_justify="left")
-    for column in ("id", "at", "reason"):
-        table.add_column(column, no_wrap=column != "reason")
-    for column in ("before", "after"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+    shown = table("compactions", "id", "at (UTC)", "reason", "before", "after", "", numbers=("id", "before", "after"))
+    shown.columns[0].justify = "left"
     for one in compactions:
         reason = f"{one.reason}, {one.policy}"
         reason += f", {len(one.failures)} failures" if one.failures else ""
         tokens = ("?" if size is None else f"{size:,}" for size in (one.tokens_before, one.tokens_after))
         state, style = ("undone", "dim") if one.undone else ("", None)
-        table.add_row(one.id, one.at, Text(reason), *tokens, state, style=style)
-    return table
+        shown.add_row(one.id, _minute(one.at), Text(reason), *tokens, state, style=style)
+    return shown
 
 
 # --- compact -----------------------------------------------------------------------------------------------------
@@ -618,7 +600,7 @@ def delete(id: Id, store: StoreOptions, yes: Yes = False, as_json: AsJson = Fals
 
     store.run(exists)
     _confirm(f"delete session {printable(chosen)} permanently", yes=yes)
-    with resumable():
+    with resumable(), waiting("deleting"):
         removed = store.run(work)
     if as_json:
         print_json({"removed": [chosen] if removed else []})
@@ -642,7 +624,7 @@ def purge(
       kompakt session purge --tenant acme --yes --json
     """
     _confirm(f"delete all sessions of tenant {tenant!r} permanently", yes=yes)
-    with resumable():
+    with resumable(), waiting("deleting"):
         removed = StoreOptions(store, tenant, key_file).run(lambda store: store.purge())
     if as_json:
         print_json({"sessions": removed})
@@ -699,7 +681,7 @@ def gc(
             await store.scrub()
         return [head.id.decode("utf-8", "surrogatepass") for head in old]
 
-    with resumable():
+    with resumable(), waiting("looking for old sessions"):
         gone = store.run(work)
     if as_json:
         print_json({"sessions": gone, "dry_run": dry_run})

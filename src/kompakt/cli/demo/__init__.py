@@ -19,6 +19,7 @@ import typer
 from kompakt import api
 from kompakt.cli.demo import provider
 from kompakt.cli.input import AsJson
+from kompakt.cli.output import waiting
 from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
 from kompakt.model.messages import JsonObject
@@ -84,7 +85,8 @@ def demo(fast: Fast = False, as_json: AsJson = False) -> None:
       kompakt demo
       kompakt demo --fast
     """
-    story = _run(fast=fast)
+    with waiting("sending a session to a scripted provider"):
+        story = _run(fast=fast)
     if as_json:
         typer.echo(indented_json(story), nl=False)
     else:

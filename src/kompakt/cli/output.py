@@ -1,0 +1,97 @@
+"""What the commands print besides data: tables, wrapped lines and progress.
+
+Tables and lines fit the terminal, or 80 columns if there is none. Progress is shown on standard error, and only on a
+terminal. Rich and `NO_COLOR`, `TERM` and `COLUMNS` decide about colours and width.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+    from rich.table import Table
+
+MANY_MESSAGES = 2_000
+"""Messages from which progress is shown: fewer take less than a second."""
+
+MANY_BYTES = 20_000_000
+"""Size of a file from which progress is shown."""
+
+_MIN_DETAIL = 20
+"""Fewest columns for the last part of a line, in very narrow terminals."""
+
+
+def console(*, err: bool = False) -> Console:
+    from rich.console import Console  # late: `--help` does not need it
+
+    return Console(stderr=err, highlight=False)
+
+
+def table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """Return an empty table; the columns in ``numbers`` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        is_number = column in numbers
+        made.add_column(column, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    return made
+
+
+def print_line(label: str, detail: str) -> None:
+    """Print a label and a text that continues below itself where the line is full."""
+    width = max(_MIN_DETAIL, shutil.get_terminal_size().columns - len(label))
+    lines = textwrap.wrap(detail, width, break_on_hyphens=False) or [""]
+    typer.echo("\n".join([label + lines[0], *(" " * len(label) + line for line in lines[1:])]))
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def waiting(what: str, *, when: bool = True) -> Generator[None]:
+    """Show that something is going on whose duration is unknown."""
+    if not when or not sys.stderr.isatty():
+        yield
+        return
+    from rich.text import Text
+
+    with console(err=True).status(Text(what)):
+        yield
+
+
+@contextmanager
+def progress(messages: int, what: str) -> Generator[Callable[[int, int], None] | None]:
+    """Show a progress bar for a long history."""
+    if messages < MANY_MESSAGES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(err=True), transient=True) as bar:
+        task = bar.add_task(f"{what}: checking", total=None)
+        yield lambda seen, total: advance(bar, task, what, seen, total)
+
+
+def advance(bar: RichProgress, task: TaskID, what: str, seen: int, total: int) -> None:
+    """Update a progress bar.
+
+    The checks before the first message and the fitting after the last one take an unknown time, so the bar pulses then.
+    """
+    if seen < total:
+        bar.update(task, total=total, completed=seen, description=what)
+    else:
+        next(one for one in bar.tasks if one.id == task).total = None  # without a total the bar pulses
+        bar.update(task, description=f"{what}: finishing")
