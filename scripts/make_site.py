@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -76,6 +77,11 @@ def prepare(folder: Path = BUILD) -> None:
     (pages / "p").mkdir()
     for code, text in problem_pages().items():
         (pages / "p" / f"{code}.md").write_text(text, encoding="utf-8")
+    index = pages / "reference" / "problems.md"
+    linked = re.sub(
+        r'<span id="([\w-]+)">([\w-]+)</span>', r"[\2](../p/\2.md){ #\1 }", index.read_text(encoding="utf-8")
+    )
+    index.write_text(linked, encoding="utf-8")
 
 
 def page(source: Path, known: dict[Path, str]) -> str:
@@ -111,13 +117,16 @@ EXAMPLE_BUDGET = 30_000
 EXAMPLE_ROUNDS = 4
 """The example is checked for compaction every few rounds, which is enough to see it grow and shrink."""
 
-EMBEDDED = f"""
+UP = {"mkdocs": "../../", "zensical": "../"}
+"""From the page of the guide to the root. Zensical rewrites addresses in HTML, MkDocs does not."""
+
+EMBEDDED = """
 ## Example
 
-A bundled session that was compacted whenever it exceeded {EXAMPLE_BUDGET:,} tokens, as `kompakt inspect --html`
-writes it ([open it alone](../{EXAMPLE})):
+A bundled session that was compacted whenever it exceeded {budget:,} tokens, as `kompakt inspect --html`
+writes it ([open it alone](../{example})):
 
-<iframe src="../../{EXAMPLE}" title="The inspector with an example session" style="width: 100%; height: 46rem; border:
+<iframe src="{up}{example}" title="The inspector with an example session" style="width: 100%; height: 46rem; border:
 1px solid var(--md-default-fg-color--lightest)"></iframe>
 """
 
@@ -142,13 +151,13 @@ async def write_example(path: Path) -> None:
             await write_html(inspection, path, session="tidewatch")
 
 
-def embed_example(folder: Path = BUILD) -> None:
+def embed_example(builder: str, folder: Path = BUILD) -> None:
     """Add the example to the guide of the inspector."""
     pages = folder / "docs"
     asyncio.run(write_example(pages / EXAMPLE))
     guide = pages / "guides" / "inspector.md"
-    if guide.exists():
-        guide.write_text(guide.read_text(encoding="utf-8") + EMBEDDED, encoding="utf-8")
+    added = EMBEDDED.format(budget=EXAMPLE_BUDGET, example=EXAMPLE, up=UP[builder])
+    guide.write_text(guide.read_text(encoding="utf-8") + added, encoding="utf-8")
 
 
 def take_screenshots(folder: Path = BUILD) -> None:
@@ -157,11 +166,12 @@ def take_screenshots(folder: Path = BUILD) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for scheme, name in (("light", "inspector.png"), ("dark", "inspector-dark.png")):
+        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for scheme in schemes:
             page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 760})
             page.goto((folder / "docs" / EXAMPLE).as_uri())
             page.get_by_text("Growth of the context").wait_for()
-            page.screenshot(path=DOCS / "images" / name)
+            page.screenshot(path=DOCS / "images" / ("inspector.png" if scheme == "light" else "inspector-dark.png"))
         browser.close()
 
 
@@ -277,7 +287,7 @@ def main() -> int:
     parser.add_argument("--screenshots", action="store_true", help="only renew docs/images/inspector*.png")
     options = parser.parse_args()
     prepare()
-    embed_example()
+    embed_example(options.builder)
     if options.screenshots:
         take_screenshots()
         return 0
