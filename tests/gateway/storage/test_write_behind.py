@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kompakt.errors import StoreUnavailable
+from kompakt.gateway.http.metrics import Metrics
 from kompakt.gateway.request.history import HashChain, HashChains, root_of
 from kompakt.gateway.storage.recorder import WriteBehind
+from kompakt.gateway.storage.storage import GatewayStorage
+from kompakt.gateway.tenants import Owner
+from kompakt.session.store import open_store
 
 ROOT = root_of("somebody", "openai-chat", "1")
 PLACE = ("", "session")
+OWNER = Owner("", "")
 
 
 def chain_of(*words: str) -> HashChain:
@@ -103,3 +108,26 @@ def test_a_failed_write_is_reported_and_removed() -> None:
         return [*book.written, *reported]
 
     assert asyncio.run(run()) == ["0", "2", "4", "away", "away", "away"]
+
+
+def test_a_session_that_another_process_deletes_stays_deleted() -> None:
+    """A request that is queued then does not write it again; the next request does."""
+    first, second, third = chain_of("a"), chain_of("a", "b"), chain_of("a", "b", "c")
+
+    async def run() -> list[bool]:
+        found: list[bool] = []
+        async with await open_store("memory:") as store:
+            one, other = GatewayStorage(store, Metrics()), GatewayStorage(store, Metrics())
+            await one.record(OWNER, first, (await one.match(OWNER, first, named=None)).branch)
+            match = await one.match(OWNER, second, named=None)
+            one.record_later(OWNER, second, match.branch)
+            session = await other.store_of(OWNER).session(match.branch.session)
+            await session.delete()
+            await one.flush()
+            found.append(await session.exists())
+            one.record_later(OWNER, third, (await one.match(OWNER, third, named=None)).branch)
+            await one.flush()
+            found.append(await session.exists())
+        return found
+
+    assert asyncio.run(run()) == [False, True]

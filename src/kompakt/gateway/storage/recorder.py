@@ -71,23 +71,28 @@ class _Moved(Exception):
     """Another writer has appended to the session."""
 
 
+class SessionGone(Exception):
+    """A session that had messages was deleted."""
+
+
 def mark_name(key: bytes) -> str:
     """Return the name of the note that states where a prefix is recorded; names are stored."""
     return f"mark {key.hex()}"
 
 
-async def record(store: Store, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+async def record(store: Store, chain: HashChain, branch: RecordedBranch, *, recreates: bool = True) -> RecordedBranch:
     """Append the next batch of a request to its session, or to another session when the history diverges.
 
     Returns the branch as recorded so far; call it again until it has all items.
 
     Raises:
         Conflict: other writers appended to the session during every attempt.
+        SessionGone: the session was deleted, and ``recreates`` is false.
     """
     for _ in range(_TRIES):
         session = await store.session(branch.session)
         try:
-            known = await _located(session, chain, branch)
+            known = await _located(session, chain, branch, recreates=recreates)
             if known.session == branch.session:
                 return await _append(session, chain, known)
             branch = known
@@ -96,10 +101,12 @@ async def record(store: Store, chain: HashChain, branch: RecordedBranch) -> Reco
     raise Conflict(f"session {branch.session!r} has too many concurrent writers; it is recorded with the next request")
 
 
-async def _located(session: Session, chain: HashChain, branch: RecordedBranch) -> RecordedBranch:
+async def _located(session: Session, chain: HashChain, branch: RecordedBranch, *, recreates: bool) -> RecordedBranch:
     """Check how much of a request its session has; return another session when the history diverges."""
     head = await session.records.head(session.key)
     if head is None:
+        if branch.items and not recreates:
+            raise SessionGone
         return RecordedBranch(session=branch.session, items=0, offset=0)
     if head.format != chain.request.format:
         return _forked(branch, chain, branch.items)

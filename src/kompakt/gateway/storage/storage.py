@@ -33,7 +33,7 @@ from kompakt.gateway.pivots.lookup import (
 )
 from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage import recorder
-from kompakt.gateway.storage.recorder import RecordedBranch, WriteBehind, WrittenPrefixes, mark_name
+from kompakt.gateway.storage.recorder import RecordedBranch, SessionGone, WriteBehind, WrittenPrefixes, mark_name
 from kompakt.gateway.tenants import Owner
 from kompakt.model.lru import Lru
 from kompakt.session.store import Store
@@ -244,7 +244,7 @@ class GatewayStorage:
         self.losses += 1
         self._on_loss()
         for session in sessions:
-            _log.info("session %s was deleted from the store; recording its conversation again", session)
+            _log.info("session %s was deleted from the store; its next request records it again", session)
             self._written.forget((owner.tenant, session))
             self._cache.forget(session)
         for key, branch in self._branches.items():
@@ -276,26 +276,34 @@ class GatewayStorage:
     # --- Originals ---
 
     async def record(
-        self, owner: Owner, chain: HashChain, branch: RecordedBranch, *, covers: int | None = None
+        self,
+        owner: Owner,
+        chain: HashChain,
+        branch: RecordedBranch,
+        *,
+        covers: int | None = None,
+        recreates: bool = True,
     ) -> RecordedBranch:
         """Write the originals of a request; ``covers`` is how many items its pivot replaces.
 
         Raises:
             StoreError: the store is unavailable.
+            SessionGone: the session was deleted, and ``recreates`` is false.
         """
         async with self._locks.hold((owner.tenant, branch.session)):
             known = self._branches.get(chain.key)
             if known is not None:
                 return known
             covers = self._cache.covers(chain) if covers is None else covers
-            return await self._recorded(owner, chain, self._cached_branch(chain) or branch, covers)
+            return await self._recorded(owner, chain, self._cached_branch(chain) or branch, covers, recreates)
 
     async def _recorded(
-        self, owner: Owner, chain: HashChain, branch: RecordedBranch, covers: int | None
+        self, owner: Owner, chain: HashChain, branch: RecordedBranch, covers: int | None, recreates: bool
     ) -> RecordedBranch:
         store, whole = self.store_of(owner), chain.length - chain.lead
         while True:
-            branch = await self._call(recorder.record(store, chain, branch), self._write_timeout)
+            recording = recorder.record(store, chain, branch, recreates=recreates)
+            branch = await self._call(recording, self._write_timeout)
             if branch.items >= whole:
                 break
         branch = msgspec.structs.replace(branch, pivot_covers=covers)
@@ -447,10 +455,20 @@ class GatewayStorage:
     # --- In background ---
 
     def record_later(self, owner: Owner, chain: HashChain, branch: RecordedBranch) -> None:
-        """Write the originals of a request in the background."""
+        """Write the originals of a request in the background.
+
+        A session that another process deletes in the meantime stays deleted, until the next request records it again.
+        """
         place = (owner.tenant, branch.session)
+
+        async def write() -> None:
+            try:
+                await self.record(owner, chain, branch, recreates=False)
+            except SessionGone:
+                self._forget(owner, [branch.session])
+
         if not self._written.holds(place, chain):
-            self._queue.put(place, chain, lambda: self.record(owner, chain, branch))
+            self._queue.put(place, chain, write)
 
     def record_pivot_later(self, owner: Owner, branch: RecordedBranch, rendered: RenderedPivot) -> None:
         """Add a pivot to the session's compactions in the background."""
