@@ -106,6 +106,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.gateway
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python scripts/make_numbers.py # docs/scaling.md and its plots, and all other figures
 
 $(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -24,24 +24,37 @@ from kompakt.session.store import open_store
 MESSAGES, SESSIONS = 1_000_000, 10_000
 QUICK_MESSAGES, QUICK_SESSIONS = 50_000, 500
 BATCH = 2_000
-SESSION_MESSAGES = 40
+SESSION_MESSAGES, SESSION_LINES = 40, 12
+"""Messages of a short session, and lines of each tool output in it."""
 BUDGET = 100_000
 POINTS = 20
 """Points of the curve of append times."""
 
 
-def messages(start: int, count: int) -> list[dict[str, Any]]:
-    """Make turns of a request, a call, its output and an answer."""
+def messages(start: int, count: int, lines: int = 0) -> list[dict[str, Any]]:
+    """Make turns of a request, a call, its output with additional lines, and an answer."""
     made: list[dict[str, Any]] = []
     for number in range(start // 4, (start + count) // 4):
         call = {"name": "read", "arguments": f'{{"path": "src/module_{number}.py"}}'}
         made += [
             {"role": "user", "content": f"Check the value in src/module_{number}.py and tell me what it is."},
             {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}]},
-            {"role": "tool", "tool_call_id": f"c{number}", "content": f"# module {number}\nvalue = {number * 7919}\n"},
+            {
+                "role": "tool",
+                "tool_call_id": f"c{number}",
+                "content": f"# module {number}\nvalue = {number * 7919}\n" + _output(number, lines),
+            },
             {"role": "assistant", "content": f"The value in module {number} is {number * 7919}."},
         ]
     return made
+
+
+def _output(number: int, lines: int) -> str:
+    """Return lines like those of a listing, which differ from each other."""
+    return "".join(
+        f"{line:4d}  src/part_{number}/module_{line * 31 % 97}.py  {number * line % 9973} bytes  read in {line} ms\n"
+        for line in range(lines)
+    )
 
 
 # --- operations, each in its own process ---------------------------------------------------------------------------
@@ -51,7 +64,7 @@ async def _append(url: str, count: int) -> dict[str, Any]:
     curve: list[tuple[int, float]] = []
     async with await open_store(url) as store:
         session = await store.session("long")
-        step, since = max(BATCH, count // POINTS), time.perf_counter()
+        step, since = max(1, count // POINTS // BATCH) * BATCH, time.perf_counter()
         for at in range(0, count, BATCH):
             size = min(BATCH, count - at)
             await session.append(messages(at, size), format="openai-chat")
@@ -96,7 +109,8 @@ async def _sessions(url: str, count: int) -> dict[str, Any]:
     async with await open_store(url) as store:
         for number in range(count):
             session = await store.session(f"s{number}")
-            await session.append(messages(number * SESSION_MESSAGES, SESSION_MESSAGES), format="openai-chat")
+            made = messages(number * SESSION_MESSAGES, SESSION_MESSAGES, SESSION_LINES)
+            await session.append(made, format="openai-chat")
     return {}
 
 
@@ -207,6 +221,8 @@ def main(arguments: list[str]) -> int:
     """Measure, print and write the result; or run one operation."""
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description="Measure long and many sessions.")
     parser.add_argument("--quick", action="store_true", help="a small session and few others; writes no result")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="messages of the long session")
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="number of short sessions")
     parser.add_argument("--operation", choices=OPERATIONS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
@@ -214,7 +230,7 @@ def main(arguments: list[str]) -> int:
     if given.operation:
         run_here(given.operation, given.url, given.count)
         return 0
-    sizes = (QUICK_MESSAGES, QUICK_SESSIONS) if given.quick else (MESSAGES, SESSIONS)
+    sizes = (QUICK_MESSAGES, QUICK_SESSIONS) if given.quick else (given.messages, given.sessions)
     rows, more = measure(*sizes)
     show("growth", rows)
     if not given.quick:

@@ -51,13 +51,12 @@ KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 class Phases(msgspec.Struct, frozen=True):
     """Seconds of each phase, and how often each server is measured."""
 
-    warm: float = 8
     peak: float = 12
     half: float = 15
     repeats: int = 2
 
 
-QUICK = Phases(warm=2, peak=3, half=3, repeats=1)
+QUICK = Phases(peak=3, half=3, repeats=1)
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -122,28 +121,53 @@ class Bodies:
 
 
 class Client(asyncio.Protocol):
-    """One session and its connection."""
+    """One session and its connection, which is opened again when the server closed it."""
 
-    transport: asyncio.Transport
-
-    def __init__(self, number: int, bodies: Bodies, done: Callable[[Client, bool], None]) -> None:
-        self.number, self.bodies, self.done = number, bodies, done
+    def __init__(self, number: int, bodies: Bodies, port: int, done: Callable[[Client, bool], None]) -> None:
+        self.number, self.bodies, self.port, self.done = number, bodies, port, done
         self.life, self.rounds = 0, START + number % LIFE
         self.began = 0.0
+        self.transport: asyncio.Transport | None = None
+        self._body = b""
+        """The request that waits for its answer."""
         self._head, self._left = b"", -1
         self._is_compacted = False
+        self._opening: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self.port)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self._head, self._left = b"", -1
+        if self._body:
+            self.transport.write(self._body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.transport = None
+        if self._body:
+            self._opening = asyncio.get_running_loop().create_task(self.connect())
 
     def send(self) -> None:
         if self.rounds >= START + LIFE:
             self.life, self.rounds = self.life + 1, START
         self.rounds += 1
         self.began = time.perf_counter()
-        self.transport.write(self.bodies.request(self.number, self.life, self.rounds))
+        self._body = self.bodies.request(self.number, self.life, self.rounds)
+        if self.transport is None:
+            self._opening = asyncio.get_running_loop().create_task(self.connect())
+        elif not self.transport.is_closing():  # else it is sent when the connection is open again
+            self.transport.write(self._body)
+
+    def close(self) -> None:
+        self._body = b""
+        if self.transport is not None:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if not self._body:  # the server closes an idle connection
+            return
         if self._left < 0:
             self._head += data
             end = self._head.find(b"\r\n\r\n")
@@ -157,7 +181,7 @@ class Client(asyncio.Protocol):
             self._left = int(head[length + 15 :].split(b"\r\n", 1)[0]) if length >= 0 else 1 << 40
         self._left -= len(data)
         if self._left <= 0 or (self._left > 1 << 39 and data.endswith(b"0\r\n\r\n")):
-            self._left = -1
+            self._left, self._body = -1, b""
             self.done(self, self._is_compacted)
 
 
@@ -174,11 +198,9 @@ class Driver:
         self.open = 0
 
     async def connect(self, port: int) -> None:
-        loop = asyncio.get_running_loop()
         for number in range(self._sessions):
-            _, client = await loop.create_connection(
-                lambda number=number: Client(number, self._bodies, self._done), "127.0.0.1", port
-            )
+            client = Client(number, self._bodies, port, self._done)
+            await client.connect()
             self._clients.append(client)
 
     def _done(self, client: Client, is_compacted: bool) -> None:
@@ -202,6 +224,16 @@ class Driver:
             self._next()
         await asyncio.sleep(seconds)
         self._goes_on = False
+
+    async def warm_up(self) -> None:
+        """Send a request of every session: some are so long that the first one is compacted."""
+        end = time.monotonic() + 300
+        await self.saturate(0)
+        self._goes_on = True
+        while self.answers < self._sessions:
+            if time.monotonic() > end:
+                raise RuntimeError(f"only {self.answers} requests were answered")
+            await asyncio.sleep(0.01)
 
     async def pace(self, rate: float, seconds: float) -> None:
         """Send at fixed times, whether or not earlier requests were answered."""
@@ -228,7 +260,7 @@ class Driver:
 
     def close(self) -> None:
         for client in self._clients:
-            client.transport.abort()
+            client.close()
         self._clients.clear()
 
 
@@ -248,7 +280,7 @@ def server(kind: str, workers: int, target: int, folder: Path, store: str | None
         command += ["--context-window", str(WINDOW)]
     else:
         code = f"import uvicorn; from benchmarks.passthrough import passing; app = passing('http://127.0.0.1:{target}')"
-        code += f"\nuvicorn.run(app, port={port}, log_level='critical')"
+        code += f"\nuvicorn.run(app, port={port}, log_level='critical', timeout_keep_alive=75)"
         command = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     with log.open("wb") as out:
@@ -306,7 +338,7 @@ async def measure(kind: str, workers: int, sessions: int, phases: Phases, folder
     with server(kind, workers, upstream.sockets[0].getsockname()[1], folder, store) as (port, pid, log):
         await _until_ready(port, log)
         await driver.connect(port)
-        await driver.saturate(phases.warm)
+        await driver.warm_up()
         processes = _processes(pid)
         used, own, idle, began = sum(map(_cpu, processes)), time.process_time(), _idle(), time.perf_counter()
         await driver.saturate(phases.peak)

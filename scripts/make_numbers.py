@@ -41,7 +41,14 @@ FIGURE = re.compile(
     r"(?![\w/])|× \d[\d.]*(?: to \d[\d.]*)?"
 )
 
-GENERATED = ("docs/comparison.md", "docs/concepts/cost.md", "docs/reference/", "docs/p/", "docs/changelog.md")
+GENERATED = (
+    "docs/comparison.md",
+    "docs/scaling.md",
+    "docs/concepts/cost.md",
+    "docs/reference/",
+    "docs/p/",
+    "docs/changelog.md",
+)
 """Pages that are generated as a whole."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -255,7 +262,7 @@ def renewed(text: str) -> str:
 
 def generated() -> dict[Path, str]:
     """Return the pages and parts of pages that modules of benchmarks/ write, and the picture of the README."""
-    from benchmarks import admission_exam, compare, trade_off
+    from benchmarks import admission_exam, compare, scaling, trade_off
     from scripts.make_picture import PICTURE, picture
 
     scores = {score["name"]: score for score in results()["comparison"]["scores"]}
@@ -269,6 +276,8 @@ def generated() -> dict[Path, str]:
         compare.PAGE: compare.page(typed, measured, missing),
         trade_off.PAGE: trade_off.page(results()["trade_off"], trade_off.exam_sizes()),
         admission_exam.GUIDE: admission_exam.with_region(guide, admission_exam.summary(rows)),
+        scaling.PAGE: scaling.page(results()["load"], results()["growth"]),
+        **scaling.pictures(results()["load"], results()["growth"]),
         PICTURE: picture(),
     }
 

@@ -1,0 +1,345 @@
+"""docs/scaling.md and its plots, from the results of `benchmarks.load` and `benchmarks.growth`.
+
+`python scripts/make_numbers.py` writes them. Nothing on the page is typed in but the assumptions in ``Plan``.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "scaling.md"
+IMAGES = ROOT / "docs" / "images"
+
+DAY = 86_400
+POOL = 10
+"""Connections that a worker opens to PostgreSQL at most."""
+DEFAULT_POSTGRES = 100
+"""``max_connections`` of PostgreSQL, unless it is raised."""
+
+
+class Plan(NamedTuple):
+    """What is assumed of a day; everything else is measured."""
+
+    sessions: int = 1_000_000
+    requests: int = 40
+    """Requests of a session."""
+    tokens: int = 60_000
+    """Tokens of a session that are stored once."""
+    seconds: float = 10.0
+    """Time that a provider takes to answer."""
+    busy: float = 3.0
+    """Requests in the busiest minute over those of an average one."""
+    use: float = 0.5
+    """Share of a core's peak that is used."""
+
+
+class Capacity(NamedTuple):
+    """What a plan needs."""
+
+    average: float
+    peak: float
+    workers: int
+    memory: float
+    open_requests: float
+    database: int
+    bytes_in: float
+    disk: float
+
+
+def needs(plan: Plan, load: dict[str, Any], growth: dict[str, Any]) -> Capacity:
+    """Compute the capacity for a plan from the measured costs."""
+    one, two = run_of(load, "gateway", 1), run_of(load, "gateway", 2)
+    average = plan.sessions * plan.requests / DAY
+    peak = average * plan.busy
+    workers = math.ceil(peak * max(one["server_seconds"], two["server_seconds"]) / plan.use)
+    return Capacity(
+        average=average,
+        peak=peak,
+        workers=workers,
+        memory=workers * two["memory"] / 2,
+        open_requests=peak * plan.seconds,
+        database=workers * POOL,
+        bytes_in=peak * load["setting"]["mean_body_bytes"],
+        disk=plan.sessions * plan.tokens / 1e6 * growth["derived"]["sessions_disk_per_million_tokens"],
+    )
+
+
+def run_of(load: dict[str, Any], server: str, workers: int) -> dict[str, Any]:
+    """Return the run with the median rate; the upper one of two."""
+    runs = [one for one in load["runs"] if (one["server"], one["workers"]) == (server, workers)]
+    return sorted(runs, key=lambda one: one["requests_per_second"])[len(runs) // 2]
+
+
+def row_value(result: dict[str, Any], start: str) -> float:
+    """Return the value of the row whose name starts like this."""
+    return next(row["value"] for row in result["rows"] if row["name"].startswith(start))
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def page(load: dict[str, Any], growth: dict[str, Any]) -> str:
+    """Write the page."""
+    one, two, bare = run_of(load, "gateway", 1), run_of(load, "gateway", 2), run_of(load, "bare", 1)
+    setting, derived, done = load["setting"], growth["derived"], growth["operations"]
+    ratio = row_value(load, "two workers over one")
+    plan = Plan()
+    at_most = 2 * one["server_seconds"] / (one["server_seconds"] + one["driver_seconds"])
+    plans = [plan._replace(requests=requests) for requests in (10, plan.requests, 110)]
+    found = [needs(each, load, growth) for each in plans]
+    sqlite = 1 / derived["session_append_seconds"]
+    postgres_workers = DEFAULT_POSTGRES // POOL
+    worker_rate = plan.use / max(one["server_seconds"], two["server_seconds"])
+
+    def line(label: str, cells: Sequence[str]) -> str:
+        return f"| {label} | {' | '.join(cells)} |"
+
+    lines = [
+        "# Scaling",
+        "",
+        *_wrapped(
+            "What a gateway and a store cost, and what a million sessions a day need. The numbers come from "
+            "`benchmarks/results/load.json` and `benchmarks/results/growth.json`. `make bench` measures them again, "
+            "and `python scripts/make_numbers.py` writes this page and its plots from them."
+        ),
+        "",
+        *_wrapped(
+            f"Measured on {load['machine']}, Python {load['python']}, with a load average of {load['load']:g} at the "
+            f"end of the first run and {growth['load']:g} at the end of the second. Clients, provider, workers and "
+            "store shared that machine."
+        ),
+        "",
+        "## The gateway under load",
+        "",
+        *_wrapped(
+            f"{setting['sessions']:,} live sessions, each with its own connection, requests of "
+            f"{setting['mean_body_bytes'] / 1e3:.0f} kB on average, {setting['in_flight']} requests open at any time, "
+            "a provider that answers at once, every message written to SQLite. "
+            f"{_percent(one['compacted'])} of the requests need a compaction."
+        ),
+        "",
+        "| | bare proxy | one worker | two workers |",
+        "|---|---:|---:|---:|",
+        line("requests per second", [f"{run['requests_per_second']:,.0f}" for run in (bare, one, two)]),
+        line("processor time per request", [f"{1e3 * run['server_seconds']:.2f} ms" for run in (bare, one, two)]),
+        line("own time at half of that rate, median", ["", *(f"{1e3 * run['own_p50']:.1f} ms" for run in (one, two))]),
+        line("the same, 99 of 100", ["", *(f"{1e3 * run['own_p99']:.1f} ms" for run in (one, two))]),
+        line("memory of all processes", [f"{run['memory'] / 1e6:,.0f} MB" for run in (bare, one, two)]),
+        "",
+        *_wrapped(
+            f"Two workers serve {ratio:.2f} times as many requests as one. Clients and provider take "
+            f"{1e3 * one['driver_seconds']:.2f} ms of processor per request on the same two cores, so at most "
+            f"{at_most:.2f} times was possible here. The bare proxy forwards requests with the same HTTP libraries and "
+            "does nothing else."
+        ),
+        "",
+        "![Requests per second](images/scaling-load.svg)",
+        "",
+        "## Long and many sessions",
+        "",
+        *_wrapped(
+            f"One session of {derived['messages']:,} messages ({derived['tokens'] / 1e6:.1f} million tokens) in a "
+            f"SQLite file, and {derived['sessions']:,} sessions of {derived['session_messages']} messages. Each "
+            "operation runs in a new process."
+        ),
+        "",
+        "| operation | time | peak memory |",
+        "|---|---:|---:|",
+        *(
+            line(label, [_seconds(done[name]["seconds"]), f"{done[name]['peak'] / 1e6:,.0f} MB"])
+            for name, label in (
+                ("append", "append all messages"),
+                ("compact", f"first compaction, in {done['compact']['stages']} stages"),
+                ("project", "open and project after it"),
+                ("recall", "open and search"),
+                ("delete", "delete"),
+                ("sessions", f"write {derived['sessions']:,} sessions"),
+            )
+        ),
+        "",
+        *_wrapped(
+            f"A million tokens take {derived['disk_per_million_tokens'] / 1e6:.0f} MB of disk in the long session, "
+            f"whose messages have {derived['tokens'] / derived['messages']:.0f} tokens on average, and "
+            f"{derived['sessions_disk_per_million_tokens'] / 1e6:.0f} MB in the short ones, whose messages have "
+            f"{derived['session_tokens'] / derived['session_messages']:.0f}; the search index is included. The first "
+            "compaction of a long history runs in stages of 20,000 messages, so its memory does not depend on the "
+            "length."
+        ),
+        "",
+        "![Time of an append](images/scaling-append.svg)",
+        "",
+        "![Peak memory](images/scaling-memory.svg)",
+        "",
+        "## A million sessions a day",
+        "",
+        *_wrapped(
+            f"Assumed: sessions of {plan.tokens:,} stored tokens, {plan.seconds:g} seconds until a provider has "
+            f"answered, {plan.busy:g} times the average load in the busiest minute, workers used at "
+            f"{_percent(plan.use)} of their peak."
+        ),
+        "",
+        line("requests of a session", [str(each.requests) for each in plans]),
+        "|---|" + "---:|" * len(plans),
+        line("requests per second, average", [f"{each.average:,.0f}" for each in found]),
+        line("requests per second, busiest minute", [f"{each.peak:,.0f}" for each in found]),
+        line("workers, one core each", [f"{each.workers:,}" for each in found]),
+        line("memory of the workers", [f"{each.memory / 1e9:,.1f} GB" for each in found]),
+        line("open requests", [f"{each.open_requests:,.0f}" for each in found]),
+        line("connections of clients and to providers", [f"{2 * each.open_requests:,.0f}" for each in found]),
+        line("connections to PostgreSQL, at most", [f"{each.database:,}" for each in found]),
+        line("bytes per second in, and at most the same out", [f"{each.bytes_in / 1e6:,.0f} MB/s" for each in found]),
+        line("disk per day", [f"{each.disk / 1e9:,.0f} GB" for each in found]),
+        "",
+        "```text",
+        "requests per second = sessions × requests / 86,400 × busiest",
+        "workers             = requests per second × processor time per request / share of the peak",
+        "open requests       = requests per second × seconds of an answer",
+        "bytes per second    = requests per second × mean size of a request",
+        "disk                = sessions × tokens × disk per token",
+        "```",
+        "",
+        "## What breaks first",
+        "",
+        *_item(
+            1,
+            f"**A worker's core**, at {worker_rate:,.0f} requests per second with the headroom above. Add workers "
+            "(`--workers`), then machines. All of them need only the same store.",
+        ),
+        *_item(
+            2,
+            f"**SQLite**, which has one writer. It wrote {sqlite:,.0f} sessions of {derived['session_messages']} "
+            "messages per second here. Beyond one machine, or when `kompakt_store_failures_total` grows, use "
+            "PostgreSQL or Redis. Requests do not wait for the store: writes are queued, and only a full queue slows "
+            "requests down.",
+        ),
+        *_item(
+            3,
+            f"**Connections to PostgreSQL.** A worker opens up to {POOL}, and a new PostgreSQL allows "
+            f"{DEFAULT_POSTGRES}, which is enough for {postgres_workers} workers. Raise `max_connections`, or put a "
+            "pooler with session pooling in front.",
+        ),
+        *_item(
+            4,
+            "**Open files.** A request uses two. The systemd unit allows 65,536 per process; keep `max_concurrency` of "
+            "a worker below half of that.",
+        ),
+        *_item(
+            5,
+            "**Disk.** Sessions stay until they are deleted. `kompakt session gc --older-than 30` deletes those that "
+            "were not used for 30 days.",
+        ),
+        "",
+        *_wrapped(
+            "Limits of the measurement: one machine with two cores; requests of one tenant; a provider without "
+            "latency, so that the gateway is the bottleneck; no TLS, which a proxy in front does. Measure with your "
+            "own store: `python -m benchmarks.load --store postgresql://…`."
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 135, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(number: int, text: str) -> list[str]:
+    first, *rest = _wrapped(text)
+    return [f"{number}. {first}", *(f"   {line}" for line in rest)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:,.0f} s"
+
+
+# --- plots ---------------------------------------------------------------------------------------------------------
+
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640, 260, 60, 36, 40
+BLUE, GREY = "#3f51b5", "#9e9e9e"
+
+
+def pictures(load: dict[str, Any], growth: dict[str, Any]) -> dict[Path, str]:
+    """Draw the plots as SVG."""
+    one, two, bare = run_of(load, "gateway", 1), run_of(load, "gateway", 2), run_of(load, "bare", 1)
+    rates = [(name, run["requests_per_second"]) for name, run in (("bare proxy", bare), ("one worker", one))]
+    rates.append(("two workers", two["requests_per_second"]))
+    curve = [(at, 1e3 * seconds) for at, seconds in growth["operations"]["append"]["curve"]]
+    peaks = [
+        (name, growth["operations"][name]["peak"] / 1e6)
+        for name in ("append", "compact", "project", "recall", "delete")
+    ]
+    return {
+        IMAGES / "scaling-load.svg": bars("Requests per second", rates),
+        IMAGES / "scaling-append.svg": curve_plot(
+            "Milliseconds to append a message, by the length of the session", curve
+        ),
+        IMAGES / "scaling-memory.svg": bars(
+            f"Peak memory in MB, a session of {growth['derived']['messages']:,} messages", peaks
+        ),
+    }
+
+
+def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
+    """Draw bars with their values."""
+    top = max(value for _, value in values)
+    room, floor = HEIGHT - TOP - BOTTOM - 16, HEIGHT - BOTTOM
+    step = (WIDTH - LEFT) / len(values)
+    parts: list[str] = []
+    for place, (name, value) in enumerate(values):
+        height, x = room * value / top, LEFT / 2 + step * (place + 0.5)
+        parts.append(
+            f'<rect x="{x - step * 0.3:.1f}" y="{floor - height:.1f}" width="{step * 0.6:.1f}" height="{height:.1f}" '
+            f'fill="{BLUE}"/>'
+        )
+        parts.append(_text(x, floor - height - 5, f"{value:,.0f}"))
+        parts.append(_text(x, floor + 18, name))
+    return _svg(title, parts)
+
+
+def curve_plot(title: str, points: Sequence[tuple[float, float]]) -> str:
+    """Draw a line from zero, with the values of its ends."""
+    right, top = points[-1][0], 1.25 * max(value for _, value in points)
+    floor, room = HEIGHT - BOTTOM, HEIGHT - TOP - BOTTOM
+
+    def place(at: float, value: float) -> tuple[float, float]:
+        return LEFT + (WIDTH - LEFT - 40) * at / right, floor - room * value / top
+
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+    (first_x, first_y), (last_x, last_y) = place(*points[0]), place(*points[-1])
+    parts = [
+        f'<line x1="{LEFT}" y1="{floor}" x2="{WIDTH - 20}" y2="{floor}" stroke="{GREY}"/>',
+        f'<polyline points="{line}" fill="none" stroke="{BLUE}" stroke-width="2"/>',
+        _text(first_x, first_y - 10, f"{points[0][1]:.3f}"),
+        _text(last_x - 10, last_y - 10, f"{points[-1][1]:.3f}"),
+        _text(LEFT, floor + 18, "0"),
+        _text(last_x - 20, floor + 18, f"{right:,.0f} messages"),
+    ]
+    return _svg(title, parts)
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{text}</text>'
+
+
+def _svg(title: str, parts: Sequence[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}" '
+        f'font-family="sans-serif" font-size="13" fill="#555">'
+    )
+    rows = [
+        head,
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        _text(WIDTH / 2, 20, title),
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(rows) + "\n"
