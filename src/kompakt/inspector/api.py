@@ -47,6 +47,9 @@ MAX_STREAMS = 64
 PAUSE = 1.0
 """Seconds between two looks for changes."""
 
+PATIENCE = 0.4
+"""Seconds after which a long session is shown with the numbers that are known."""
+
 BEATS = 15
 """Looks without a change after which a stream sends a comment, so that a closed connection is noticed."""
 
@@ -177,7 +180,7 @@ class InspectorApi:
         query = request.query_params
         match rest:
             case []:
-                return _json(await inspection.session(id))
+                return _json(await inspection.session(id, patience=PATIENCE))
             case ["growth"]:
                 return _json(await inspection.growth(id))
             case ["context"]:

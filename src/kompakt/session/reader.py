@@ -8,11 +8,12 @@ A session that is broken on disk is repaired in the projection, and the repairs 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from bisect import bisect
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from itertools import zip_longest
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -37,10 +38,23 @@ from kompakt.wire.registry import WIRES
 PAGE = 500
 """Rows per read."""
 
+MANY = 2_000
+"""Messages that are decoded in a thread, because that takes more than a few hundredths of a second."""
+
 CANDIDATES = 400
 """Rows found by the store's index that recall ranks again."""
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 _WORD = re.compile(r"\w[\w.\-/]*", re.UNICODE)
+
+
+async def off_loop(
+    size: int, work: Callable[Parameters, Result], *args: Parameters.args, **options: Parameters.kwargs
+) -> Result:
+    """Run work on many messages in a thread, so that other requests are served meanwhile; on few, at once."""
+    return await asyncio.to_thread(work, *args, **options) if size > MANY else work(*args, **options)
 
 
 class SessionRows(NamedTuple):
@@ -211,7 +225,7 @@ class SessionReader:
             markers += [row for row in page if row.kind == "marker"]
         instead = {seq: entry.item for seq, entry in entries.items() if entry.item is not None}
         blobs = await self.blobs([row for row in rows if row.seq not in instead])
-        read = self.codec.stored(rows, blobs, instead)
+        read = await off_loop(len(rows), self.codec.stored, rows, blobs, instead)
         every = [_as_shown(one, entries.get(one.row.seq)) for one in read]
         return SessionRows(every, kept, await self._markers(markers))
 
@@ -323,7 +337,9 @@ async def resume_session(
     envelope = history_of((), reader.head.format, reader.envelope)
     counter = counter_of(tokenizer, model or envelope.model).own()
     state = frame.state if frame else SavedContext()
-    session = _resumed(envelope, state, rows.every, rows.kept, counter, seal_key=reader.seal_key)
+    session = await off_loop(
+        len(rows.every), _resumed, envelope, state, rows.every, rows.kept, counter, reader.seal_key
+    )
     session.markers = rows.markers
     session.altered = frozenset(entry.seq for entry in (frame.view if frame else ()) if entry.item is not None)
     return session
@@ -335,7 +351,6 @@ def _resumed(
     every: Sequence[StoredMessage],
     kept: int,
     counter: Counter,
-    *,
     seal_key: bytes,
 ) -> ResumedSession:
     names = tuple(one.row.name for one in every)

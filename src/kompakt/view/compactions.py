@@ -52,11 +52,8 @@ async def compaction_of(
     index: SessionIndex,
     point: ViewPoint,
     mark: CompactionMark,
-    *,
-    start: int = 0,
-    limit: int = MAX_REMOVED,
 ) -> CompactionView:
-    """Return one compaction; ``mark`` has its sizes, and ``start`` and ``limit`` select the page of removed items."""
+    """Return one compaction with all items that it removed; ``mark`` has its sizes."""
     before = await source.shown(moment, rows=point.tip, events=point.number - 1)
     own = await _summaries(source, moment, index, point)
     after = own or await source.shown(moment, rows=point.tip, events=point.number, edited=True)
@@ -91,7 +88,7 @@ async def compaction_of(
         failures=point.failures,
         pivot=lines,
         pivot_tokens=sum(row.tokens for row in own.rows) if own is not None else after.pivot_tokens,
-        removed=tuple(items[start : start + limit]),
+        removed=tuple(items),
         removed_count=len(items),
         removed_tokens=sum(item.tokens - item.tokens_after for item in items),
         kept=len(after.rows) - len(shortened) if own is None else 0,

@@ -45,8 +45,10 @@ class StepSizes:
         self.states: list[ViewState] = []
         """The state of each step."""
         self.sizes: list[Sizes] = []
+        self.starts = tuple(index.starts[: bisect_right(index.starts, moment.rows)])
+        """The first row of each answer. The index may have more by now."""
         states, at = moment.states, 0
-        for start in index.starts:
+        for start in self.starts:
             while at + 1 < len(states) and states[at + 1].since < start:
                 at += 1
             self.states.append(states[at])
@@ -112,14 +114,12 @@ def growth_of(
     index: SessionIndex,
     steps: StepSizes,
     budget: Budget | None,
-    *,
-    every: bool = False,
 ) -> Growth:
-    """Return the chart of a session; with ``every`` all of its points."""
-    billed = _billed(source, index)
+    """Return the chart of a session with all of its points."""
+    billed = _billed(source, steps.starts)
     points: list[GrowthPoint] = []
     previous, was = 0, None
-    for number, (start, sizes, state) in enumerate(zip(index.starts, steps.sizes, steps.states, strict=True), 1):
+    for number, (start, sizes, state) in enumerate(zip(steps.starts, steps.sizes, steps.states, strict=True), 1):
         usage = billed[number - 1]
         if usage.prompt:
             sizes = reconciled(sizes, usage.prompt)
@@ -133,31 +133,31 @@ def growth_of(
     total = sum(steps.now.values())
     points.append(
         GrowthPoint(
-            step=len(index.starts) + 1,
+            step=len(steps.starts) + 1,
             seq=moment.rows + 1,
             tokens=_named(steps.now),
             total=total,
             cached=min(previous if was is None or was == _view(moment.now) else steps_shared(steps.now), total),
         )
     )
-    marks = tuple(_mark(point, index, points) for point in moment.points)
+    marks = tuple(_mark(point, steps.starts, points) for point in moment.points)
     return Growth(
         window=budget.window if budget is not None else None,
         reserve=budget.reserve if budget is not None else 0,
         trigger=budget.trigger if budget is not None else None,
         target=budget.target if budget is not None else None,
-        steps=len(index.starts),
-        points=tuple(points) if every else selected(points, [mark.step for mark in marks]),
+        steps=len(steps.starts),
+        points=tuple(points),
         compactions=marks,
         reported=any(usage.prompt for usage in billed),
     )
 
 
-def _billed(source: Source, index: SessionIndex) -> list[Usage]:
+def _billed(source: Source, starts: Sequence[int]) -> list[Usage]:
     """Return what the provider reported for each step. A transcript can repeat it for each message of an answer."""
-    billed = [Usage()] * len(index.starts)
+    billed = [Usage()] * len(starts)
     for seq, usage in source.usages.items():
-        step = bisect_right(index.starts, seq) - 1
+        step = bisect_right(starts, seq) - 1
         if step >= 0:
             billed[step] = usage
     return billed
@@ -177,8 +177,8 @@ def _named(sizes: Sizes) -> dict[str, int]:
     return {kind: sizes.get(kind, 0) for kind in KINDS}
 
 
-def _mark(point: ViewPoint, index: SessionIndex, points: Sequence[GrowthPoint]) -> CompactionMark:
-    step = bisect_right(index.starts, point.since) + 1
+def _mark(point: ViewPoint, starts: Sequence[int], points: Sequence[GrowthPoint]) -> CompactionMark:
+    step = bisect_right(starts, point.since) + 1
     before, after = point.tokens_before, point.tokens_after
     if before is None and step >= 2:
         before = points[step - 2].total
@@ -187,11 +187,13 @@ def _mark(point: ViewPoint, index: SessionIndex, points: Sequence[GrowthPoint]) 
     return CompactionMark(id=point.id, step=step, before=before, after=after, undone=point.undone)
 
 
-def selected(points: Sequence[GrowthPoint], marked: Sequence[int], most: int = MAX_POINTS) -> tuple[GrowthPoint, ...]:
+def selected(
+    points: Sequence[GrowthPoint], marks: Sequence[CompactionMark], most: int = MAX_POINTS
+) -> tuple[GrowthPoint, ...]:
     """Select at most ``most`` points: the first, the last, those around compactions, and others at equal distances."""
     if len(points) <= most:
         return tuple(points)
-    around = [place for step in marked for place in (step - 2, step - 1) if 0 <= place < len(points)]
+    around = [place for mark in marks for place in (mark.step - 2, mark.step - 1) if 0 <= place < len(points)]
     wanted = {0, len(points) - 1, *around[-(most // 2) :]}
     rest = most - len(wanted)
     wanted |= {round(place * (len(points) - 1) / rest) for place in range(rest)}
@@ -214,8 +216,8 @@ def cost_of(source: Source, index: SessionIndex, steps: StepSizes, model: str | 
     price = price_of(model) if model else None
     economy = Economy(Prices.of(price))
     estimated, was = Usage(), None
-    answers = _answer_tokens(index)
-    for number, (start, sizes, state) in enumerate(zip(index.starts, steps.sizes, steps.states, strict=True)):
+    answers = _answer_tokens(index, steps.starts)
+    for number, (start, sizes, state) in enumerate(zip(steps.starts, steps.sizes, steps.states, strict=True)):
         shown, whole = sum(sizes.values()), steps.whole(start, state)
         output = answers[number]
         rewritten = was is not None and was != _view(state)
@@ -225,15 +227,15 @@ def cost_of(source: Source, index: SessionIndex, steps: StepSizes, model: str | 
         note = economy.rewrote if rewritten else economy.sent
         note(shown, total=max(shown, whole), output=output, **({"shared": shared} if rewritten else {}))
         was = _view(state)
-    reported = sum(_billed(source, index), Usage())
+    reported = sum(_billed(source, steps.starts), Usage())
     used = reported if reported.prompt else estimated
     saved = None if price is None else max(0.0, economy.untouched - economy.paid)
     return SessionCost(_classes(used, price, reported=bool(reported.prompt)), saved)
 
 
-def _answer_tokens(index: SessionIndex) -> list[int]:
-    starts = [*index.starts, index.seqs[-1] + 1 if index.seqs else 1]
-    return [index.tokens("assistant", start - 1, end - 1) for start, end in pairwise(starts)]
+def _answer_tokens(index: SessionIndex, starts: Sequence[int]) -> list[int]:
+    ends = [*starts, index.seqs[-1] + 1 if index.seqs else 1]
+    return [index.tokens("assistant", start - 1, end - 1) for start, end in pairwise(ends)]
 
 
 def _classes(used: Usage, price: Price | None, *, reported: bool) -> CacheClasses:

@@ -10,10 +10,11 @@ import asyncio
 import re
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -46,14 +47,16 @@ from kompakt.view.growth import (
     cost_of,
     growth_of,
     request_sizes,
+    selected,
     sizes_of,
 )
 from kompakt.view.index import IndexedMessage, SessionIndex, request_title, text_of_message
-from kompakt.view.sources import Moment, ShownRequest, Source
+from kompakt.view.sources import Moment, ShownRequest, Source, ViewPoint
 from kompakt.view.status import CompactionStatus, SessionStatus, timestamp
 from kompakt.view.values import (
     KINDS,
     ActionResult,
+    CacheClasses,
     CompactionPreview,
     CompactionView,
     ContextView,
@@ -69,6 +72,8 @@ from kompakt.view.values import (
     SessionRow,
     StepRequest,
 )
+
+Value = TypeVar("Value")
 
 MAX_PAGE = 500
 """Rows in one answer."""
@@ -87,7 +92,7 @@ MAX_QUERY = 2_000
 MAX_PIN = 20_000
 """Characters of a pinned text."""
 
-_KEPT = 8
+_KEPT = 4
 """Sessions whose index is kept in memory."""
 
 _TITLE_ROWS = 12
@@ -95,6 +100,9 @@ _TITLE_ROWS = 12
 
 MAX_COUNTED = 5_000
 """Messages of a session whose tokens the list counts. Those of a longer one are counted when it is opened."""
+
+LONG = 3_000
+"""Messages of a session that is shown before all of it is read."""
 
 READ_ONLY = "the inspector was opened for reading; start it with --write to change sessions"
 
@@ -112,12 +120,9 @@ class InspectedSession:
         self.source = source
         self.index = SessionIndex(source)
         self._version: tuple[float, int, int] | None = None
-        self._shown: ShownRequest | None = None
-        self._visible: dict[int, bool] | None = None
-        self._status: SessionStatus | None = None
-        self._steps: StepSizes | None = None
-        self._cost: SessionCost | None = None
-        self._busy = asyncio.Lock()
+        self._values: dict[str, Any] = {}
+        self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._task: asyncio.Task[None] | None = None
 
     async def moment(self) -> Moment:
         """Return the session as it is now."""
@@ -127,52 +132,100 @@ class InspectedSession:
             self.index = SessionIndex(self.source)  # the session was deleted and made again
         if self._version != moment.version:
             self._version = moment.version
-            self._shown = self._visible = self._status = self._steps = self._cost = None
+            self._values = {}
         return moment
+
+    async def _once(self, name: str, moment: Moment, make: Callable[[], Awaitable[Value]]) -> Value:
+        """Return a value that is computed once for each version. What belongs to an older version is not kept."""
+        async with self._locks[name.partition(" ")[0]]:
+            if self._version == moment.version and name in self._values:
+                return self._values[name]
+            value = await make()
+            if self._version == moment.version:
+                self._values[name] = value
+            return value
 
     async def shown(self, moment: Moment) -> ShownRequest:
         """Return the next request."""
-        async with self._busy:
-            if self._shown is None or self._version != moment.version:
-                self._shown = await self.source.shown(moment)
-            return self._shown
+        return await self._once("shown", moment, lambda: self.source.shown(moment))
 
     async def visible(self, moment: Moment) -> dict[int, bool]:
         """Return the rows that the newest compaction shows, and whether they are shortened."""
-        if self._visible is None or self._version != moment.version:
-            self._visible = await self.source.visible(moment)
-        return self._visible
+        return await self._once("visible", moment, lambda: self.source.visible(moment))
 
     async def status(self, moment: Moment) -> SessionStatus:
         """Return the numbers that the command line and MCP print."""
-        async with self._busy:
-            if self._status is None or self._version != moment.version:
-                self._status = await self.source.status(moment)
-            return self._status
+        return await self._once("status", moment, lambda: self.source.status(moment))
 
     async def steps(self, moment: Moment) -> StepSizes:
         """Return the tokens of every request."""
-        await self.index.until(moment)
-        shown, status = await self.shown(moment), await self.status(moment)
-        async with self._busy:
-            if self._steps is None or self._version != moment.version:
-                self._steps = await sizes_of(self.source, moment, self.index, shown, status.tokens)
-            return self._steps
+
+        async def make() -> StepSizes:
+            await self.index.until(moment)
+            shown, status = await self.shown(moment), await self.status(moment)
+            return await sizes_of(self.source, moment, self.index, shown, status.tokens)
+
+        return await self._once("steps", moment, make)
 
     async def cost(self, moment: Moment) -> SessionCost:
         """Return what the session cost."""
         steps = await self.steps(moment)
-        if self._cost is None:
-            self._cost = await asyncio.to_thread(cost_of, self.source, self.index, steps, moment.model)
-        return self._cost
+        return await self._once(
+            "cost", moment, lambda: asyncio.to_thread(cost_of, self.source, self.index, steps, moment.model)
+        )
+
+    async def growth(self, moment: Moment, budget: Budget | None) -> Growth:
+        """Return the chart with all of its points."""
+        steps = await self.steps(moment)
+        return await self._once(
+            "growth", moment, lambda: asyncio.to_thread(growth_of, self.source, moment, self.index, steps, budget)
+        )
+
+    async def compaction(self, moment: Moment, point: ViewPoint, budget: Budget | None) -> CompactionView:
+        """Return a compaction with all items that it removed."""
+        growth = await self.growth(moment, budget)
+        mark = next(one for one in growth.compactions if one.id == point.id)
+        return await self._once(
+            f"compaction {point.id}",
+            moment,
+            lambda: compaction_of(self.source, moment, self.index, point, mark),
+        )
+
+    async def prepare(self, moment: Moment, budget: Budget | None, *, patience: float) -> bool:
+        """Compute the numbers of the session in the background; return whether they are known in time."""
+        if self.is_known:
+            return True
+        if self._task is None or self._task.done():
+
+            async def work() -> None:
+                await self.growth(moment, budget)
+                await self.cost(moment)
+
+            self._task = asyncio.create_task(work())
+        await asyncio.wait({self._task}, timeout=patience)
+        if self._task.done():
+            self._task.result()  # raises what stopped it
+        return self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the numbers of the newest version are computed."""
+        return "growth" in self._values and "cost" in self._values
+
+    async def close(self) -> None:
+        """Stop background work."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.index.close()
 
     def known(self, version: tuple[float, int, int]) -> tuple[int | None, int | None, float | None]:
         """Return tokens, steps and savings that are known without reading anything."""
-        if self._version != version:
+        if self._version != version or "status" not in self._values:
             return None, None, None
-        steps = len(self.index.starts) if self._steps is not None else None
-        saved = self._cost.saved if self._cost is not None else None
-        return (self._status.tokens if self._status is not None else None), steps, saved
+        status, cost = self._values["status"], self._values.get("cost")
+        steps = len(self._values["steps"].starts) if "steps" in self._values else None
+        return status.tokens, steps, cost.saved if cost is not None else None
 
 
 class InspectionCache:
@@ -191,7 +244,7 @@ class InspectionCache:
             self.filling.cancel()
             await asyncio.gather(self.filling, return_exceptions=True)
         for session in [one for _, one in self.sessions.items()]:
-            await session.index.close()
+            await session.close()
 
 
 # --- the inspection --------------------------------------------------------------------------------------------------
@@ -330,54 +383,90 @@ class Inspection:
 
     # --- one session ------------------------------------------------------------------------------------------------
 
-    async def session(self, id: str) -> SessionDetail:
-        """Return one session with its compactions, pins and costs."""
+    async def session(self, id: str, *, patience: float | None = None) -> SessionDetail:
+        """Return one session with its compactions, pins and costs.
+
+        With ``patience`` a long session is returned after that many seconds without the numbers that are not known yet.
+        """
         session, moment = await self._find(id)
-        status, cost = await session.status(moment), await session.cost(moment)
         budget = self._budget_of(moment.model)
-        live = [one for one in status.compactions if not one.undone]
-        growth = growth_of(session.source, moment, session.index, await session.steps(moment), budget)
+        if patience is not None and moment.rows > LONG and not await session.prepare(moment, budget, patience=patience):
+            return await self._unfinished(id, session, moment, budget)
+        status, cost = await session.status(moment), await session.cost(moment)
+        growth = await session.growth(moment, budget)
         saved = sum(max(0, (mark.before or 0) - (mark.after or 0)) for mark in growth.compactions if not mark.undone)
-        row = SessionRow(
-            id=id,
-            title=session.index.title,
-            client=session.source.client,
-            model=moment.model,
-            format=status.format,
-            window=budget.window if budget is not None else None,
+        row = self._detail_row(id, session, moment, budget, session.index.title)
+        row = msgspec.structs.replace(
+            row,
             messages=status.messages,
-            steps=len(session.index.starts),
-            compactions=len(live),
+            steps=growth.steps,
+            compactions=len(status.live),
             tokens_saved=saved,
             money_saved=cost.saved,
-            last_activity=timestamp(moment.touched),
-            parent=moment.parent,
         )
-        reason = session.source.read_only or ("" if self.write else self.read_only)
-        return SessionDetail(
-            row=_filled(row, status.tokens),
+        detail = self._detail(session, moment, _filled(row, status.tokens))
+        return msgspec.structs.replace(
+            detail,
             created=status.created,
-            messages=status.messages,
             turns=status.turns,
             recallable=status.recallable,
             compactions=tuple(_sized(one, growth) for one in status.compactions),
             pins=status.pins,
             repairs=status.repairs,
             pending=len(status.pending),
+            cache=cost.cache,
+            complete=True,
+        )
+
+    async def _unfinished(
+        self, id: str, session: InspectedSession, moment: Moment, budget: Budget | None
+    ) -> SessionDetail:
+        """Return what is known of a long session that is still being read."""
+        title = session.index.title or await _title(session.source, moment)
+        return self._detail(session, moment, self._detail_row(id, session, moment, budget, title))
+
+    def _detail_row(
+        self, id: str, session: InspectedSession, moment: Moment, budget: Budget | None, title: str
+    ) -> SessionRow:
+        live = [point for point in moment.points if not point.undone]
+        return SessionRow(
+            id=id,
+            title=title,
+            client=session.source.client,
+            model=moment.model,
+            format=moment.envelope.format,
+            window=budget.window if budget is not None else None,
+            messages=moment.rows,
+            compactions=len(live),
+            tokens_saved=sum(max(0, (one.tokens_before or 0) - (one.tokens_after or 0)) for one in live),
+            last_activity=timestamp(moment.touched),
+            parent=moment.parent,
+        )
+
+    def _detail(self, session: InspectedSession, moment: Moment, row: SessionRow) -> SessionDetail:
+        reason = session.source.read_only or ("" if self.write else self.read_only)
+        return SessionDetail(
+            row=row,
+            messages=row.messages,
+            turns=0,
+            recallable=0,
+            compactions=tuple(map(_listed, moment.points)),
+            pins=moment.pins,
             can_undo=moment.can_undo,
             can_redo=moment.can_redo,
-            cache=cost.cache,
+            cache=CacheClasses(),
             policies=tuple(self._policies),
             actions=() if reason else self.directory.actions,
             writable=not reason and bool(self.directory.actions),
             read_only_reason=reason,
+            complete=False,
         )
 
     async def growth(self, id: str) -> Growth:
         """Return the size of every request."""
         session, moment = await self._find(id)
-        steps = await session.steps(moment)
-        return growth_of(session.source, moment, session.index, steps, self._budget_of(moment.model))
+        growth = await session.growth(moment, self._budget_of(moment.model))
+        return msgspec.structs.replace(growth, points=selected(growth.points, growth.compactions))
 
     async def messages(self, id: str, start: int = 0, limit: int = 100, kind: str | None = None) -> MessagePage:
         """Return a page of messages, all or those of one kind."""
@@ -464,16 +553,17 @@ class Inspection:
         session, moment = await self._find(id)
         steps = await session.steps(moment)
         index = session.index
-        last = len(index.starts)
+        starts = steps.starts
+        last = len(starts)
         if not 1 <= n <= last + 1:
             raise MissingSession(f"there is no step {n}; the session has {last:,}")
-        point = growth_of(session.source, moment, index, steps, None, every=True).points[n - 1]
+        point = (await session.growth(moment, self._budget_of(moment.model))).points[n - 1]
         if n > last:
             shown, state, answer = await session.shown(moment), moment.now, list[IndexedMessage]()
         else:
-            state, start = steps.states[n - 1], index.starts[n - 1]
+            state, start = steps.states[n - 1], starts[n - 1]
             shown = await session.source.shown(moment, rows=start - 1, events=state.event)
-            end = index.starts[n] if n < last else moment.rows + 1
+            end = starts[n] if n < last else moment.rows + 1
             run = index.rows[index.position(start) : index.position(end)]
             answer = [one for one in run if one.role == "assistant"]
         left_out = max(0, len(shown.rows) - MAX_STEP_ROWS)
@@ -524,10 +614,9 @@ class Inspection:
         point = moment.point(cid)
         if point is None:
             raise MissingSession(f"there is no compaction {cid!r}; the session has {len(moment.points)}")
-        growth = await self.growth(id)
-        mark = next(one for one in growth.compactions if one.id == cid)
-        limit = max(1, min(limit, MAX_REMOVED))
-        return await compaction_of(session.source, moment, session.index, point, mark, start=max(0, start), limit=limit)
+        found = await session.compaction(moment, point, self._budget_of(moment.model))
+        start, limit = max(0, start), max(1, min(limit, MAX_REMOVED))
+        return msgspec.structs.replace(found, removed=found.removed[start : start + limit])
 
     async def preview(self, id: str, budget: int | None = None, policy: str | None = None) -> CompactionPreview:
         """Return what a compaction would do now. Writes nothing.
@@ -685,8 +774,11 @@ class Inspection:
                     now = {entry.id: (entry.version, self._is_counted(entry)) for entry in entries}
                     last = {entry.id: entry.version[1] for entry in entries}
                 else:
-                    version = await self.version(id)
-                    now[id], last = (version,), {id: version[1]}
+                    source = await self.directory.find(id)
+                    version = (await source.moment()).version
+                    opened = self.cache.sessions.get(source.key)
+                    now[id] = version, opened is not None and opened.is_known
+                    last = {id: version[1]}
             except MissingSession:
                 last = {}
             changed = [one for one in {**(known or {}), **now} if (known or {}).get(one) != now.get(one)]
@@ -719,6 +811,20 @@ def _position(entries: Sequence[DirectoryEntry], cursor: str) -> int:
 
 def _filled(row: SessionRow, tokens: int) -> SessionRow:
     return msgspec.structs.replace(row, tokens=tokens, fullness=tokens / row.window if row.window else None)
+
+
+def _listed(point: ViewPoint) -> CompactionStatus:
+    return CompactionStatus(
+        id=point.id,
+        at=timestamp(point.at) if point.at is not None else None,
+        undone=point.undone,
+        auto=point.auto,
+        reason=point.reason,
+        policy=point.policy,
+        tokens_before=point.tokens_before,
+        tokens_after=point.tokens_after,
+        failures=point.failures,
+    )
 
 
 def _sized(one: CompactionStatus, growth: Growth) -> CompactionStatus:

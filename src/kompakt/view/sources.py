@@ -261,6 +261,8 @@ class StoredSource:
         self._moment: StoredMoment | None = None
         self._planning = asyncio.Lock()
         self._counter: Counter | None = None
+        self._resuming = asyncio.Lock()
+        self._resumed: tuple[Moment, ResumedSession] | None = None
 
     async def moment(self) -> Moment:
         head = await self.session.head()
@@ -307,10 +309,16 @@ class StoredSource:
         )
         return SessionReader(now.records, head, now.codec, timeline)
 
+    async def _now(self, moment: Moment) -> ResumedSession:
+        """Read what the model sees now, once."""
+        async with self._resuming:
+            if self._resumed is None or self._resumed[0] is not moment:
+                self._resumed = moment, await resume_session(self._reader(moment))
+            return self._resumed[1]
+
     async def status(self, moment: Moment) -> SessionStatus:
-        reader = self._reader(moment)
-        resumed = await resume_session(reader)
-        return await asyncio.to_thread(resumed_status, self.id, reader, resumed)
+        resumed = await self._now(moment)
+        return await asyncio.to_thread(resumed_status, self.id, self._reader(moment), resumed)
 
     async def batches(self, moment: Moment, *, after: int) -> AsyncIterator[Sequence[SourceRow]]:
         reader = self._reader(moment)
@@ -331,7 +339,10 @@ class StoredSource:
     async def shown(
         self, moment: Moment, *, rows: int | None = None, events: int | None = None, edited: bool = False
     ) -> ShownRequest:
-        resumed = await resume_session(self._reader(moment, rows, events, edited=edited))
+        if rows is None and events is None:
+            resumed = await self._now(moment)
+        else:
+            resumed = await resume_session(self._reader(moment, rows, events, edited=edited))
         return await asyncio.to_thread(_shown, resumed)
 
     async def visible(self, moment: Moment) -> dict[int, bool]:
@@ -549,10 +560,10 @@ class TranscriptSource:
     async def status(self, moment: Moment) -> SessionStatus:
         return await asyncio.to_thread(transcript_status, self._transcript, self._history, id=self.id)
 
-    async def _named(self) -> References:
-        """Return the references of all messages."""
+    async def _named(self, upto: int | None = None) -> References:
+        """Return the references of the first messages, or of all."""
         async with self._naming:
-            missing = self._history.messages[len(self._references.names) :]
+            missing = self._history.messages[len(self._references.names) : upto]
             if missing:
                 await asyncio.to_thread(self._references.extend, missing)
         return self._references
@@ -560,10 +571,7 @@ class TranscriptSource:
     async def batches(self, moment: Moment, *, after: int) -> AsyncIterator[Sequence[SourceRow]]:
         for start in range(after, len(self._history), BATCH):
             stop = min(start + BATCH, len(self._history))
-            async with self._naming:
-                new = self._history.messages[len(self._references.names) : stop]
-                if new:
-                    await asyncio.to_thread(self._references.extend, new)
+            await self._named(stop)
             yield [self._row(index) for index in range(start, stop)]
 
     def _row(self, index: int) -> SourceRow:
@@ -572,8 +580,9 @@ class TranscriptSource:
         return SourceRow(index + 1, kind, self._references.names[index], message, None, self._times.get(index + 1))
 
     async def at(self, moment: Moment, seqs: Collection[int]) -> list[SourceRow]:
-        await self._named()
-        return [self._row(seq - 1) for seq in sorted(seqs) if 1 <= seq <= len(self._history)]
+        found = [seq for seq in sorted(seqs) if 1 <= seq <= len(self._history)]
+        await self._named(found[-1] if found else 0)
+        return [self._row(seq - 1) for seq in found]
 
     async def named(self, moment: Moment, names: Collection[str]) -> dict[str, int]:
         references = await self._named()

@@ -101,6 +101,8 @@ class SessionDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Actions that are allowed."""
     writable: bool = False
     """Whether any action is allowed."""
+    complete: bool = True
+    """Whether all numbers are known. A long session that is still being read reports a change when they are."""
     live: bool = True
     """Whether changes are reported as events."""
     read_only_reason: str = ""
