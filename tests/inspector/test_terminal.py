@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +15,9 @@ from tests.inspector.stand_in import HOSTILE, StandIn
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Select, Static, TabbedContent, Tree
 from textual.widgets.tree import TreeNode
+from typer.testing import CliRunner
 
+from kompakt.cli.commands import app
 from kompakt.inspector.terminal import print_tables
 from kompakt.inspector.terminal.app import InspectorApp, SessionsScreen
 from kompakt.inspector.terminal.cells import block, fullness, line, moment, short, strip
@@ -22,6 +26,8 @@ from kompakt.inspector.terminal.dialogs import ConfirmScreen, EditScreen, HelpSc
 from kompakt.inspector.terminal.session import SessionScreen
 from kompakt.inspector.terminal.tables import SESSIONS, layout
 from kompakt.inspector.terminal.widgets import GrowthChart, Rows
+from kompakt.session.store import open_store
+from kompakt.view.inspection import Inspection, open_inspection
 from kompakt.view.values import InspectorAction
 
 SIZES = [(80, 24), (120, 40)]
@@ -484,10 +490,10 @@ class TestDrawing:
 
 
 class TestPipes:
-    def printed(self, session: str | None, width: int = 120) -> str:
+    def printed(self, session: str | None, width: int = 120, sessions: int = 3) -> str:
         out = io.StringIO()
         console = Console(file=out, width=width, highlight=False)
-        asyncio.run(print_tables(StandIn(), session=session, console=console))  # pyright: ignore[reportArgumentType]
+        asyncio.run(print_tables(StandIn(sessions=sessions), session=session, console=console))  # pyright: ignore[reportArgumentType]
         return out.getvalue()
 
     def test_the_list_has_the_cells_of_the_screen(self) -> None:
@@ -511,5 +517,95 @@ class TestPipes:
             assert part in text
         assert "\x1b" not in text
 
+    def test_columns_are_not_cut(self) -> None:
+        for width in (100, 160):
+            head = self.printed(None, width).splitlines()[2]
+            assert "…" not in head
+            assert head.split()[-1] == "active"
+
+    def test_a_file_with_one_session_shows_it(self) -> None:
+        assert "compaction c1" in self.printed(None, sessions=1)
+
+    def test_a_pipe_gets_tables(self, tmp_path: Path) -> None:
+        file = tmp_path / "session.json"
+        file.write_text(json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "Fix the login."}]}))
+        done = CliRunner().invoke(app, ["inspect", str(file), "--terminal"], catch_exceptions=False)
+        assert done.exit_code == 0
+        assert "Fix the login." in done.stdout
+        assert "\x1b" not in done.stdout
+
     def test_a_narrow_console_is_respected(self) -> None:
         assert max(Text(row).cell_len for row in self.printed(None, 80).splitlines()) <= 80
+
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestStore:
+    """The screens on a stored session, with the real numbers."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        """Store the start of the bundled session with a compaction."""
+        path = tmp_path / "sessions.db"
+
+        async def fill() -> None:
+            body = json.loads((ROOT / "src" / "kompakt" / "data" / "long-session.json").read_text())
+            messages = body.pop("messages")
+            end = next(at for at in range(120, len(messages)) if messages[at]["role"] == "assistant")
+            async with await open_store(f"sqlite:///{path}") as store:
+                session = await store.session("tidewatch")
+                await session.save({**body, "messages": messages[:end]})
+                await session.compact(12_000)
+
+        asyncio.run(fill())
+        return path
+
+    def drive(self, path: Path, work: Callable[[Driver, Inspection], Awaitable[None]], *, write: bool = False) -> None:
+        async def main() -> None:
+            async with await open_inspection(path, write=write) as inspection:
+                app = InspectorApp(inspection, "tidewatch")
+                async with app.run_test(size=(100, 30)) as pilot:
+                    driver = Driver(app, pilot)
+                    await driver.settle()
+                    await work(driver, inspection)
+
+        asyncio.run(main())
+
+    def test_every_screen_shows_the_numbers_of_the_view(self, store: Path) -> None:
+        async def work(driver: Driver, inspection: Inspection) -> None:
+            detail = await inspection.session("tidewatch")
+            assert short(detail.row.tokens) in driver.text("#title")
+            assert "▲" in str(driver.app.screen.query_one(GrowthChart).render())
+            assert "[kompakt]" in driver.text("#message")
+            await driver.press("c")
+            view = await inspection.context("tidewatch")
+            assert f"{view.total:,} tokens" in driver.text("#context-title")
+            assert driver.rows("#largest")[0][-1] == f"{view.largest[0].tokens:,}"
+            await driver.press("d")
+            (one,) = detail.compactions
+            made = await inspection.compaction("tidewatch", one.id)
+            assert f"{made.tokens_before:,}" in driver.text("#sizes")
+            assert f"{made.tokens_after:,}" in driver.text("#sizes")
+            assert len(driver.rows("#removed")) == made.removed_count
+            assert "Unrecoverable items: none" in driver.text("#item")
+            await driver.press("t", "enter")
+            assert "fits" in driver.text("#outcome")
+            await driver.press("r", *"overlaps", "enter")
+            answer = await inspection.recall("tidewatch", "overlaps")
+            assert answer.text.splitlines()[0] in driver.text("#answer")
+
+        self.drive(store, work)
+
+    def test_undo_redo_and_pin_change_the_session(self, store: Path) -> None:
+        async def work(driver: Driver, inspection: Inspection) -> None:
+            await driver.press("u", "y")
+            await driver.settle()
+            (one,) = (await inspection.session("tidewatch")).compactions
+            assert one.undone
+            await driver.press("U", "y")
+            await driver.settle()
+            assert (await inspection.session("tidewatch")).row.compactions == 1
+            assert len(driver.notices()) == 2
+
+        self.drive(store, work, write=True)

@@ -27,6 +27,7 @@ Port = Annotated[int, option("port", "P", "Port on 127.0.0.1; 0 selects a free o
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL only; open no browser.")]
 Write = Annotated[bool, typer.Option("--write", help="Allow changes: pin, undo, redo, compact, edit, delete.")]
 Terminal = Annotated[bool, typer.Option("--terminal", help="Show the sessions in the terminal.")]
+Once = Annotated[bool, typer.Option("--once", help="With --terminal: print the tables once, as into a pipe.")]
 Html = Annotated[str | None, option("html", "OUT", "Write one self-contained HTML file.")]
 Redact = Annotated[bool, typer.Option("--redact", help="With --html: leave out texts; keep sizes, kinds and tools.")]
 SessionId = Annotated[str | None, option("session", "ID", "Show this session.")]
@@ -38,6 +39,7 @@ def inspect(
     no_browser: NoBrowser = False,
     write: Write = False,
     terminal: Terminal = False,
+    once: Once = False,
     html: Html = None,
     redact: Redact = False,
     session: SessionId = None,
@@ -55,6 +57,8 @@ def inspect(
         raise UsageError(f"{' and '.join(chosen)} cannot be combined; choose one")
     if redact and html is None:
         raise UsageError("--redact needs --html OUT: the other forms are not meant to be passed on")
+    if once and not terminal:
+        raise UsageError("--once needs --terminal; --json prints the same numbers as JSON")
     key = read_key(key_file)
     id = None if session is None else read_id(session)
 
@@ -69,6 +73,8 @@ def inspect(
             elif html is not None:
                 await _extra("export", "inspector").write_html(inspection, html, session=id, redact=redact)
                 typer.echo(f"{html} written", err=True)
+            elif terminal and (once or not (sys.stdin.isatty() and sys.stdout.isatty())):
+                await _extra("terminal", "tui").print_tables(inspection, session=id)
             elif terminal:
                 await _extra("terminal", "tui").run(inspection, session=id)
             else:

@@ -28,11 +28,11 @@ async def run(inspection: Inspection, *, session: str | None = None) -> None:
         from kompakt.inspector.terminal.app import InspectorApp  # late: the extra may be missing
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; run: pip install 'kompakt[tui]'") from None
-    await InspectorApp(inspection, session).run_async()
+    await InspectorApp(inspection, session or await _only(inspection)).run_async()
 
 
 async def print_tables(inspection: Inspection, *, session: str | None = None, console: Console | None = None) -> None:
-    """Print the list of sessions, or one session: size, growth, context, and every compaction."""
+    """Print the list of sessions; of one session its size, growth, context, and every compaction."""
     from rich.console import Console  # late: only needed to print
 
     from kompakt.inspector.terminal import report
@@ -41,7 +41,14 @@ async def print_tables(inspection: Inspection, *, session: str | None = None, co
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = PIPE_WIDTH
+    session = session or await _only(inspection)
     if session is None:
         await report.print_list(inspection, console, MOST_SESSIONS)
     else:
         await report.print_session(inspection, session, console)
+
+
+async def _only(inspection: Inspection) -> str | None:
+    """Return the only session of a file or store; ``None`` if there are several."""
+    page = await inspection.sessions(limit=2)
+    return page.rows[0].id if len(page.rows) == 1 else None

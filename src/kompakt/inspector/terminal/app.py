@@ -77,7 +77,7 @@ class SessionsScreen(Screen[None]):
         else:
             table.show(page.rows)
         count = f"{page.total:,}" if page.total is not None else f"{len(table.items):,}" + "+" * bool(page.next)
-        title = Text().append(" kompakt inspect", "bold").append(f"   {count} sessions", "dim")
+        title = Text().append(" kompakt inspect", "bold").append(f"   {count} session{'s' * (count != '1')}", "dim")
         if query:
             title.append("   filter: ", "dim").append(query)
         self.query_one("#title", Static).update(title)

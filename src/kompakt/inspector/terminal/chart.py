@@ -29,8 +29,11 @@ _AXIS = 6
 """Columns left of the chart: a number of tokens and a line."""
 
 
-def growth_lines(growth: Growth, width: int, height: int) -> list[Text]:
-    """Draw a growth: ``height`` lines, of which the last three are compactions, steps and the legend."""
+def growth_lines(growth: Growth, width: int, height: int, *, colored: bool = True) -> list[Text]:
+    """Draw a growth: ``height`` lines, of which the last three are compactions, steps and the legend.
+
+    Without colours the columns show totals, because kinds could not be told apart.
+    """
     rows, columns = max(1, height - 3), max(1, width - _AXIS)
     points = growth.points
     if not points:
@@ -38,13 +41,15 @@ def growth_lines(growth: Growth, width: int, height: int) -> list[Text]:
     chosen = _spread(points, columns)
     top = max(1, max(point.total for point in points), _limit_in_sight(growth))
     stacks = [_stack(growth.kinds, point, top, rows * 8) for point in chosen]
+    if not colored:
+        stacks = [[kind and "" for kind in stack] for stack in stacks]
     trigger_row = _row_of(growth.trigger, top, rows)
     lines = [_line(stacks, row, rows, top, columns, dashed=row == trigger_row) for row in reversed(range(rows))]
     marks, count = _marks(growth, chosen, columns)
     lines.append(marks)
     first, last = str(points[0].step), f"{points[-1].step} steps"
     lines.append(Text(" " * _AXIS + first + last.rjust(max(1, len(chosen)) - len(first)), style="dim", no_wrap=True))
-    lines.append(_legend(growth, count))
+    lines.append(_legend(growth, count, colored=colored))
     return lines
 
 
@@ -55,12 +60,13 @@ def _limit_in_sight(growth: Growth) -> int:
 
 
 def _spread(points: Sequence[GrowthPoint], columns: int) -> list[GrowthPoint]:
-    """Choose one point for each column: the largest of its range. Few points become wide columns."""
+    """Choose one point for each column: the largest of its range, and the newest. Few points become wide columns."""
     if len(points) <= columns:
         wide = min(4, columns // len(points))
         return [point for point in points for _ in range(wide)]
     edges = [index * len(points) // columns for index in range(columns + 1)]
-    return [max(points[start:end], key=lambda point: point.total) for start, end in pairwise(edges)]
+    chosen = [max(points[start:end], key=lambda point: point.total) for start, end in pairwise(edges)]
+    return [*chosen[:-1], points[-1]]
 
 
 def _stack(kinds: Sequence[str], point: GrowthPoint, top: int, eighths: int) -> list[str | None]:
@@ -114,11 +120,11 @@ def _marks(growth: Growth, chosen: list[GrowthPoint], columns: int) -> tuple[Tex
     return line, len(growth.compactions)
 
 
-def _legend(growth: Growth, compactions: int) -> Text:
+def _legend(growth: Growth, compactions: int, *, colored: bool) -> Text:
     legend = Text(" " * _AXIS, no_wrap=True)
     if compactions:
         legend.append("▲ ", style="bold red").append("compaction ")
-    for kind in growth.kinds:
+    for kind in growth.kinds if colored else ():
         if any(point.tokens.get(kind) for point in growth.points):
             legend.append("■ ", style=COLORS.get(kind)).append(kind_name(kind) + " ")
     if growth.trigger and _limit_in_sight(growth):

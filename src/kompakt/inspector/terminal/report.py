@@ -53,7 +53,8 @@ async def print_session(inspection: Inspection, session: str, console: Console) 
     console.print(_facts(detail))
     console.print()
     growth = await inspection.growth(session)
-    for drawn in growth_lines(growth, min(console.width, 120), CHART_HEIGHT):
+    colored = console.color_system is not None
+    for drawn in growth_lines(growth, min(console.width, 120), CHART_HEIGHT, colored=colored):
         console.print(drawn, no_wrap=True, crop=True)
     view = await inspection.context(session)
     console.print(_context_table(view))
@@ -100,7 +101,7 @@ def _facts(detail: SessionDetail) -> Table:
 
 def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], console: Console, title: str = "") -> Table:
     """Return a table for a console: as wide as it, all columns that fit."""
-    chosen = layout(columns, console.width, gap=2)
+    chosen = layout(columns, console.width - 1, gap=3)
     made = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1))
     made.pad_edge = False
     for column, width in chosen:
@@ -120,7 +121,7 @@ def _context_table(view: ContextView) -> Table:
     def add(node: ContextNode, depth: int) -> None:
         made.add_row(Text("  " * depth).append_text(line(node.name, 60)), number(node.tokens), part(node.tokens, total))
         for child in node.children:
-            if child.children or depth == 0:
+            if child.children or child.seq is None:
                 add(child, depth + 1)
 
     total = max(1, view.tree.tokens)
