@@ -187,6 +187,13 @@ class TestPages:
         assert len(texts) > 20
         assert wrong == []
 
+    def test_blocks_that_need_a_framework_run_in_its_environment(self) -> None:
+        """They are marked ``py``; a suite of tests/integrations runs every page that has one."""
+        suites = "".join(path.read_text() for path in sorted((ROOT / "tests" / "integrations").glob("suite_*.py")))
+        pages = [str(page.relative_to(ROOT)) for page in PAGES if re.search(r"^[ ]*```py$", page.read_text(), re.M)]
+        assert "README.md" in pages
+        assert [page for page in pages if f'"{page}", "py"' not in suites] == []
+
     def test_the_readme_has_blocks_of_both_kinds(self) -> None:
         """Guards against a first page without executable blocks."""
         found = blocks((ROOT / "README.md").read_text())
