@@ -119,7 +119,8 @@ function oneScreen(frame, place) {
   function light(lines) {
     const wanted = new Set(lines);
     for (const node of pivot.children) node.classList.toggle('marked', wanted.has(Number(node.dataset.line)));
-    pivot.querySelector('.marked')?.scrollIntoView({block: 'nearest'});
+    const first = pivot.querySelector('.marked'), pane = pivot.parentElement;
+    if (first) pane.scrollTop = first.offsetTop - pane.clientHeight / 4;
   }
 
   function clear() {
