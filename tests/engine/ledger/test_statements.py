@@ -346,3 +346,42 @@ class TestRoom:
     def test_nothing_hidden_is_nothing_written(self) -> None:
         assert write(self.history(3), hidden=0) == "" and write([]) == ""
         assert write(self.history(3)).startswith(HEADING)
+
+
+class TestNoise:
+    """Lines that say nothing to a reader are left out, or say what matters."""
+
+    def test_the_opening_of_a_summary_by_an_agent_is_left_out(self) -> None:
+        opening = (
+            "This session is being continued from a previous conversation that ran out of context. "
+            "The summary below covers the earlier portion of the conversation.\n\nAnalysis:\n"
+        )
+        finding = "The import fails because the station table has no key. "
+        found = written([user("Go."), *NOISE, user(opening + finding * 20), *ran("make")], FINDINGS)
+        assert found and not any("being continued" in line or "summary below" in line for line in found)
+
+    def test_tags_around_reasoning_are_left_out(self) -> None:
+        said = assistant("<thinking>The key is wrong because it has no prefix.</thinking>")
+        assert written([user("Go."), *NOISE, said, *ran("make")], FINDINGS) == [
+            "The key is wrong because it has no prefix."
+        ]
+
+    def test_a_lead_in_to_the_next_call_is_left_out(self) -> None:
+        messages = [user("Go."), *NOISE, assistant("Continue removing the others:"), *ran("make")]
+        assert written(messages, FINDINGS) == []
+
+    def test_a_call_that_was_not_made_is_no_failure(self) -> None:
+        skipped = "<tool_use_error>Sibling tool call errored</tool_use_error>"
+        calls = did({"file_path": "a.py"}, skipped, name="Read", failed=True)
+        assert not any("Read" in line for line in written([user("Go."), *calls, *NOISE], RUNS))
+
+    def test_a_rejected_edit_is_quoted_with_its_reason(self) -> None:
+        error = "<tool_use_error>String to replace not found in file.\nString: func a() {\n\treturn\n}</tool_use_error>"
+        edit = {"file_path": "a.go", "old_string": "func a() {\n\treturn\n}", "new_string": "x"}
+        calls = did(edit, error, name="Edit", failed=True)
+        (line,) = [line for line in written([user("Go."), *calls, *NOISE], RUNS) if "Edit" in line]
+        assert '"String to replace not found in file."' in line
+
+    def test_a_small_new_file_is_described_by_its_lines(self) -> None:
+        given = {"file_path": "b.go", "content": '// Build data.\npackage b\n\nvar Version = "dev"\n'}
+        assert edit_of(given, "b.go").note == '4 lines: `var Version = "dev"`'

@@ -108,11 +108,19 @@ _ANNOUNCES = re.compile(
 _REASONS = re.compile(
     r"\b(?:because|since|so|instead|but|not|found|fixed|done|is|are|was|were|has|have)\b", re.IGNORECASE
 )
+_LEADS_IN = re.compile(r"(?:continue|then|next|also|another|same|first|finally|here)\b", re.IGNORECASE)
+"""Beginning of a short sentence with a colon that leads to the next call, as in "Continue removing the others:"."""
+
+MAX_LEAD_IN = 60
+
 MAX_ANNOUNCEMENT = 140
 """Characters of a sentence that may be an announcement."""
 
 _SPECIFIC = re.compile(r"`|\w[._/]\w|\w\(\)")
 _MARKUP = re.compile(r"\*\*|^#{1,6} |^> ")
+_THINKING = re.compile(r"</?thinking>")
+"""Tags that some models put around their reasoning in a plain text."""
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'`(*\[\d])")
 
 
@@ -150,6 +158,8 @@ def _announces(sentence: str) -> bool:
     """Return whether a sentence only announces what comes next."""
     if _ANNOUNCES.fullmatch(sentence) or (sentence[:4].lower() == "now " and sentence.endswith(":")):
         return True
+    if sentence.endswith(":") and len(sentence) < MAX_LEAD_IN and not _SPECIFIC.search(sentence):
+        return _LEADS_IN.match(sentence) is not None
     if not _ANNOUNCES.match(sentence):
         return False
     return sentence.endswith(":") or (len(sentence) < MAX_ANNOUNCEMENT and not _REASONS.search(sentence))
@@ -164,7 +174,9 @@ def _sentences(text: str) -> Iterator[str]:
         elif in_code and stripped:
             yield _bounded(stripped)
         elif stripped and not set(stripped) <= set("-|=:+ *#"):
-            yield from map(_bounded, _SENTENCE_END.split(_MARKUP.sub("", stripped)))
+            if "thinking>" in stripped:
+                stripped = _THINKING.sub("", stripped).strip()
+            yield from filter(None, map(_bounded, _SENTENCE_END.split(_MARKUP.sub("", stripped))))
 
 
 MAX_SENTENCE = 600

@@ -165,6 +165,17 @@ _BARE_FAILURE = re.compile(
     r"(?:error: )?(?:exit(?:ed with)?(?: code| status)?:? \d+|FAIL|failed|error)[.:]?", re.IGNORECASE
 )
 _LOCATED = re.compile(r"\s*\S+?:\d+(?::\d+)?: \S")
+_NOT_RUN = re.compile(r"\s*(?:Sibling tool call errored|Cancelled: parallel tool call)")
+"""Answers of calls that were not made because another call of the same answer failed."""
+
+_ERROR_TAG = re.compile(r"</?(?:tool_use_)?error>")
+
+_CONTINUED = re.compile(
+    r"\s*This session is being continued from a previous conversation[^.]{0,200}\."
+    r"(?:\s*The (?:summary|conversation) [^.]{0,200}\.)?\s*(?:Analysis|Summary)?:?"
+)
+"""First sentences of a summary that Claude Code wrote. They say nothing about the session."""
+
 _DELEGATES = re.compile(r"(?:^|_)(?:task|agent|subagent|delegate|dispatch|spawn|skill)(?:$|_)")
 """Names of tools that start another agent, whose report comes later, or load instructions."""
 
@@ -259,7 +270,9 @@ class Statements:
     def _read_user(self, event: Spoken, question: str) -> None:
         if is_notice(event.text):
             if len(event.text) > MIN_SUMMARY:  # a summary that another agent wrote: findings, but not the user's words
-                self._read_assistant(Spoken(event.at, "assistant", event.text), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
+                opening = _CONTINUED.match(event.text)
+                said = event.text[opening.end() :] if opening else event.text
+                self._read_assistant(Spoken(event.at, "assistant", said), NEW_SPEECHES + 1, scale=FOREIGN_VALUE)
             return
         text = user_message(event.text)
         if question and 0 < len(text) <= MAX_REPLY and not text.endswith("?"):  # "yes" says nothing by itself
@@ -481,13 +494,18 @@ class Statements:
 
     def _note_failure(self, event: ToolUse, what: str, key: str) -> None:
         assert event.result is not None
-        output = event.result.output
+        output = _untagged_error(event.result.output)
+        if _NOT_RUN.match(output):  # another call of the same answer failed
+            return
         lines = [line for line in failure_lines(output) if not _BARE_FAILURE.fullmatch(line)]
         located = [line.strip() for line in output.split("\n")[:400] if _LOCATED.match(line)][:FAILURE_LINES]
         lines = list(dict.fromkeys([*located, *lines]))
         if not lines:
             said = [line.strip() for line in output[-2_000:].split("\n") if line.strip()]
-            lines = [line for line in said if not _BARE_FAILURE.fullmatch(line)][-2:] or said[-1:]
+            if event.effect.command is None and len(output) <= 2_000:  # tools state the reason first, then their input
+                lines = said[:1]
+            else:
+                lines = [line for line in said if not _BARE_FAILURE.fullmatch(line)][-2:] or said[-1:]
         chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
         said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
         item = self._item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
@@ -595,6 +613,10 @@ class Statements:
     ) -> None:
         reference = self._reference(at) if partial or passages > 1 else ""
         self.items.append(Item(section, at, text, value, reference, passage, passages))
+
+
+def _untagged_error(output: str) -> str:
+    return _ERROR_TAG.sub("", output) if "error>" in output else output
 
 
 def _is_rejected(said: Event, reply: Event) -> bool:

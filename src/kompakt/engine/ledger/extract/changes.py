@@ -21,6 +21,9 @@ _SIGNATURE = re.compile(
     r"(?:export |default |pub(?:\(\w+\))? |async |static |private |public |protected |abstract |final |override )*"
     r"(?:func|def|class|type|interface|struct|fn|function|enum|trait|impl|module|namespace)\b|@\w|#{1,4} \w"
 )
+_SAYS_LITTLE = re.compile(r"#!|//|#|/?\*|--|package \w+;?$|['\"]use |<[!?]")
+"""Lines of a new file that do not say what it is for: comments, declarations of packages."""
+
 _IMPORT = re.compile(r"(?:import|from|use|using|#include|require)\b|\"[\w./-]+\",?$")
 _OLD = ("old_string", "old_str", "old_text", "old", "search", "find")
 _NEW = ("new_string", "new_str", "new_text", "new", "replace", "replacement", "insert_text", "text_to_insert")
@@ -62,9 +65,10 @@ def _note(fields: Mapping[str, Json], path: str, old: str | None, new: str | Non
     if whole is None:
         return ""
     lines = whole[:MAX_TEXT].split("\n")
-    signatures = [f"`{_cut(line)}`" for line in lines if _SIGNATURE.match(line.strip())]
+    signatures = [line for line in lines if _SIGNATURE.match(line.strip())]
+    shown = signatures[:6] or [line for line in _telling(lines) if not _SAYS_LITTLE.match(line)][:3]
     size = f"{len(whole.splitlines())} lines"
-    return f"{size}: {', '.join(signatures[:6])}" if signatures else size
+    return f"{size}: {', '.join(f'`{_cut(line)}`' for line in shown)}" if shown else size
 
 
 def _replaced(old: str | None, new: str | None) -> str:
