@@ -106,6 +106,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.gateway
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python scripts/make_numbers.py # docs/scaling.md and its plots, and all other figures
 
 $(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
@@ -122,6 +123,7 @@ soak: $(VENV)/.dev $(VENV)/.servers
 	$(BIN)/python scripts/soak.py --mutations 100000
 	$(BIN)/python scripts/soak.py --sessions 10
 	$(BIN)/python scripts/soak.py --gateway 10
+	$(BIN)/python scripts/soak.py --fleet 500
 	$(BIN)/python scripts/test_integrations.py
 
 package: $(VENV)/.dev

@@ -10,6 +10,9 @@ With `--sessions MINUTES`, fifty writers in four processes race on ten stored se
 and Redis; see benchmarks/results/soak_sessions.json.
 
 With `--gateway MINUTES`, two hundred sessions use one gateway concurrently; see benchmarks/results/soak_gateway.json.
+
+With `--fleet SESSIONS`, a fleet job runs on that many sessions, on local processes and on a Ray cluster of
+two nodes, with killed workers, an interruption and a lost node; see benchmarks/results/soak_fleet.json.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ FORMATS = 5
 RACES = ROOT / "benchmarks" / "results" / "soak_sessions.json"
 MUTATIONS = ROOT / "benchmarks" / "results" / "soak_mutations.json"
 LOAD = ROOT / "benchmarks" / "results" / "soak_gateway.json"
+FLEET = ROOT / "benchmarks" / "results" / "soak_fleet.json"
 MAX_GROWTH = 0.10
 CHUNK = 500
 """Mutations per task."""
@@ -45,6 +49,7 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, metavar="COUNT", help="run mutated payloads instead")
     parser.add_argument("--sessions", type=float, metavar="MINUTES", help="race on stored sessions instead")
     parser.add_argument("--gateway", type=float, metavar="MINUTES", help="run sessions through a gateway instead")
+    parser.add_argument("--fleet", type=int, metavar="SESSIONS", help="run fleet jobs on that many sessions instead")
     options = parser.parse_args()
     if options.mutations is not None:
         return try_mutations(options.mutations, options.processes)
@@ -52,21 +57,11 @@ def main() -> int:
         return race_on_sessions(options.sessions)
     if options.gateway is not None:
         return soak_gateway(options.gateway)
+    if options.fleet is not None:
+        return soak_fleet(options.fleet)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        junit = Path(folder) / "junit.xml"
-        tests = ["tests/properties/test_compaction.py", "-k", "keeps_every_promise"]
-        command = [sys.executable, "-m", "pytest", *tests, "-n", str(options.processes)]
-        done = subprocess.run(
-            [*command, "--timeout", "0", f"--junitxml={junit}", "-p", "no:cacheprovider"],
-            cwd=ROOT,
-            env={**os.environ, "KOMPAKT_EXAMPLES": str(options.examples), "KOMPAKT_RANDOM": "1"},
-            check=False,
-        )
-        suites = ElementTree.parse(junit).getroot()
-    counts = {
-        key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
-    }
+    tests = ["tests/properties/test_compaction.py", "-k", "keeps_every_promise", "-n", str(options.processes)]
+    code, counts = run_tests(tests, {"KOMPAKT_EXAMPLES": str(options.examples), "KOMPAKT_RANDOM": "1"})
     result = {
         "what": "tests/properties/test_compaction.py: keeps every promise or names the floor",
         "histories": options.examples * FORMATS,
@@ -76,7 +71,22 @@ def main() -> int:
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
-    return done.returncode
+    return code
+
+
+def run_tests(tests: list[str], environment: dict[str, str]) -> tuple[int, dict[str, int]]:
+    """Run tests without a time limit; return the exit code and the counts of their outcomes."""
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder) / "junit.xml"
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *tests, "--timeout", "0", f"--junitxml={junit}", "-p", "no:cacheprovider"],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            check=False,
+        )
+        suites = ElementTree.parse(junit).getroot()
+    names = ("tests", "failures", "errors", "skipped")
+    return done.returncode, {key: sum(int(suite.get(key, 0)) for suite in suites) for key in names}
 
 
 def try_mutations(count: int, processes: int) -> int:
@@ -171,6 +181,21 @@ def soak_gateway(minutes: float) -> int:
     LOAD.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
     return 1 if load.failures or load.growth > MAX_GROWTH else 0
+
+
+def soak_fleet(sessions: int) -> int:
+    """Compare the rows of both engines on many sessions, after faults, and store the result."""
+    began = time.monotonic()
+    code, counts = run_tests(["tests/fleet"], {"KOMPAKT_FLEET_SESSIONS": str(sessions)})
+    result = {
+        "what": "tests/fleet: the rows of Ray and of local processes are equal, also after faults and a resume",
+        "sessions": sessions,
+        **counts,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    FLEET.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return code
 
 
 if __name__ == "__main__":

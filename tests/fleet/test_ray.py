@@ -6,6 +6,7 @@ All tests use one cluster of two nodes, because starting Ray takes seconds.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ class TwoNodes:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         from ray.cluster_utils import Cluster
 
-        options = {"num_cpus": 2, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
+        options = {
+            "num_cpus": 2,
+            "object_store_memory": 80_000_000,
+        }  # Ray connects to no cluster on the loopback address
         self.cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
         self.second = self.cluster.add_node(**options)
 
@@ -127,6 +131,13 @@ class TestRay:
                 assert 0 < len(rows(out)) < len(local)
         assert nodes.second is None
         assert comparable(rows(out)) == local
+
+    def test_an_address_without_a_cluster_is_reported_at_once(self, tmp_path: Path) -> None:
+        source = write_bodies(tmp_path / "in", 1)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(UsageError, match="no Ray cluster at"):
+            run("check", source, tmp_path / "out", engine="ray", address=address)
 
 
 class TestPlan:

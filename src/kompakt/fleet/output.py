@@ -53,6 +53,7 @@ class FleetRun(msgspec.Struct, kw_only=True, omit_defaults=True):
     started: str
     engine: str
     workers: int
+    """0 if the number follows from the CPUs of a Ray cluster."""
     versions: dict[str, str]
     finished: str | None = None
     interrupted: bool = False

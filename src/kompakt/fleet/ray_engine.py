@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,14 +30,18 @@ from kompakt.version import __version__
 OBJECT_STORE_BYTES = 256_000_000
 """Object store of a Ray that is started here. Tasks are small, and rows leave it at once."""
 
-BLOCKS_PER_WORKER = 16
-"""A worker gets about this many blocks, so that all of them finish at about the same time."""
+BLOCKS_PER_WORKER = 8
+"""A worker gets at least about this many blocks, so that all of them finish at about the same time."""
 MAX_BLOCK = 32
+MAX_BLOCK_BYTES = 16_000_000
+"""Most inputs of a block, and most bytes unless one input has more: the rows of a block come together."""
 
 RESTARTS = 1
 """How often a block is run again when its actor dies."""
 
 PASSES = 2
+
+CONNECT_SECONDS = 10.0
 
 
 def require() -> None:
@@ -78,7 +83,7 @@ def run_ray(
         actors, cpus = plan(workers, *_cpus())
         left = {task.item.source: task for task in tasks}
         for number in range(PASSES):
-            size = 1 if number else max(1, min(MAX_BLOCK, len(left) // (actors * BLOCKS_PER_WORKER)))
+            size = 1 if number else block_size(tasks, actors)
             for rows in _run_pass(list(left.values()), settings, actors, cpus, size):
                 if left.pop(rows[0].source, None) is not None:
                     yield rows
@@ -86,6 +91,12 @@ def run_ray(
                 return
         for task in left.values():
             yield failed_rows(task, settings, LOST)
+
+
+def block_size(tasks: Sequence[FleetTask], actors: int) -> int:
+    """Return the number of tasks in a block."""
+    average = sum(task.item.size for task in tasks) / len(tasks)
+    return max(1, min(MAX_BLOCK, len(tasks) // (actors * BLOCKS_PER_WORKER), int(MAX_BLOCK_BYTES / max(1, average))))
 
 
 def plan(workers: int | None, total: float, free: float) -> tuple[int, float]:
@@ -137,6 +148,7 @@ def _connected(workers: int | None, address: str | None) -> Generator[None]:
             "_node_ip_address": "127.0.0.1",
         }
     else:
+        _check_address(address)
         options["address"] = address
     try:
         ray.init(**options)
@@ -146,6 +158,21 @@ def _connected(workers: int | None, address: str | None) -> Generator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Check that a server listens at HOST:PORT; Ray itself would try for minutes.
+
+    Raises:
+        UsageError: there is none.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"there is no Ray cluster at {address}: {error}") from None
 
 
 def _run_pass(
@@ -160,17 +187,19 @@ def _run_pass(
     context.max_errored_blocks = -1  # the next pass runs them again
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # lost blocks run again, and get rows in the end
-    blocks = list(_blocks(tasks, size))
+    count = -(-len(tasks) // size)
+    # Large inputs come first, and every block gets its share of them. ``from_items`` divides the list evenly.
+    packed = [{"task": pickle.dumps(task)} for number in range(count) for task in tasks[number::count]]
     with warnings.catch_warnings():
         # Ray announces that it will not take other options than the named ones, which lack these two.
         warnings.simplefilter("ignore", DeprecationWarning)
-        dataset = ray.data.from_arrow(blocks).map_batches(
+        dataset = ray.data.from_items(packed, override_num_blocks=count).map_batches(
             RayWorker,
             fn_constructor_args=(pickle.dumps(settings), __version__),
             batch_format="pyarrow",
             batch_size=None,
             num_cpus=cpus,
-            concurrency=min(actors, len(blocks)),
+            concurrency=min(actors, count),
             max_restarts=RESTARTS,
             max_task_retries=RESTARTS,
         )
@@ -186,11 +215,3 @@ def _run_pass(
 def _unpacked(column: Iterable[Any]) -> Iterator[list[FleetRow]]:
     for packed in column:
         yield pickle.loads(packed.as_py())
-
-
-def _blocks(tasks: Sequence[FleetTask], size: int) -> Iterator[Any]:
-    """Yield the tasks as tables of pickled values; large inputs come first and are spread over the blocks."""
-    count = -(-len(tasks) // size)
-    for number in range(count):
-        packed = [pickle.dumps(task) for task in tasks[number::count]]
-        yield arrow().table({"task": packed}, schema=arrow().schema([("task", arrow().binary())]))

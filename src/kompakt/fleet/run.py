@@ -96,8 +96,7 @@ def run(
         from kompakt.fleet import ray_engine  # late: importing Ray takes seconds
 
         ray_engine.require()
-    count = workers or (os.cpu_count() or 1)
-    record = FleetRun(started=now(), engine=engine, workers=workers or 0, versions=versions(engine))
+    record = FleetRun(started=now(), engine=engine, workers=_workers(engine, workers), versions=versions(engine))
     label = selection.label if selection is not None else str(Path(str(source)).resolve())
     began = time.monotonic()
     output = FleetOutput(folder, _manifest(settings, label), record)
@@ -111,13 +110,18 @@ def run(
 
             batches = ray_engine.run_ray(tasks, settings, workers=workers, address=address)
         else:
-            batches = run_local(tasks, settings, count)
+            batches = run_local(tasks, settings, record.workers)
         with closing(batches):
             _collect(batches, output, len(tasks), progress)
         interrupted = False
     finally:
         output.close(interrupted=interrupted)
     return summarize(folder, output, time.monotonic() - began)
+
+
+def _workers(engine: str, given: int | None) -> int:
+    """Return the number of workers; 0 where Ray decides by the CPUs of its cluster."""
+    return given or (0 if engine == "ray" else os.cpu_count() or 1)
 
 
 def _collect(batches: Iterable[Sequence[FleetRow]], output: FleetOutput, total: int, progress: Progress | None) -> None:
