@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -144,18 +145,51 @@ def run_page(name: str, **names: Any) -> dict[str, Any]:
     return run_blocks(f"docs/integrations/{name}.md", "python", **names)
 
 
-def run_blocks(page: str, language: str, **names: Any) -> dict[str, Any]:
-    """Run the blocks of a page in one language with these names defined; return all names.
+def run_blocks(page: str, language: str, *, section: str = "", **names: Any) -> dict[str, Any]:
+    """Run the blocks of a page, or of one section, in one language with these names defined; return all names.
 
     In pages that are not about one framework, blocks that need a framework are marked ``py`` instead of ``python``.
     """
     text = (Path(__file__).parents[2] / page).read_text()
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     found = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert found
     space = dict(names)
     for block in found:
         exec(compile(block, page, "exec"), space)
     return space
+
+
+class FakeOpenAI:
+    """The chat completions of OpenAI, answered by a script, for clients that take an HTTP transport."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Return the status and body of a response."""
+        given = json.loads(body)
+        try:
+            made = self.script.answer(given["messages"], {one["function"]["name"] for one in given.get("tools", ())})
+        except TooLong as error:
+            return 400, {"error": error.body}
+        message: dict[str, Any] = {"role": "assistant", "content": made.get("text")}
+        if "call" in made:
+            id, name, arguments = made["call"]
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            message["tool_calls"] = [{"id": id, "type": "function", "function": function}]
+        reason = "tool_calls" if "call" in made else "stop"
+        choice = {"index": 0, "finish_reason": reason, "message": message}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        return 200, {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [choice],
+            "usage": usage,
+        }
 
 
 class AdapterContract:

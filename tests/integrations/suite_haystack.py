@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx2
+import pytest
 from haystack import component
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State
@@ -12,7 +14,19 @@ from haystack.core.serialization import allow_deserialization_module
 from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.hooks.compaction import CompactionHook
 from haystack.tools import tool
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_page, texts
+from openai import OpenAI
+from tests.integrations.contract import (
+    BUDGET,
+    TASK,
+    AdapterContract,
+    FakeOpenAI,
+    Run,
+    Script,
+    page,
+    run_blocks,
+    run_page,
+    texts,
+)
 
 import kompakt
 from kompakt.integrations.haystack import KompaktCompactor, KompaktTokenCounter
@@ -129,3 +143,24 @@ class TestHaystack(AdapterContract):
     def test_the_page_runs(self) -> None:
         names = run_page("haystack", generator=ScriptedGenerator(Script(steps=2)), tools=[read_page])
         assert names["answer"]["last_message"].text == "done"
+
+    def test_a_wrapped_client_shortens_and_retries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = Script(reject=frozenset({12}))
+        fake = FakeOpenAI(script)
+
+        def respond(request: Any) -> Any:
+            status, body = fake.answer(request.content)
+            return httpx2.Response(status, json=body)
+
+        def client(**_: Any) -> OpenAI:
+            http = httpx2.Client(transport=httpx2.MockTransport(respond))
+            return OpenAI(api_key="none", http_client=http, max_retries=0)
+
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setattr("haystack.components.generators.chat.openai.OpenAI", client)
+        names = run_blocks(
+            "docs/integrations/wrap.md", "python", section="Haystack", tools=[read_page], ChatMessage=ChatMessage
+        )
+        assert names["answer"]["last_message"].text == "done"
+        sizes = [kompakt.count(one, format="openai-chat").total for one in script.requests]
+        assert sizes[13] < sizes[12]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from examples.frameworks import langchain_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -13,8 +14,9 @@ from langchain_core.messages.utils import convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, page, run_blocks, run_page
+from tests.integrations.contract import BUDGET, TASK, AdapterContract, Run, Script, judge, page, run_blocks, run_page
 
+import kompakt
 from kompakt.integrations.langchain import KompaktMiddleware, pre_model_hook
 from kompakt.integrations.stores import close_stores
 
@@ -114,7 +116,7 @@ class TestLangChain(AdapterContract):
 
     def test_agents_that_are_called_by_tools_have_conversations_of_their_own(self) -> None:
         reports: list[Any] = []
-        kompakt = KompaktMiddleware(budget=BUDGET, on_compaction=reports.append)
+        shared = KompaktMiddleware(budget=BUDGET, on_compaction=reports.append)
         inner_script = Script()
 
         @tool
@@ -122,7 +124,7 @@ class TestLangChain(AdapterContract):
             """Let another agent read."""
             inner_script._step = 0
             model = ScriptedModel(script=inner_script, seen=[])
-            inner = create_agent(model, [read_page], middleware=[kompakt])
+            inner = create_agent(model, [read_page], middleware=[shared])
             return str(inner.invoke({"messages": [{"role": "user", "content": part}]})["messages"][-1].content)
 
         class Delegating(Script):
@@ -133,7 +135,7 @@ class TestLangChain(AdapterContract):
         agent = create_agent(
             ScriptedModel(script=Delegating(steps=2), seen=[]),
             [delegate],
-            middleware=[kompakt],
+            middleware=[shared],
             checkpointer=InMemorySaver(),
         )
         agent.invoke({"messages": [{"role": "user", "content": TASK}]}, {"configurable": {"thread_id": "one"}})
@@ -184,3 +186,23 @@ class TestLangChain(AdapterContract):
         assert TASK in str(after) and after[-1] is messages[-1]
         done = names["agent_after"].invoke({"messages": [HumanMessage(TASK)]})
         assert done["messages"][-1].content == "done"
+
+    def test_the_example_reads_a_folder_that_is_larger_than_the_window(self, tmp_path: Any) -> None:
+        for number in range(1, 21):
+            (tmp_path / f"{number}.txt").write_text(page(number))
+
+        class Reading(Script):
+            def answer(self, messages: Any, tools: set[str]) -> dict[str, Any]:
+                made = super().answer(messages, tools)
+                if "text" in made:
+                    return made
+                return {"call": (made["call"][0], "read_text", {"name": f"{self._step}.txt"})}
+
+        script = Reading(steps=20)
+        store = f"sqlite:///{tmp_path / 'agent.db'}"
+        agent = langchain_agent.build(ScriptedModel(script=script, seen=[]), tmp_path, budget=BUDGET, store=store)
+        assert langchain_agent.ask(agent, TASK) == "done"
+        assert langchain_agent.ask(agent, "Say it again.") == "done"
+        assert max(kompakt.count(one, format="openai-chat").total for one in script.requests) <= BUDGET
+        assert [judge(one) for one in script.requests] == [[] for _ in script.requests]
+        close_stores()

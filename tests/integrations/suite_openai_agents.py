@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx2
 import pytest
 from agents import (
     Agent,
@@ -20,6 +21,8 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.models.interface import Model
+from examples.frameworks import openai_agents_agent
+from openai import AsyncOpenAI
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -27,7 +30,20 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
-from tests.integrations.contract import BUDGET, PIN, TASK, AdapterContract, Run, Script, judge, page, run_page, texts
+from tests.integrations.contract import (
+    BUDGET,
+    PIN,
+    TASK,
+    AdapterContract,
+    FakeOpenAI,
+    Run,
+    Script,
+    judge,
+    page,
+    run_blocks,
+    run_page,
+    texts,
+)
 
 import kompakt
 from kompakt.integrations.openai_agents import KompaktSession, input_filter
@@ -270,3 +286,51 @@ class TestKompaktSession:
             assert len(await session.get_items()) < before
 
         asyncio.run(run())
+
+
+class TestExamples:
+    def test_the_assistant_continues_a_session_after_a_restart(self, tmp_path: Any) -> None:
+        store, path = f"sqlite:///{tmp_path / 'agent.db'}", tmp_path / "may.txt"
+        path.write_text("\n".join(map(page, range(6))))
+
+        class Reading(Script):
+            def answer(self, messages: Any, tools: set[str]) -> dict[str, Any]:
+                made = super().answer(messages, tools)
+                return made if "text" in made else {"call": (made["call"][0], "read_text", {"path": str(path)})}
+
+        def ask(script: Script, question: str) -> str:
+            work = openai_agents_agent.ask(
+                ScriptedModel(script), question, session="ann", store=store, budget=2 * BUDGET
+            )
+            answer = asyncio.run(work)
+            close_stores()
+            return answer
+
+        assert ask(Reading(steps=4), "Remember the facts.") == "done"
+        later = Script(steps=0)
+        assert ask(later, "Which fact was first?") == "done"
+        assert judge(later.requests[0]) == []
+        assert "Remember the facts." in texts(later.requests[0])
+        assert kompakt.count(later.requests[0], format="openai-chat").total <= 2 * BUDGET
+
+    def test_a_wrapped_client_shortens_and_retries(self) -> None:
+        script = Script(reject=frozenset({12}))
+        fake = FakeOpenAI(script)
+
+        async def respond(request: Any) -> Any:
+            status, body = fake.answer(request.content)
+            return httpx2.Response(status, json=body)
+
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(respond))
+        client = AsyncOpenAI(api_key="none", http_client=http, max_retries=0)
+        names = run_blocks(
+            "docs/integrations/wrap.md",
+            "python",
+            section="OpenAI Agents SDK",
+            openai_client=client,
+            tools=[read_page],
+        )
+        assert names["answer"].final_output == "done"
+        sizes = [kompakt.count(one, format="openai-chat").total for one in script.requests]
+        assert sizes[13] < sizes[12]
+        assert [judge(one) for one in script.requests] == [[] for _ in script.requests]
