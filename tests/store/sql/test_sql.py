@@ -26,7 +26,9 @@ from tests.contract.builders import batch, digest, event, everything, extend, ne
 from kompakt.errors import Conflict, StoreDamaged, StoreUnavailable, UsageError
 from kompakt.store import open_records
 from kompakt.store.records import Head, StoredEvent
+from kompakt.store.sql import sqlite
 from kompakt.store.sql.postgres import open_postgres
+from kompakt.store.sql.schema import CHUNK
 from kompakt.store.sql.sqlite import SqliteRecords, open_sqlite
 
 KEY = new_head().key
@@ -404,6 +406,30 @@ class TestCost:
             (tmp_path / name).mkdir()
         few, many = asyncio.run(scenario())
         assert many <= 2 * few, f"{few * 1000:.2f} ms, then {many * 1000:.2f} ms"
+
+
+def test_deleting_a_long_session_reads_it_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, fetch = 0, sqlite._Cursor._execute_all  # pyright: ignore[reportPrivateUsage]
+
+    def counted(cursor: Any, sql: str, parameters: Any) -> None:
+        nonlocal most
+        fetch(cursor, sql, parameters)
+        most = max(most, len(cursor._rows))
+
+    async def main() -> None:
+        records = await open_sqlite(tmp_path / "k.db")
+        head = await start(records)
+        await extend(records, head, [row(seq, words=f"word{seq}") for seq in range(head.rows + 1, 2 * CHUNK + 11)])
+        monkeypatch.setattr(sqlite._Cursor, "_execute_all", counted)  # pyright: ignore[reportPrivateUsage]
+        assert await records.delete([KEY]) == 1
+        assert most <= CHUNK
+        assert await records.search(KEY, ["word7"], limit=5) == []
+        await records.close()
+        file = sqlite3.connect(tmp_path / "k.db")
+        assert file.execute("SELECT count(*) FROM kompakt_index_docsize").fetchone() == (0,)
+        file.close()
+
+    asyncio.run(main())
 
 
 def test_a_duplicate_reference_is_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ try:
     from sqlalchemy.pool import AsyncAdaptedQueuePool
 
     from kompakt.store.sql.records import SqlRecords, refused
-    from kompakt.store.sql.schema import HEADS, INDEX_ROWS, WORDS, WRITE, chunks, cleaned, index_names, indexed, migrate
+    from kompakt.store.sql.schema import CHUNK, HEADS, INDEX_ROWS, WORDS, WRITE, cleaned, index_names, indexed, migrate
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; reinstall kompakt: "
@@ -74,6 +74,9 @@ _MAX_LEASES = 10_000
 _SEARCH = text(
     "SELECT w.seq FROM kompakt_index JOIN kompakt_words AS w ON w.id = kompakt_index.rowid"
     " WHERE kompakt_index MATCH :query AND w.key = :key ORDER BY rank, w.seq DESC LIMIT :limit"
+)
+_WORDS_PAGE = text(
+    "SELECT id, seq, text FROM kompakt_words WHERE key = :key AND seq > :after ORDER BY seq LIMIT :limit"
 )
 _UNINDEX = text("INSERT INTO kompakt_index (kompakt_index, rowid, names) VALUES ('delete', :id, :names)")
 
@@ -256,10 +259,11 @@ class SqliteRecords(SqlRecords):
 
     async def _forget_words(self, connection: AsyncConnection, keys: list[str]) -> None:
         for key in keys:
-            found = await connection.execute(text("SELECT id, text FROM kompakt_words WHERE key = :key"), {"key": key})
-            for page in chunks(found.all()):
+            after = 0
+            while page := (await connection.execute(_WORDS_PAGE, {"key": key, "after": after, "limit": CHUNK})).all():
                 gone = [{"id": row.id, "names": " ".join(index_names(key, row.text))} for row in page]
                 await connection.execute(_UNINDEX, gone)
+                after = page[-1].seq
 
     async def _found(self, connection: AsyncConnection, key: str, words: str, limit: int) -> list[int]:
         names = dict.fromkeys(index_names(key, words))
