@@ -52,6 +52,8 @@ def inspect(
     Opens a page in the browser that only this machine can read, with the URL that is printed. Sessions are only read
     unless --write is given.
     """
+    if not target:
+        raise UsageError("the name is empty; name a file or a store")
     chosen = [name for name, given in (("--terminal", terminal), ("--html", html), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} cannot be combined; choose one")
