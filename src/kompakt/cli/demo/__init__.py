@@ -194,6 +194,7 @@ _NEXT = (
     ("kompakt install claude-code", "for a coding agent: also codex, opencode, pi"),
     ("kompakt serve", "for any other client: set its base URL"),
     ("kompakt compact FILE", "for one request or transcript"),
+    ("kompakt inspect FILE", "to see what a session consists of, in the browser"),
     ("docs/index.md", "Python, frameworks, how it works, operations"),
 )
 """What a new user can do next."""

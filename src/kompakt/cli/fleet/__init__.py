@@ -132,7 +132,7 @@ def compact(
     \b
     Examples:
       kompakt fleet compact ~/.claude/projects --out compacted --budget 50000
-      kompakt fleet compact postgresql://db/agents --older-than 7d --budget 32000 --write-back --out log
+      kompakt fleet compact postgresql://db/agents --out log --write-back
     """
     chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
     _run(
@@ -179,8 +179,9 @@ def evaluate(
     what the agent needed later. No model is called.
 
     \b
-    Example:
-      kompakt fleet evaluate sessions --out eval --policy default,aggressive --budget 16000,32000
+    Examples:
+      kompakt fleet evaluate sessions --out eval --budget 16000,32000
+      kompakt fleet evaluate sessions --out eval --policy default,aggressive
     """
     chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
     _run(
@@ -224,8 +225,9 @@ def check(
     Exit 1 if there are problems or unreadable files.
 
     \b
-    Example:
+    Examples:
       kompakt fleet check ~/.codex/sessions --out audit
+      kompakt fleet check sqlite:///kompakt.db --out audit --newer-than 24h
     """
     chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
     _run(
@@ -269,8 +271,9 @@ def samples(
     role of each message and a mask of those that the model wrote.
 
     \b
-    Example:
+    Examples:
       kompakt fleet samples sessions --out windows --budget 16384
+      kompakt fleet samples sqlite:///kompakt.db --out windows --older-than 7d
     """
     chosen = _source(source, tenant, key_file, first, last, older_than, newer_than)
     _run(

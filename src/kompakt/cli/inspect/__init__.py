@@ -51,6 +51,12 @@ def inspect(
 
     Opens a page in the browser that only this machine can read, with the URL that is printed. Sessions are only read
     unless --write is given.
+
+    \b
+    Examples:
+      kompakt inspect ~/.claude/projects/app/ID.jsonl
+      kompakt inspect sqlite:///kompakt.db --session ID --terminal
+      kompakt inspect request.json --html session.html --redact
     """
     if not target:
         raise UsageError("the name is empty; name a file or a store")
