@@ -47,10 +47,13 @@ class Driver:
 
     async def settle(self) -> None:
         """Wait for workers and for the messages that they sent."""
-        await self.pilot.pause()
-        while waiting := [worker for worker in self.app.workers if worker.group not in ("action", "follow")]:
-            await self.app.workers.wait_for_complete(waiting)
+        idle = 0
+        while idle < 2:
             await self.pilot.pause()
+            waiting = [worker for worker in self.app.workers if worker.group not in ("action", "follow")]
+            if waiting:
+                await self.app.workers.wait_for_complete(waiting)
+            idle = 0 if waiting else idle + 1
 
     async def press(self, *keys: str) -> None:
         """Press keys one after the other."""

@@ -271,8 +271,8 @@ class SessionScreen(Screen[None]):
 
     def _show_newest(self, node: TreeNode[int | None]) -> None:
         """Move the cursor to the last message of a branch."""
-        # Later, because the tree places new nodes when it is drawn.
-        self.call_after_refresh(node.tree.move_cursor, _newest(node))
+        if node.tree.last_line >= 0:  # the tree gives lines to new nodes when it is asked for its last line
+            node.tree.move_cursor(_newest(node))
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[int | None]) -> None:
         """Show the message under the cursor."""
