@@ -11,6 +11,7 @@ from kompakt.cli.output import MANY_MESSAGES, console, table, waiting
 from kompakt.model.json import indented_json
 from kompakt.model.limits import limits
 from kompakt.model.tokens import TokenCount
+from kompakt.view.status import window_of
 
 
 def count(
@@ -56,4 +57,5 @@ def show(counted: TokenCount, model: str | None) -> None:
     page.print(shown)
     if model:
         known = limits(model)
-        page.print(f"{model}: window {known.context:,}, {counted.total / max(1, known.context):.1%} full")
+        window = window_of(model) or known.context
+        page.print(f"{model}: window {window:,}, {counted.total / max(1, window):.1%} full")

@@ -10,7 +10,7 @@ import msgspec
 
 from kompakt.engine.compaction.cost import Economy, Prices
 from kompakt.model.budget import Budget, Usage
-from kompakt.model.limits import Price, lookup, price_of
+from kompakt.model.limits import Price, price_of
 from kompakt.view.index import SessionIndex, kind_of
 from kompakt.view.sources import Moment, ShownRequest, Source, ViewPoint, ViewState
 from kompakt.view.status import timestamp
@@ -23,12 +23,6 @@ BudgetOf = Callable[[str | None], Budget | None]
 """Returns the budget of a model; ``None`` if its window is unknown."""
 
 Sizes = dict[ContentKind, int]
-
-
-def budget_of_model(model: str | None) -> Budget | None:
-    """Return the budget of a model by its published window; ``None`` if that is unknown or unlimited."""
-    found = lookup(model) if model else None
-    return Budget.for_model(found) if found is not None and found.known and found.context else None
 
 
 class StepSizes:

@@ -43,7 +43,6 @@ from kompakt.view.growth import (
     BudgetOf,
     SessionCost,
     StepSizes,
-    budget_of_model,
     cost_of,
     growth_of,
     request_sizes,
@@ -52,7 +51,7 @@ from kompakt.view.growth import (
 )
 from kompakt.view.index import IndexedMessage, SessionIndex, request_title, text_of_message
 from kompakt.view.sources import Moment, ShownRequest, Source, ViewPoint
-from kompakt.view.status import CompactionStatus, SessionStatus, timestamp
+from kompakt.view.status import CompactionStatus, SessionStatus, budget_of_model, timestamp
 from kompakt.view.values import (
     KINDS,
     ActionResult,

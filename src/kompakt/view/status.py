@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kompakt.model import tokens
+from kompakt.model.budget import Budget
 from kompakt.model.groups import turns
 from kompakt.model.limits import lookup
 from kompakt.model.messages import History, JsonObject, Marker
@@ -203,10 +204,19 @@ def _seen_tokens(usages: Sequence[tuple[int, JsonObject]], history: History, fir
     return tokens.count(history.with_messages(history.messages[first:]), counter).total
 
 
-def window_of(model: str | None) -> int | None:
-    """Return the context window of a model in tokens; ``None`` when it is unknown or unlimited."""
+def budget_of_model(model: str | None) -> Budget | None:
+    """Return the budget of a model by its published window; ``None`` if that is unknown or unlimited."""
     found = lookup(model) if model else None
-    return found.context or None if found is not None and found.known else None
+    return Budget.for_model(found) if found is not None and found.known and found.context else None
+
+
+def window_of(model: str | None) -> int | None:
+    """Return the tokens that a request to a model can have; ``None`` when they are unknown or unlimited.
+
+    A model that limits its prompt below its context has the limit of the prompt.
+    """
+    budget = budget_of_model(model)
+    return budget.window if budget is not None else None
 
 
 def timestamp(seconds: float) -> str:
