@@ -107,6 +107,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.fleet
+	$(BIN)/python -m benchmarks.inspector
 	$(BIN)/python scripts/make_numbers.py # docs/scaling.md and its plots, and all other figures
 
 $(PEERS)/.bench: pyproject.toml benchmarks/constraints-peers.txt
