@@ -39,6 +39,15 @@ class TestCommands:
         found = [(one["policy"], one["budget"]) for one in json.loads(done.out)["variants"]]
         assert (done.code, found) == (0, [(policy, size) for policy in ("default", "window") for size in (2000, 2500)])
 
+    def test_messages_larger_than_a_window_are_no_failure(self, tmp_path: Path) -> None:
+        """They have a row with an error; only an unreadable session gives exit 1."""
+        source = write_bodies(tmp_path / "in", 1)
+        command = ("fleet", "samples", source, "--budget", "100", "--workers", "1")
+        assert run(*command, "--out", tmp_path / "small").code == 0
+        assert [row.fits for row in rows(tmp_path / "small") if row.error] == [False]
+        (source / "bad.json").write_text("{")
+        assert run(*command, "--out", tmp_path / "bad").code == 1
+
     def test_a_store_is_selected_by_url_range_and_age(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path / 'store.db'}"
         asyncio.run(fill(url, 3))

@@ -274,6 +274,17 @@ class TestOtherJobs:
         assert set(manifest["runs"][0]["versions"]) == {"kompakt", "python", "pyarrow"}
         assert (tmp_path / "out" / "sizes.png").exists()
 
+    def test_missing_packages_are_named_or_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """pyarrow is needed; without matplotlib the plot is a text."""
+        source = write_bodies(tmp_path / "in", 2)
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        summary = run("check", source, tmp_path / "out", workers=1)
+        assert summary.plot == str(tmp_path / "out" / "sizes.txt")
+        assert "4k before ######" in Path(summary.plot).read_text()
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UsageError, match="pip install pyarrow"):
+            run("check", source, tmp_path / "none", workers=1)
+
     @pytest.mark.parametrize(
         ("options", "said"),
         [

@@ -275,7 +275,7 @@ class JobRunner:
         for number, window in enumerate(windows(session.history, variant.budget, model=self.settings.model), start=1):
             row = msgspec.structs.replace(blank, id=f"{session.id}{WINDOW}{number:04}")
             if isinstance(window, Unfit):
-                yield msgspec.structs.replace(row, messages=window.messages, error=window.reason)
+                yield msgspec.structs.replace(row, messages=window.messages, fits=False, error=window.reason)
                 continue
             yield msgspec.structs.replace(
                 row,

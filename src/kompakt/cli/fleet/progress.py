@@ -14,6 +14,9 @@ from kompakt.cli.store_options import plural
 if TYPE_CHECKING:
     from kompakt.fleet import FleetSummary
 
+WIDTH = 200
+"""Columns of a table that is written to a file or a pipe."""
+
 LINE_SECONDS = 5.0
 """Interval of the progress lines when standard error is not a terminal."""
 
@@ -88,7 +91,10 @@ def show_summary(summary: FleetSummary) -> None:
         shares = (f"{one.measures[kind]:.1%}" if kind in one.measures else "" for kind in measured)
         budget = "" if one.budget is None else f"{one.budget:,}"
         table.add_row(one.policy or "", budget, *(f"{count:,}" for count in counts), *shares)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    console.print(table)
     for line in summary.examples:
         typer.echo(line, err=True)
     if summary.errors > len(summary.examples):
