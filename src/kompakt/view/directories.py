@@ -180,7 +180,7 @@ class FileDirectory:
         for transcript in found:
             _add_transcript(sources, transcript.name or stem, transcript, modified, None)
         for id, one in sources.items():
-            one.key = f"{self._path}#{id}@{modified}"
+            one.key = f"{self._path}#{id}"
         return sources
 
     async def listed(self) -> Sequence[DirectoryEntry]:

@@ -50,7 +50,7 @@ from kompakt.view.growth import (
     sizes_of,
 )
 from kompakt.view.index import IndexedMessage, SessionIndex, request_title, text_of_message
-from kompakt.view.sources import Moment, ShownRequest, Source, ViewPoint
+from kompakt.view.sources import Moment, ShownRequest, Source, TranscriptSource, ViewPoint
 from kompakt.view.status import CompactionStatus, SessionStatus, budget_of_model, timestamp
 from kompakt.view.values import (
     KINDS,
@@ -288,7 +288,9 @@ class Inspection:
     async def _find(self, id: str) -> tuple[InspectedSession, Moment]:
         source = await self.directory.find(id)
         session = self.cache.sessions.get(source.key)
-        if session is None:
+        if session is None or (isinstance(source, TranscriptSource) and session.source is not source):
+            if session is not None:
+                await session.close()  # the file was read again
             session = InspectedSession(source)
             self.cache.sessions.put(source.key, session)
         return session, await session.moment()
@@ -345,8 +347,7 @@ class Inspection:
         return msgspec.structs.replace(_filled(row, tokens), steps=steps, money_saved=saved)
 
     async def _read_row(self, entry: DirectoryEntry, *, counts: bool) -> SessionRow:
-        kept = self.cache.sessions.get(entry.key)
-        source = kept.source if kept is not None else await entry.open()
+        source = await entry.open()
         moment = await source.moment()
         title = entry.title or await _title(source, moment)
         live = [point for point in moment.points if not point.undone]
@@ -767,6 +768,7 @@ class Inspection:
         known: dict[str, tuple[object, ...]] | None = None
         while True:
             now: dict[str, tuple[object, ...]] = {}
+            began = time.monotonic()
             try:
                 if id is None:
                     entries = await self.directory.listed()
@@ -783,7 +785,7 @@ class Inspection:
             changed = [one for one in {**(known or {}), **now} if (known or {}).get(one) != now.get(one)]
             yield [] if known is None else [(one, last.get(one, 0)) for one in changed]
             known = now
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(pause, 4 * (time.monotonic() - began)))  # a large store is read less often
 
     def _is_counted(self, entry: DirectoryEntry) -> bool:
         known = self.cache.rows.get(entry.key)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.gateway.gateway_server import Gate, gateway
 from tests.gateway.payloads import FORMATS, HEADERS, PATHS, answering, history, request
-from tests.gateway.upstreams import Upstream
+from tests.gateway.upstreams import Upstream, wait_for
 
 each_format = pytest.mark.parametrize("format", FORMATS)
 
@@ -116,3 +116,24 @@ class TestPreview:
         answer, _ = stage.send("anthropic", 4)
         url = f"/kompakt/sessions/{answer.headers['x-kompakt-session']}/preview"
         assert stage.ask("GET", url, params=params).status_code == status
+
+
+class TestInspector:
+    @each_format
+    def test_shows_what_the_gateway_compacted_and_undoes_it(self, format: str, stage: Stage) -> None:
+        answer, _ = stage.send(format, 40)
+        id, compaction = answer.headers["x-kompakt-session"], answer.headers["x-kompakt-compaction"]
+        path = f"/inspect/api/sessions/{id}"
+        wait_for(lambda: stage.ask("GET", path).json()["row"]["compactions"] == 1, "the compaction is stored")
+        detail = stage.ask("GET", path).json()
+        assert detail["row"]["window"] == 60_000
+        growth = stage.ask("GET", f"{path}/growth").json()
+        assert growth["points"][-1]["total"] == detail["row"]["tokens"] and growth["trigger"] < 20_000
+        found = stage.ask("GET", f"{path}/compactions/{compaction}").json()
+        assert found["tokens_after"] < found["tokens_before"] and found["removed_count"] > 0
+        assert found["unrecoverable"] == [] and found["pivot"]
+        asked = {"action": "undo", "confirm": True}
+        undone = stage.ask("POST", f"{path}/actions", json=asked, headers={"x-kompakt-inspect": "1"})
+        assert undone.json()["changed"], undone.text
+        answer, sent = stage.send(format, 41)
+        assert sent == json.dumps(request(format, history(format, 41))).encode()
