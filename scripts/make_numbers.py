@@ -254,7 +254,20 @@ def exam_table() -> Iterator[str]:
         yield f"| {name} | {cells} | {calls} |"
 
 
-TABLES: dict[str, Callable[[], Iterator[str]]] = {"comparison": comparison_table, "exam": exam_table}
+def verifier_table() -> Iterator[str]:
+    """Yield the rows of AG2's compaction verifier."""
+    yield "| strategy | tokens kept | wasted actions | failed calls | repeated calls | stopped early |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in results()["compaction_verifier"]["strategies"].items():
+        extra = (f"{row[key]:+.2f}" for key in ("wasted", "blocked", "refetch", "stopped"))
+        yield f"| {name} | {row['kept_tokens']:.0%} | {' | '.join(extra)} |".replace("%", " %")
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "comparison": comparison_table,
+    "exam": exam_table,
+    "verifier": verifier_table,
+}
 
 
 # --- pages
