@@ -23,7 +23,7 @@ from tests.wire.transcripts.transcript_files import Writer
 
 from kompakt.session.store import open_store
 
-pytestmark = [pytest.mark.xdist_group("inspector-browser"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("inspector-browser"), pytest.mark.timeout(300)]
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]
@@ -111,7 +111,7 @@ def opened(browser: Any, *, expected: str = "", **options: Any) -> Iterator[Any]
     """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     wrong: list[str] = []
     hosts: set[str] = set()
     page.on("console", lambda said: said.type in ("error", "warning") and wrong.append(said.text))

@@ -61,6 +61,7 @@ export function follow(path, signal, changed, state = () => {}) {
   const source = new EventSource(address(path));
   source.addEventListener('open', () => state(true));
   source.addEventListener('error', () => state(false));
+  source.addEventListener('failed', () => state(false)); // the browser connects again
   source.addEventListener('changed', (event) => {
     try {
       changed(JSON.parse(event.data));

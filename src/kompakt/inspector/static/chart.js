@@ -2,7 +2,7 @@
 
 import {KINDS, h, kindClass, kindName, known, number, percent, short, svg} from './dom.js';
 
-const LEFT = 48, RIGHT = 12, TOP = 26, BOTTOM = 34, STRIP = 8;
+const LEFT = 48, RIGHT = 12, TOP = 26, BOTTOM = 38, STRIP = 8;
 
 class Growth extends HTMLElement {
   #data = null;
@@ -85,12 +85,12 @@ class Growth extends HTMLElement {
       let path = '';
       points.forEach((point, index) => {
         const share = point.total ? Math.min(1, (point.cached ?? 0) / point.total) : 0;
-        if (share) path += `M${x(index).toFixed(1)} ${floor + 4 + STRIP}h${bar.toFixed(1)}v${(-STRIP * share).toFixed(1)}h${(-bar).toFixed(1)}Z`;
+        if (share) path += `M${x(index).toFixed(1)} ${floor + 6 + STRIP}h${bar.toFixed(1)}v${(-STRIP * share).toFixed(1)}h${(-bar).toFixed(1)}Z`;
       });
       chart.append(
-        svg('rect', {class: 'cache-floor', x: LEFT, y: floor + 4, width: inner, height: STRIP}),
+        svg('rect', {class: 'cache-floor', x: LEFT, y: floor + 6, width: inner, height: STRIP}),
         svg('path', {class: 'cache', d: path}),
-        svg('text', {class: 'axis', x: LEFT - 8, y: floor + 12, 'text-anchor': 'end', text: 'cache'}),
+        svg('text', {class: 'axis', x: LEFT - 8, y: floor + 15, 'text-anchor': 'end', text: 'cache'}),
       );
     }
     this.#steps(chart, points, x, band, floor);
@@ -109,11 +109,11 @@ class Growth extends HTMLElement {
   }
 
   #steps(chart, points, x, band, floor) {
-    chart.append(svg('text', {class: 'axis', x: LEFT - 8, y: floor + STRIP + 20, 'text-anchor': 'end', text: 'step'}));
+    chart.append(svg('text', {class: 'axis', x: LEFT - 8, y: floor + STRIP + 22, 'text-anchor': 'end', text: 'step'}));
     const every = Math.max(1, Math.ceil(64 / band));
     points.forEach((point, index) => {
       if (index % every) return;
-      chart.append(svg('text', {class: 'axis', x: x(index) + band / 2, y: floor + STRIP + 20, 'text-anchor': 'middle', text: point.step}));
+      chart.append(svg('text', {class: 'axis', x: x(index) + band / 2, y: floor + STRIP + 22, 'text-anchor': 'middle', text: point.step}));
     });
   }
 

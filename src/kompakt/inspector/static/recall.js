@@ -23,6 +23,7 @@ export function recallScreen(frame, place) {
       const found = await get(session(frame.id, '/recall'), {query}, frame.signal);
       answer.replaceChildren(h('section', {class: 'card flush'},
         h('h2', {}, 'Answer of the recall tool', h('span', {class: 'faint', text: found.tokens ? `${short(found.tokens)} tokens` : 'exactly as the model gets it'}), button('Copy the answer', {icon: 'copy', bare: true, kind: 'ghost small', on: {click: () => copy(found.text, 'the answer')}})),
+        found.seqs.length ? h('div', {class: 'meta pad-small'}, 'Messages', found.seqs.slice(0, 24).map((seq) => h('button', {type: 'button', class: 'link', text: `#${seq}`, 'aria-label': `Open message ${seq}`, on: {click: () => frame.message(seq)}}))) : null,
         h('div', {class: 'text', tabindex: 0, role: 'region', 'aria-label': 'Answer'}, h('pre', {class: 'chunk', dir: 'auto'}, plain(found.text)))));
     } catch (error) {
       if (error.name !== 'AbortError') answer.replaceChildren(empty('Recall did not answer', error.message));
