@@ -152,6 +152,8 @@ class StandIn:
         return MessagePage(rows=tuple(rows[start : start + limit]), start=start, total=len(rows))
 
     async def message(self, id: str, seq: int, offset: int = 0) -> MessageText:
+        if seq >= len(self.rows):
+            raise UsageError(f"there is no message {seq}")
         text = f"whole text of message {seq}\n{self.text}\n" + ("long " * 30_000 if seq == 4 else "")
         end = offset + PAGE_CHARS
         return MessageText(

@@ -157,6 +157,20 @@ class TestSessions:
 
         drive(work, inspection)
 
+    def test_the_cursor_stays_on_its_session_when_the_order_changes(self) -> None:
+        inspection = StandIn()
+
+        async def work(driver: Driver) -> None:
+            await driver.press("down")
+            inspection.sessions_made.insert(0, inspection.sessions_made.pop())
+            inspection.append(0)
+            await driver.settle()
+            current = driver.app.screen.query_one("#sessions", Rows).current
+            assert current is not None
+            assert current.id == "session-1"
+
+        drive(work, inspection)
+
     def test_help_lists_the_keys_and_q_quits(self) -> None:
         async def work(driver: Driver) -> None:
             await driver.press("question_mark")
@@ -246,6 +260,16 @@ class TestSession:
             assert not any("message 63" in label for label in driver.labels("#messages"))
 
         drive(work, inspection, session="session-0")
+
+    def test_a_message_that_is_gone_is_reported(self) -> None:
+        async def work(driver: Driver) -> None:
+            screen = driver.app.screen
+            assert isinstance(screen, SessionScreen)
+            screen.open_message(4_711)
+            await driver.settle()
+            assert "there is no message" in driver.text("#about")
+
+        drive(work, session="session-0")
 
     def test_a_session_that_is_gone_is_reported(self) -> None:
         async def work(driver: Driver) -> None:

@@ -39,6 +39,7 @@ EXTRAS = {
     "asyncpg": "postgres",
     "redis": "redis",
     "mcp": "mcp",
+    "textual": "tui",
     "cryptography": "encryption",
     "opentelemetry-api": "telemetry",
 }

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PAGE = 100
 """Sessions that are read at once."""
 
+MOST = 500
+"""Sessions that are read again after a change."""
+
 
 class SessionsScreen(Screen[None]):
     """The list of sessions."""
@@ -57,25 +60,31 @@ class SessionsScreen(Screen[None]):
     @work(group="follow")
     async def follow(self) -> None:
         """Show new and changed sessions as they appear."""
-        async for changed in self.inspection.changes():
-            if changed:
-                self.load(more=False)
+        try:
+            async for changed in self.inspection.changes():
+                if changed:
+                    self.load(more=False)
+        except KompaktError as error:
+            self.app.notify(f"no longer followed: {cleaned(str(error))}", severity="error", markup=False)
 
     @work(group="list", exclusive=True)
     async def load(self, *, more: bool) -> None:
         """Load the first page of the sessions, or the next one."""
         query = self.query_one("#filter", Input).value
+        table: Rows[SessionRow] = self.query_one("#sessions", Rows)
+        limit = PAGE if more else min(MOST, max(PAGE, len(table.items)))
         try:
-            page = await self.inspection.sessions(query=query, cursor=self._next if more else None, limit=PAGE)
+            page = await self.inspection.sessions(query=query, cursor=self._next if more else None, limit=limit)
         except KompaktError as error:
             self.app.notify(cleaned(str(error)), severity="error", markup=False)
             return
         self._next = page.next
-        table: Rows[SessionRow] = self.query_one("#sessions", Rows)
         if more:
             table.append(page.rows)
         else:
-            table.show(page.rows)
+            chosen = table.current
+            places = [index for index, row in enumerate(page.rows) if chosen is not None and row.id == chosen.id]
+            table.show(page.rows, cursor=places[0] if places and table.cursor_row else None)
         count = f"{page.total:,}" if page.total is not None else f"{len(table.items):,}" + "+" * bool(page.next)
         title = Text().append(" kompakt inspect", "bold").append(f"   {count} session{'s' * (count != '1')}", "dim")
         if query:

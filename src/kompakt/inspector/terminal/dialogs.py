@@ -11,6 +11,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static, TextArea
 
+from kompakt.errors import KompaktError
 from kompakt.inspector.terminal.cells import block, kind_name, line
 
 if TYPE_CHECKING:
@@ -146,7 +147,11 @@ class MessageScreen(ModalScreen[None]):
         self.run_worker(self._load(), exclusive=True)
 
     async def _load(self) -> None:
-        found = await self._inspection.message(self._session, self._seq, offset=self._starts[-1])
+        try:
+            found = await self._inspection.message(self._session, self._seq, offset=self._starts[-1])
+        except KompaktError as error:
+            self.query_one("#about", Static).update(block(str(error)))
+            return
         self._next = found.next
         self.query_one("#about", Static).update(about(found))
         self.query_one("#text", Static).update(block(found.text))

@@ -131,17 +131,21 @@ class SessionScreen(Screen[None]):
     @work(group="follow")
     async def follow(self) -> None:
         """Show changes of the session as they happen. Messages follow while the cursor is at the newest one."""
-        async for changed in self.inspection.changes(self.session):
-            if not changed:
-                continue
-            tree: Tree[int | None] = self.query_one("#messages", Tree)
-            self._loaded &= {"growth", "try", "recall"}
-            self.load_detail()
-            self.load_growth()
-            if tree.cursor_node is _newest(tree.root):
-                self.load_messages()
-            active = self.query_one("#tabs", TabbedContent).active
-            self._load(active)
+        try:
+            async for changed in self.inspection.changes(self.session):
+                if changed:
+                    self._show_change()
+        except KompaktError as error:
+            self._say(f"no longer followed: {error}", error=True)
+
+    def _show_change(self) -> None:
+        tree: Tree[int | None] = self.query_one("#messages", Tree)
+        self._loaded &= {"growth", "try", "recall"}
+        self.load_detail()
+        self.load_growth()
+        if tree.cursor_node is _newest(tree.root):
+            self.load_messages()
+        self._load(self.query_one("#tabs", TabbedContent).active)
 
     def action_reload(self) -> None:
         """Load everything again."""
