@@ -35,8 +35,8 @@ _READ = 2_000
 _LOOK = 0.02
 """Seconds between two looks at how far the index is."""
 
-_ADDED = re.compile(r"<([\w-]{1,60})[^>]{0,200}>.*?</\1>", re.DOTALL)
-"""Context that an agent adds to the words of its user, such as a reminder."""
+_ADDED = re.compile(r"\s*<([\w-]{1,60})[^<>]{0,200}>")
+"""The start of context that an agent adds before the words of its user, such as a reminder."""
 
 
 class IndexedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -214,10 +214,22 @@ def request_title(message: Message) -> str:
     """Return the first words of a request, without context that an agent added; empty if there are no others."""
     for part in message.parts:
         if type(part) is Text and not is_injected(part.text[: 10 * _READ]):
-            words = clean(_ADDED.sub(" ", part.text[: 10 * _READ]))
+            words = clean(_own_words(part.text))
             if words:
                 return _short(words)
     return ""
+
+
+def _own_words(text: str) -> str:
+    """Return a text without the elements at its start."""
+    start = 0
+    while (found := _ADDED.match(text, start)) is not None:
+        closing = f"</{found[1]}>"
+        end = text.find(closing, found.end())
+        if end < 0:
+            break
+        start = end + len(closing)
+    return text[start : start + _READ]
 
 
 def clean(text: str) -> str:
