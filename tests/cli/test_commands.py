@@ -295,6 +295,31 @@ class TestBadInput:
         data, position = BAD[name]
         refused(run("check", "-", input=data), "standard input", position)
 
+    @pytest.mark.parametrize("kind", ["missing", "directory", "binary", "empty"])
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("check",),
+            ("repair",),
+            ("count",),
+            ("compact", "--budget", "1000"),
+            ("recall", "words"),
+            ("session", "import", "--store", "memory:"),
+            ("inspect", "--json"),
+        ],
+        ids=lambda command: command[0],
+    )
+    def test_every_command_rejects_what_is_no_history(
+        self, command: tuple[str, ...], kind: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "given"
+        if kind == "directory":
+            path.mkdir()
+        elif kind != "missing":
+            path.write_bytes(b"" if kind == "empty" else b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
+        words = 2 if command[0] == "session" else 1
+        refused(run(*command[:words], path, *command[words:]), "given")
+
     def test_a_directory(self, tmp_path: Path) -> None:
         refused(run("check", tmp_path), str(tmp_path), "directory")
 

@@ -44,7 +44,11 @@ class TestCommandList:
     def test_the_listed_summary_is_that_of_the_command(self, name: str) -> None:
         command = COMMANDS[name].load(name)
         text = " ".join((command.help or "").split())
-        assert text.startswith(COMMANDS[name].summary)
+        assert text.startswith(COMMANDS[name].summary.removesuffix("."))
+
+    def test_no_summary_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.cli.commands.ENVIRONMENT", {"COLUMNS": "80"})
+        assert "..." not in run("--help").out.partition("Commands:")[2]
 
     def test_unknown_commands_get_a_suggestion(self) -> None:
         done = run("cmpact")

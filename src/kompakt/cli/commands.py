@@ -34,7 +34,7 @@ class CommandEntry(NamedTuple):
     target: str
     """``module:name`` of a function or of a ``Typer`` object."""
     summary: str
-    """The first sentence of its docstring."""
+    """The first sentence of its docstring, or the start of it: `--help` shows it on one line of 80 columns."""
     cls: str | None = None
     """Name of its class in the module, if it is not the usual one."""
     ignore_unknown_options: bool = False
@@ -63,22 +63,18 @@ COMMANDS = {
     "serve": CommandEntry(
         "kompakt.cli.serve:serve", "Run the gateway, a compacting proxy for LLM APIs.", cls="ServeCommand"
     ),
-    "mcp": CommandEntry("kompakt.cli.mcp:mcp", "Serve the session of a coding agent over MCP: recall, ledger, status."),
+    "mcp": CommandEntry("kompakt.cli.mcp:mcp", "Serve the session of a coding agent over MCP."),
     "compact": CommandEntry("kompakt.cli.compact:compact", "Compact FILE so that it fits into a token budget."),
     "recall": CommandEntry(  # a query may start with "-"
         "kompakt.cli.recall:recall", "Search FILE or a store, or restore a reference.", ignore_unknown_options=True
     ),
-    "inspect": CommandEntry(
-        "kompakt.cli.inspect:inspect", "Show what sessions consist of, and what their compactions removed."
-    ),
+    "inspect": CommandEntry("kompakt.cli.inspect:inspect", "Show what sessions consist of."),
     "check": CommandEntry("kompakt.cli.check:check", "List what a provider would reject in FILE."),
     "repair": CommandEntry("kompakt.cli.repair:repair", "Repair FILE so that the provider accepts it."),
     "count": CommandEntry("kompakt.cli.count:count", "Count the tokens of FILE by role, kind and tool."),
     "session": CommandEntry("kompakt.cli.session:app", "Manage the sessions in a store."),
     "eval": CommandEntry("kompakt.cli.eval:evaluate", "Measure a policy on recorded sessions."),
-    "fleet": CommandEntry(
-        "kompakt.cli.fleet:app", "Run a job on many sessions: compact, evaluate, check, or cut training samples."
-    ),
+    "fleet": CommandEntry("kompakt.cli.fleet:app", "Run a job on many sessions."),
     "doctor": CommandEntry("kompakt.cli.doctor:doctor", "Check packages, configuration, store and providers."),
     "demo": CommandEntry("kompakt.cli.demo:demo", "Show what kompakt does with a session that no longer fits."),
     "completion": CommandEntry("kompakt.cli.commands:completion", "Print the completion script of a shell."),
