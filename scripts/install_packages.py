@@ -23,7 +23,7 @@ def install(name: str, arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
     pip = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert pip.stdout is not None
-    say(f"Installing {name}: this takes up to a minute the first time")
+    say(f"Installing {name}: this takes about a minute the first time")
     output = list[str]()
     files = 0
     try:
