@@ -216,9 +216,13 @@ class InspectorApi:
         quiet = 0
         try:
             yield b": connected\nretry: 3000\n\n"
+            watching = False
             async for changed in inspection.changes(id, pause=PAUSE):
                 if self._is_stopping():
                     return
+                if not watching:
+                    watching = True  # changes before this moment are not reported: the page reads once more
+                    yield b"event: watching\ndata: {}\n\n"
                 for session, seq in changed:
                     yield b"event: changed\ndata: " + encode({"id": session, "seq": seq}) + b"\n\n"
                 quiet = 0 if changed else quiet + 1

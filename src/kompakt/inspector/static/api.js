@@ -56,12 +56,13 @@ export async function post(path, body, signal) {
 
 export const session = (id, rest = '') => `sessions/${encodeURIComponent(id)}${rest}`;
 
-/** Call `changed` with each event until `signal` aborts; `state` hears whether the stream is open. */
+/** Call `changed` when the server starts to watch and with each change, until `signal` aborts; `state` hears whether the stream is open. */
 export function follow(path, signal, changed, state = () => {}) {
   const source = new EventSource(address(path));
   source.addEventListener('open', () => state(true));
   source.addEventListener('error', () => state(false));
   source.addEventListener('failed', () => state(false)); // the browser connects again
+  source.addEventListener('watching', () => changed({}));
   source.addEventListener('changed', (event) => {
     try {
       changed(JSON.parse(event.data));

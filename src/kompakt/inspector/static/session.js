@@ -81,12 +81,14 @@ export function sessionFrame(id, signal, state) {
   }
 
   async function reload() {
+    const before = JSON.stringify(detail);
     try {
       detail = await read();
     } catch (error) {
       if (error.status === 404) location.hash = '#/';
       return;
     }
+    if (JSON.stringify(detail) === before) return; // nothing is drawn again, so that the focus stays
     drawHead();
     await current?.screen.refresh?.();
   }
