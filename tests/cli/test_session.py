@@ -195,6 +195,9 @@ class TestCompact:
         assert account(kom, id)["tokens"] == before["tokens"]
         assert account(kom, id)["compactions"][0]["undone"] is True
         assert json.loads(kom("session", "list", "--json").out)[0]["compactions"] == 0
+        assert kom("session", "redo", id).out == f"compaction {done['id']}\n"
+        refused(kom("session", "redo", id), "nothing to redo")
+        assert kom("session", "undo", id, "--json").out.count(done["id"]) == 1
         refused(kom("session", "undo", id), "nothing to undo")
 
     def test_not_due(self, kom: Run, id: str) -> None:

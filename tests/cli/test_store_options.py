@@ -139,8 +139,8 @@ class TestStores:
 
     @pytest.mark.parametrize(
         "command",
-        ["show", "compact", "undo", "revert --turn 1", "replay --turn 1", "fork", "export", "edit --summary x", "pin x",
-         "pin x --remove", "verify", "delete --yes"],
+        ["show", "compact", "undo", "redo", "revert --turn 1", "replay --turn 1", "fork", "export", "edit --summary x",
+         "pin x", "pin x --remove", "verify", "delete --yes"],
     )  # fmt: skip
     def test_no_such_session(self, command: str, kom: Run, id: str) -> None:
         """Exit 2 and one line with the id, for any id."""

@@ -431,6 +431,24 @@ def undo(id: Id, store: StoreOptions, compaction: CompactionId = None, as_json: 
 
 
 @store_command
+def redo(id: Id, store: StoreOptions, as_json: AsJson = False) -> None:
+    """Take back the newest undo of a compaction or an edit.
+
+    Prints what counts again.
+
+    \b
+    Examples:
+      kompakt session redo ID
+      kompakt session redo ID --json
+    """
+    redone = store.run_session(id, lambda session: session.redo())
+    if as_json:
+        print_json({"session": read_id(id), "redone": redone})
+    else:
+        typer.echo(redone)
+
+
+@store_command
 def revert(id: Id, turn: Turn, store: StoreOptions, as_json: AsJson = False) -> None:
     """Return a session to its state after turn N.
 
@@ -700,6 +718,7 @@ for _name, _command in {
     "show": show,
     "compact": compact,
     "undo": undo,
+    "redo": redo,
     "revert": revert,
     "replay": replay,
     "fork": fork,
