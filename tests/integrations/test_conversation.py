@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -430,3 +432,37 @@ class TestConversations:
         made = Conversations(Plain(), AdapterOptions(budget=BUDGET))
         assert made.find("a") is None
         assert made.get("a") is made.find("a")
+
+
+PACKAGES = {
+    "adk": "google.adk",
+    "agent_framework": "agent_framework",
+    "autogen": "autogen_core",
+    "claude_agent_sdk": "claude_agent_sdk",
+    "haystack": "haystack",
+    "langchain": "langchain",
+    "litellm": "litellm",
+    "llama_index": "llama_index",
+    "openai_agents": "agents",
+    "pydantic_ai": "pydantic_ai",
+    "smolagents": "smolagents",
+    "strands": "strands",
+}
+
+
+class TestMissingFrameworks:
+    def test_every_adapter_has_an_extra_requirements_and_a_page(self) -> None:
+        root = Path(__file__).parents[2]
+        extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert set(PACKAGES) <= set(extras)
+        for name in PACKAGES:
+            assert (root / "src" / "kompakt" / "integrations" / f"{name}.py").exists()
+            assert (root / "tests" / "integrations" / "requirements" / f"{name}.txt").exists()
+            assert (root / "docs" / "integrations" / f"{name}.md").exists()
+
+    @pytest.mark.parametrize("name", sorted(PACKAGES))
+    def test_an_adapter_without_its_framework_names_the_extra(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, PACKAGES[name], None)
+        monkeypatch.delitem(sys.modules, f"kompakt.integrations.{name}", raising=False)
+        with pytest.raises(ImportError, match=rf"pip install 'kompakt\[{name}\]'"):
+            importlib.import_module(f"kompakt.integrations.{name}")
