@@ -382,6 +382,12 @@ class TestNoise:
         (line,) = [line for line in written([user("Go."), *calls, *NOISE], RUNS) if "Edit" in line]
         assert '"String to replace not found in file."' in line
 
+    def test_a_bare_error_is_no_reason(self) -> None:
+        error = "ERROR:\nNo replacement was performed: `x` occurs twice.\nPlease make it unique."
+        calls = did({"path": "a.c", "old_str": "x", "new_str": "y"}, error, name="str_replace_editor", failed=True)
+        (line,) = [line for line in written([user("Go."), *calls, *NOISE], RUNS) if "str_replace" in line]
+        assert "No replacement was performed" in line
+
     def test_a_small_new_file_is_described_by_its_lines(self) -> None:
         given = {"file_path": "b.go", "content": '// Build data.\npackage b\n\nvar Version = "dev"\n'}
         assert edit_of(given, "b.go").note == '4 lines: `var Version = "dev"`'

@@ -502,10 +502,11 @@ class Statements:
         lines = list(dict.fromkeys([*located, *lines]))
         if not lines:
             said = [line.strip() for line in output[-2_000:].split("\n") if line.strip()]
+            reasons = [line for line in said if not _BARE_FAILURE.fullmatch(line)]
             if event.effect.command is None and len(output) <= 2_000:  # tools state the reason first, then their input
-                lines = said[:1]
+                lines = reasons[:1] or said[:1]
             else:
-                lines = [line for line in said if not _BARE_FAILURE.fullmatch(line)][-2:] or said[-1:]
+                lines = reasons[-2:] or said[-1:]
         chosen = lines if len(lines) <= FAILURE_LINES else [*lines[:2], *lines[2 - FAILURE_LINES :]]
         said = " ".join(quoted(one_line(line, MAX_FAILURE), MAX_FAILURE) for line in chosen) or "no output"
         item = self._item(RUNS, event.at, f"{as_code(what, MAX_COMMAND)}: {said}", 3.5, partial=True)
