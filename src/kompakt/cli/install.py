@@ -76,6 +76,8 @@ def install(
         typer.echo(indented_json(_report(plan, needed, undo=undo, done=is_done)), nl=False)
     elif is_done:
         typer.echo(f"kompakt was {'removed from' if undo else 'installed into'} {agent}", err=True)
+        if not undo:
+            typer.echo(f"next: restart {agent}, then run: kompakt doctor --client {agent}", err=True)
         if undo:
             typer.echo(f"note: recorded sessions stay in {places.without_credentials(places.store_url())}", err=True)
 

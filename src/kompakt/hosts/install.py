@@ -29,7 +29,10 @@ from kompakt.version import __version__
 
 Scope: TypeAlias = Literal["user", "project"]
 
-NO_SERVER = "Without the extra mcp there is no tool to recall: pip install 'kompakt[mcp]', then install again."
+NO_SERVER = (
+    "Without the extra mcp there is no tool to recall: pip install 'kompakt[mcp]' (in a clone: '.[mcp]'), then install "
+    "again."
+)
 
 HOOK = "kompakt-hook"
 HOOK_MODULE = "kompakt.hosts.hook"
@@ -293,7 +296,8 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
             continue
         if backup is not None and sha256(now).hexdigest() == backup.after:
             before = None if backup.before is None else base64.b64decode(backup.before)
-            changes.append(PlannedChange(path=file.path, before=now, after=before, note="restored as it was"))
+            note = "will be as it was" if before is not None else "will be deleted: kompakt created it"
+            changes.append(PlannedChange(path=file.path, before=now, after=before, note=note))
             continue
         text = _text(now, file.path)
         left = file.take_out(text)

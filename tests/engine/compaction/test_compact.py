@@ -283,3 +283,11 @@ class TestIdempotence:
             budget = int(kompakt.count(body, format=format).total * share)
             once = kompakt.compact(body, budget, format=format, policy="admission")
             assert kompakt.compact(once.payload, budget, format=format, policy="admission").payload is once.payload
+
+
+def test_a_printed_report_can_be_read() -> None:
+    """Listeners often print it: sizes and reason first, then the text that replaces hidden messages."""
+    done = kompakt.compact(chat(*session(1, 12)), 3_000)
+    first, *rest = str(done.report).split("\n")
+    assert first.startswith(f"compacted: {done.tokens_before:,} -> {done.tokens_after:,} tokens, ")
+    assert "\n".join(rest) == done.report.told != ""

@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Unusable summaries and exceptions of strategies."""
     narrative: NarrativeAccount | None = None
     """What the model's narrative cost and what of it the history did not support; ``None`` if no model was asked."""
-    recoverable: str = "only the payload that was given can restore what was left out: no store was"
+    recoverable: str = "the original messages restore what was left out: keep them, or use a store"
     seconds: float = 0.0
     session: str | None = None
     """The id of the compacted session, if there is one."""
@@ -69,6 +69,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def saved(self) -> int:
         """Tokens the compaction saved."""
         return self.tokens_before - self.tokens_after
+
+    def __str__(self) -> str:
+        """Return the sizes, the reason and the text that replaces hidden messages, to be read."""
+        tokens = f"{self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        messages = f"{self.messages_before:,} -> {self.messages_after:,} messages"
+        lines = [f"compacted: {tokens}, {messages}; reason: {self.reason or 'requested'}"]
+        lines += [f"problem: {one}" for one in self.problems] + [f"failure: {one}" for one in self.failures]
+        return "\n".join([*lines, self.told] if self.told else lines)
 
 
 def build_report(
