@@ -273,3 +273,10 @@ class TestPortable:
     def test_the_package_is_among_the_tracked_files(self) -> None:
         assert SOURCE / "__init__.py" in tracked()
         assert len(list(chain(modules))) > 20
+
+
+@pytest.mark.xdist_group("grouping")
+def test_groups_of_tests_run_in_one_worker(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist names the group at the end of the id. Without it, every worker repeats costly fixtures."""
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@grouping")

@@ -408,3 +408,10 @@ def test_context_that_an_agent_puts_before_the_task_is_not_the_first_request(con
     messages = [user(context), user("Rename the module heron."), assistant("Done."), user("Thanks.")]
     first, _ = Context(messages).archive.requests()
     assert first is not None and first.indices == [1]
+
+
+def test_a_request_in_tags_of_the_user_is_the_first_request() -> None:
+    """Some people write whole prompts in tags of their own."""
+    messages = [user("<task>Rename the module heron.</task>"), user("Go."), assistant("Done."), user("Thanks.")]
+    first, _ = Context(messages).archive.requests()
+    assert first is not None and first.indices == [0]

@@ -149,5 +149,5 @@ class TestClient:
     def test_the_server_is_stopped_with_the_gateway(self) -> None:
         with served(settings()) as made:
             assert send(made, "tools/list", {}, {}).status_code == 200
-            assert len(made.gateway._at_exit) == 1
+            assert any("McpEndpoint" in repr(one) for one in made.gateway._at_exit)
         assert made.gateway._at_exit == []

@@ -129,6 +129,11 @@ _READ_IN = re.compile(
 _AGENT_CONTEXT = ("# AGENTS.md instructions", "This is the Gemini CLI.")
 """Beginnings of texts that agents put before the task. Most agents put theirs into tags."""
 
+_CONTEXT_TAG = re.compile(
+    r"\s*<(?:environment_context|environment_details|user_instructions|session_context|permissions instructions)>"
+)
+"""Tags in which Codex, Gemini CLI and Cline put their own context."""
+
 _COMMAND_NAME = re.compile(r"<command-name>\s*(/?[\w:.-]{1,80})\s*</command-name>")
 _COMMAND_WORDS = re.compile(r"<command-args>(.{1,4000}?)</command-args>", re.DOTALL)
 
@@ -141,14 +146,14 @@ def is_notice(text: str) -> bool:
 def is_injected(text: str) -> bool:
     """Return whether an agent and not a person wrote a text in a user message.
 
-    Notices, files that were read in, slash commands without words, and context in tags, such as Codex's
-    ``<environment_context>``.
+    Notices, files that were read in, slash commands without words, and context in tags that agents are known to use,
+    such as Codex's ``<environment_context>``. Other tags may be the user's: some people write whole requests in them.
     """
     if _NOTICE.match(text) or _READ_IN.match(text) or text.startswith(_AGENT_CONTEXT):
         return True
     if "<command-name>" in text[:400]:
         return not user_message(text)
-    return text.lstrip()[:1] == "<" and not without_leading_tags(text).strip()
+    return _CONTEXT_TAG.match(text) is not None and not without_leading_tags(text).strip()
 
 
 def without_leading_tags(text: str) -> str:
