@@ -16,7 +16,8 @@ import pytest
 from tests.agent.test_wrap import answer_of, async_clients, aused, calls_of, history, streamed, sync_clients, used
 
 import kompakt
-from kompakt.agent.wrap import TRIES, wrap
+from kompakt.agent.wrap import wrap
+from kompakt.agent.wrap.requests import TRIES
 from kompakt.errors import Overflowed
 
 ESSAY = "\n".join(f"Paragraph {number} says what berth {number} holds." for number in range(1_000))

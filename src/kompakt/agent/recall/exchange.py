@@ -233,15 +233,8 @@ class RecallExchange(msgspec.Struct, kw_only=True):
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def whole(self, send: Callable[[JsonObject], JsonObject], first: JsonObject) -> JsonObject:
+    async def whole(self, send: Callable[[JsonObject], Awaitable[JsonObject]], first: JsonObject) -> JsonObject:
         """Return the answer of all rounds; ``send`` sends a further request and returns its answer."""
-        responses = [first]
-        while self.answers(self._turn(responses[-1])):
-            responses.append(send(self.next_body()))
-        return self.offer.protocol.merge(responses, self.offer.name)
-
-    async def awhole(self, send: Callable[[JsonObject], Awaitable[JsonObject]], first: JsonObject) -> JsonObject:
-        """Like ``whole``, for an asynchronous caller."""
         responses = [first]
         while self.answers(self._turn(responses[-1])):
             responses.append(await send(self.next_body()))
