@@ -439,6 +439,7 @@ PACKAGES = {
     "agent_framework": "agent_framework",
     "autogen": "autogen_core",
     "claude_agent_sdk": "claude_agent_sdk",
+    "crewai": "crewai.hooks",
     "haystack": "haystack",
     "langchain": "langchain",
     "litellm": "litellm",

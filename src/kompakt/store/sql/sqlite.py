@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
@@ -88,7 +89,7 @@ def _text(data: bytes) -> str:
 class _Cursor(aiosqlite.Cursor):
     """A cursor that switches to the connection's thread once per statement; the driver's own switches four times.
 
-    It overrides private members of aiosqlite, so its version is pinned below 0.23.
+    It overrides private members of aiosqlite, so its version is pinned: 0.21 or 0.22.
     """
 
     _rows: list[Any]
@@ -145,26 +146,29 @@ class _Connection(aiosqlite.Connection):
             return opened
 
         super().__init__(connect, iter_chunk_size=64)
-        self._thread.daemon = True
+        self._worker: Thread = getattr(self, "_thread", self)  # type: ignore[assignment]  # itself in aiosqlite 0.21
+        self._worker.daemon = True
 
     def cursor(self) -> Any:
         return _Cursor(self, self._conn.cursor())
 
     async def close(self) -> None:
-        self._end_transaction()
-        await super().close()
+        try:
+            if self._running and self._connection is not None:
+                with suppress(sqlite3.Error):
+                    await self._execute(self._connection.rollback)
+        finally:
+            await super().close()
 
     def stop(self) -> asyncio.Future[Any] | None:
-        self._end_transaction()
+        """Close the connection without waiting. Only aiosqlite 0.22 calls it."""
+        if self._running and self._connection is not None:
+            self._tx.put_nowait((None, self._connection.rollback))
         return super().stop()
 
     async def ended(self) -> None:
         """Wait for the thread of a connection that failed to open; it still reports to this event loop."""
-        await asyncio.to_thread(self._thread.join)
-
-    def _end_transaction(self) -> None:
-        if self._running and self._connection is not None:
-            self._tx.put_nowait((None, self._connection.rollback))
+        await asyncio.to_thread(self._worker.join)
 
 
 class _NoteReader:
