@@ -221,7 +221,7 @@ def try_out(kompakt: list[str], work: Path, environment: Mapping[str, str], *, e
     (work / "kompakt.db").unlink()
     for name, commands in MISSING.items():
         for arguments in commands if extra == "none" else ():
-            check_call(call, arguments, 2, f"kompakt[{name}]")
+            check_call(call, arguments, 2, f".whl[{name}]'")
     for arguments, code, text in PRESENT.get(extra or "gateway", ()):
         check_call(call, arguments, code, text)
 

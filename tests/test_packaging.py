@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
+from kompakt import version
 from kompakt.cli import doctor as doctoring
 
 ROOT = Path(__file__).parent.parent
@@ -17,17 +21,22 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 class TestExtras:
     def test_every_suggested_extra_exists(self) -> None:
-        """Errors that suggest ``pip install 'kompakt[x]'`` name an extra of the package."""
+        """Errors and texts that suggest an extra name one of the package."""
         advised = {
             (extra, path.name)
             for folder in ("src", "docs", "examples", "README.md")
             for path in ([ROOT / folder] if folder.endswith(".md") else (ROOT / folder).rglob("*"))
             if path.suffix in (".py", ".md")
-            for names in re.findall(r"kompakt\\?\[([a-z, ]+)\]", path.read_text())
-            for extra in re.split(r"[, ]+", names)
+            for names in re.findall(r"kompakt\\?\[([a-z_, ]+)\]|install_command\([\"']([a-z_]+)", path.read_text())
+            for extra in re.split(r"[, ]+", "".join(names))
         }
         assert {(extra, name) for extra, name in advised if extra not in PROJECT["optional-dependencies"]} == set()
-        assert "gateway" in {extra for extra, _ in advised}
+        assert {("gateway", "serve.py"), ("gateway", "README.md")} <= advised
+
+    def test_no_error_names_a_command_for_another_installation(self) -> None:
+        """``install_command`` knows how this copy was installed; a fixed text does not."""
+        fixed = re.compile(r"pip install [^-{]*kompakt")
+        assert [path for path in (ROOT / "src").rglob("*.py") if fixed.search(path.read_text())] == []
 
     def test_doctor_names_the_extra_that_installs_a_package(self) -> None:
         """Each optional package is in the extra that doctor suggests; the others are always installed."""
@@ -35,6 +44,79 @@ class TestExtras:
             assert any(re.match(rf"{package}\b", needed) for needed in PROJECT["optional-dependencies"][extra])
         for package in doctoring.CORE:
             assert any(re.match(rf"{package}\b", needed) for needed in PROJECT["dependencies"])
+
+
+class TestInstallCommand:
+    """The command in hints: it works for this installation, whatever it was made from."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Return an empty folder in which the code is said to be, with the pip of this environment on the path."""
+        monkeypatch.setattr(version, "__file__", str(tmp_path / "clone" / "src" / "kompakt" / "version.py"))
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "bin").mkdir()
+        for name in ("pip", "python"):
+            (tmp_path / "bin" / name).write_text("")
+            (tmp_path / "bin" / name).chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        return tmp_path
+
+    def made_from(self, origin: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Found:
+            def read_text(self, name: str) -> str | None:
+                return json.dumps(origin) if name == "direct_url.json" and origin is not None else None
+
+        monkeypatch.setattr("importlib.metadata.distribution", lambda name: Found())
+
+    def make_clone(self, place: Path) -> Path:
+        clone = place / "clone"
+        (clone / "src" / "kompakt").mkdir(parents=True)
+        (clone / "pyproject.toml").write_text("")
+        return clone
+
+    def test_a_clone_that_runs_in_place(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        clone = self.make_clone(place)
+        assert version.install_command("fleet") == "pip install -e './clone[fleet]'"
+        monkeypatch.chdir(clone)
+        assert version.install_command("fleet") == "pip install -e '.[fleet]'"
+        assert version.install_command() == "pip install -e ."
+        monkeypatch.chdir(place / "bin")
+        assert version.install_command("fleet") == f"pip install -e '{clone}[fleet]'"
+
+    def test_a_copy_of_a_clone(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in the README: `pip install '.[mcp,gateway]'`."""
+        source = place / "a clone"
+        source.mkdir()
+        self.made_from({"url": source.as_uri(), "dir_info": {}}, monkeypatch)
+        assert version.install_command("fleet") == "pip install './a clone[fleet]'"
+        source.rmdir()
+        assert version.install_command("fleet") == "pip install 'kompakt[fleet]'"
+
+    @pytest.mark.parametrize(
+        ("origin", "wanted"),
+        [
+            (None, "'kompakt[fleet]'"),
+            (
+                {"url": "https://host/kompakt", "vcs_info": {"vcs": "git"}},
+                "'kompakt[fleet] @ git+https://host/kompakt'",
+            ),
+        ],
+        ids=["index", "repository"],
+    )
+    def test_an_index_or_a_repository(
+        self, origin: object, wanted: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.made_from(origin, monkeypatch)
+        assert version.install_command("fleet") == f"pip install {wanted}"
+
+    def test_another_pip_on_the_path_is_not_used(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`.venv/bin/kompakt` without an activated environment, as after `make demo`."""
+        self.make_clone(place)
+        monkeypatch.setenv("PATH", "")
+        assert version.install_command("mcp") == "./bin/python -m pip install -e './clone[mcp]'"
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert version.install_command("mcp") == "uv pip install --python ./bin/python -e './clone[mcp]'"
 
 
 class TestPrograms:

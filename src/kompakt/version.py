@@ -1,3 +1,67 @@
-"""The version, in the one place that the build reads."""
+"""The version, in the one place that the build reads, and the command that adds an extra to this installation."""
+
+from __future__ import annotations
 
 __version__ = "0.2.0"
+
+
+def install_command(extra: str = "") -> str:
+    """Return the shell command that adds an extra to this installation; without one, it adds missing packages.
+
+    It names what kompakt was installed from: a clone, a file, a repository or the package index.
+    """
+    import shlex  # late, as in the other functions: a hook runs at every tool call, and only errors need these
+
+    source, is_editable = _source()
+    name, _, address = source.partition(" @ ")
+    wanted = name + (f"[{extra}]" if extra else "") + (f" @ {address}" if address else "")
+    return f"{_installer()} {'-e ' if is_editable else ''}{shlex.quote(wanted)}"
+
+
+def _source() -> tuple[str, bool]:
+    """Return what to install, and whether it is a clone that Python runs in place."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    clone = Path(__file__).parents[2]
+    if (clone / "pyproject.toml").exists() and (clone / "src" / "kompakt").exists():
+        return _below(str(clone)), True
+    try:
+        origin = json.loads(distribution("kompakt").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if "vcs_info" in origin:
+        return f"kompakt @ {origin['vcs_info'].get('vcs', 'git')}+{url}", False
+    path = Path(unquote(urlsplit(url).path))
+    return (_below(str(path)), False) if url.startswith("file:") and path.exists() else ("kompakt", False)
+
+
+def _installer() -> str:
+    """Return ``pip install`` if the shell finds the pip of this environment; otherwise name the environment."""
+    import os
+    import shlex
+    import shutil
+    import sys
+    from importlib.util import find_spec
+
+    found = shutil.which("pip")
+    if found is not None and os.path.dirname(os.path.abspath(found)) == os.path.dirname(sys.executable):
+        return "pip install"
+    python = shlex.quote(_below(sys.executable))
+    return f"{python} -m pip install" if find_spec("pip") is not None else f"uv pip install --python {python}"
+
+
+def _below(path: str) -> str:
+    """Return a path relative to the working directory if it is in there, in a form that pip takes for a path."""
+    import os
+
+    try:
+        folder = os.getcwd()
+    except OSError:  # the working directory was deleted
+        return path
+    if path == folder:
+        return "."
+    return os.path.join(".", os.path.relpath(path, folder)) if path.startswith(os.path.join(folder, "")) else path

@@ -283,7 +283,7 @@ class TestInstall:
         monkeypatch.setattr(install, "find_spec", lambda name: None)
         for plan in (claude_code_settings.plan("user"), codex_settings.plan("user")):
             install.install(plan, install.plan_install(plan))
-            assert install.NO_SERVER in plan.notes
+            assert install.no_recall() in plan.notes
         assert "--no-recall" in (home / ".claude" / "settings.json").read_text()
         assert not (home / ".claude.json").exists() and not (home / ".codex" / "config.toml").exists()
 
@@ -396,7 +396,7 @@ class TestDoctor:
         monkeypatch.setattr(install, "find_spec", lambda name: None)
         checks = {check.what: check for check in check_host(claude_code_settings.plan("user"))}
         assert not checks["MCP server"].works
-        assert "kompakt[mcp]" in checks["MCP server"].detail
+        assert "[mcp]'" in checks["MCP server"].detail
 
     def test_outdated_entries(self, home: Path) -> None:
         run("install", "claude-code", "--yes")

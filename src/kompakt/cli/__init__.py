@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kompakt.errors import DoesNotFit, KompaktError
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from kompakt.cli.commands import app
@@ -82,9 +83,9 @@ def _missing(module: str) -> str:
 
     package = module.partition(".")[0].replace("_", "-")
     if package in CORE:
-        return f"{package} is not installed; reinstall kompakt: pip install --force-reinstall kompakt"
+        return f"{package} is not installed; install it with: {install_command()}"
     extra = EXTRAS.get(package, "all")
-    return f"this command needs {package}; install it with: pip install 'kompakt[{extra}]'"
+    return f"this command needs {package}; install it with: {install_command(extra)}"
 
 
 def _report(error: object) -> None:

@@ -20,7 +20,7 @@ from kompakt.errors import KompaktError, UsageError
 from kompakt.gateway.outcomes import OUTCOME_HEADER, OUTCOMES, PROTECTED, UNTOUCHED, UNTOUCHED_HEADER
 from kompakt.model.json import indented_json
 from kompakt.model.tokens import Counter
-from kompakt.version import __version__
+from kompakt.version import __version__, install_command
 
 if TYPE_CHECKING:
     from kompakt.gateway.config import GatewayConfig, Upstream
@@ -150,10 +150,12 @@ def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
     for name, found in packages.items():
         if found is not None:
             yield Diagnosis(name, "ok", found)
-        elif name in EXTRAS:
-            yield Diagnosis(name, "note", f"not installed; pip install 'kompakt[{EXTRAS[name]}]'")
-        else:
-            yield Diagnosis(name, "problem", "not installed; pip install --force-reinstall kompakt")
+        elif name in CORE:
+            yield Diagnosis(name, "problem", f"not installed; install it with: {install_command()}")
+    for extra in dict.fromkeys(EXTRAS.values()):
+        absent = [name for name, part in EXTRAS.items() if part == extra and packages[name] is None]
+        if absent:
+            yield Diagnosis(f"extra {extra}", "note", f"not installed; to add it: {install_command(extra)}")
 
 
 def _report_installation(name: str, *, as_json: bool) -> None:
@@ -399,7 +401,7 @@ def probe(name: str, *, url: str | None = None, model: str | None = None, key: s
     try:
         import httpx  # late: needs the gateway extra
     except ImportError:
-        raise UsageError("--client needs httpx; install it with: pip install 'kompakt[gateway]'") from None
+        raise UsageError(f"--client needs httpx; install it with: {install_command('gateway')}") from None
 
     client = client_named(name)
     base = (url or os.environ.get(client.variable or "") or DEFAULT_GATEWAY).rstrip("/").removesuffix("/v1")

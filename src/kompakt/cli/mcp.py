@@ -12,6 +12,7 @@ import typer
 
 from kompakt.cli.store_options import KeyFile, Tenant, print_json, read_id, read_key
 from kompakt.errors import UsageError
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from kompakt.hosts.mcp.directory import SessionDirectory
@@ -95,7 +96,7 @@ def _serve(create_directory: Any, *, write: bool, port: int | None) -> None:
         from kompakt.hosts.mcp.server import create_server
         from kompakt.hosts.mcp.transports import run_http, run_stdio
     except ImportError as error:
-        raise UsageError(f"the MCP server needs {error.name}; install it with: pip install 'kompakt[mcp]'") from None
+        raise UsageError(f"the MCP server needs {error.name}; install it with: {install_command('mcp')}") from None
     finally:
         gc.enable()
     from kompakt.hosts.mcp.directory import LateDirectory

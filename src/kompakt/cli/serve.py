@@ -11,6 +11,7 @@ from kompakt.cli import config
 from kompakt.cli.input import option
 from kompakt.cli.store_options import read_key
 from kompakt.errors import UsageError
+from kompakt.version import install_command
 
 
 def _switch(name: str, help: str) -> Any:
@@ -165,7 +166,7 @@ def _run(flags: dict[str, Any]) -> None:
         from kompakt.gateway.workers import assignment
     except ImportError as error:
         read()
-        raise UsageError(f"the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'") from None
+        raise UsageError(f"the gateway needs {error.name}; install it with: {install_command('gateway')}") from None
     worker = assignment()
     if worker is not None:
         flags = worker.flags

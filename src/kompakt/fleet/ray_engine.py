@@ -25,7 +25,7 @@ from kompakt.errors import UsageError
 from kompakt.fleet.jobs import LOST, FleetSettings, FleetTask, JobRunner, failed_rows, quiet
 from kompakt.fleet.local import WorkerFailure
 from kompakt.fleet.rows import FleetRow, arrow
-from kompakt.version import __version__
+from kompakt.version import __version__, install_command
 
 OBJECT_STORE_BYTES = 256_000_000
 """Object store of a Ray that is started here. Tasks are small, and rows leave it at once."""
@@ -51,7 +51,7 @@ def require() -> None:
         UsageError: it is not.
     """
     if find_spec("ray") is None or find_spec("ray.data") is None:
-        raise UsageError("--engine ray needs Ray: pip install 'kompakt[fleet]'; or use --engine local")
+        raise UsageError(f"--engine ray needs Ray; install it with: {install_command('fleet')}; or use --engine local")
 
 
 class RayWorker:

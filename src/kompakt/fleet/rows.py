@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from kompakt.errors import UsageError
+from kompakt.version import install_command
 
 JobName: TypeAlias = Literal["compact", "evaluate", "check", "samples"]
 
@@ -86,10 +87,7 @@ def arrow() -> Any:
         import pyarrow as pa
         import pyarrow.parquet  # type: ignore[reportUnusedImport] — makes ``pa.parquet`` available
     except ImportError:
-        raise UsageError(
-            "fleet jobs write Parquet files, which needs pyarrow: pip install pyarrow, or pip install 'kompakt[fleet]' "
-            "to also run on Ray"
-        ) from None
+        raise UsageError(f"fleet jobs need pyarrow; install it and Ray with: {install_command('fleet')}") from None
     return pa
 
 

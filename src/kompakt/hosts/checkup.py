@@ -13,7 +13,7 @@ import msgspec
 from kompakt.errors import KompaktError
 from kompakt.hosts import places
 from kompakt.hosts.hook import CHECKED
-from kompakt.hosts.install import NO_SERVER, HostPlan, has_recall, hook_command, mcp_command, plan_install
+from kompakt.hosts.install import HostPlan, has_recall, hook_command, mcp_command, no_recall, plan_install
 from kompakt.session.store import open_store
 
 SECONDS = 30
@@ -48,7 +48,7 @@ def check_host(plan: HostPlan) -> Iterator[HostCheck]:
     if has_recall(plan.scope):
         yield _check_server(plan)
     else:
-        yield HostCheck("MCP server", False, "not available, so the model cannot recall: " + NO_SERVER)
+        yield HostCheck("MCP server", False, no_recall())
     yield asyncio.run(_check_store())
     yield _check_log()
 

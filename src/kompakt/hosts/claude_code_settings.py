@@ -15,7 +15,6 @@ from typing import Any, cast
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, MATCHER
 from kompakt.hosts.install import (
-    NO_SERVER,
     HostFile,
     HostPlan,
     Scope,
@@ -23,6 +22,7 @@ from kompakt.hosts.install import (
     hook_command,
     is_own_hook,
     mcp_command,
+    no_recall,
     put_hooks,
     read_text,
     take_hooks,
@@ -78,7 +78,7 @@ def _paths(scope: Scope, root: Path) -> tuple[Path, Path]:
 def _notes(settings: Path, servers: Path, scope: Scope) -> tuple[str, ...]:
     notes = ["Running sessions of Claude Code use the new settings after a restart."]
     if not has_recall(scope):
-        notes.append(NO_SERVER)
+        notes.append(no_recall())
     if scope == "project":
         notes.append("Claude Code asks once before it starts the MCP server of a project.")
     text = read_text(settings)

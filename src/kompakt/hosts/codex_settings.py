@@ -17,12 +17,12 @@ from typing import Any
 from kompakt.errors import UsageError
 from kompakt.hosts.codex import AGENT
 from kompakt.hosts.install import (
-    NO_SERVER,
     HostFile,
     HostPlan,
     Scope,
     has_recall,
     mcp_command,
+    no_recall,
     put_hooks,
     take_hooks,
 )
@@ -73,7 +73,7 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
         notes=(
             "Codex runs new hooks only after you have trusted them: start codex, it asks, or use /hooks.",
             "Codex gives hooks no way to shorten tool outputs; they stay as they are.",
-            *(() if has_recall(scope) else (NO_SERVER,)),
+            *(() if has_recall(scope) else (no_recall(),)),
         ),
     )
 

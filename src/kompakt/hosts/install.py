@@ -25,14 +25,9 @@ import msgspec
 from kompakt import files
 from kompakt.errors import UnreadableFile, UsageError
 from kompakt.hosts import jsonc, places
-from kompakt.version import __version__
+from kompakt.version import __version__, install_command
 
 Scope: TypeAlias = Literal["user", "project"]
-
-NO_SERVER = (
-    "Without the extra mcp there is no tool to recall: pip install 'kompakt[mcp]' (in a clone: '.[mcp]'), then install "
-    "again."
-)
 
 HOOK = "kompakt-hook"
 HOOK_MODULE = "kompakt.hosts.hook"
@@ -120,6 +115,11 @@ class InstallManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
+
+
+def no_recall() -> str:
+    """Return what is missing without the MCP server, and how to add it."""
+    return f"The tool recall needs the extra mcp. Run: {install_command('mcp')}. Then run `kompakt install` again."
 
 
 def has_recall(scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kompakt.api import recall_tool
 from kompakt.errors import UsageError
-from kompakt.hosts.install import NO_SERVER, HostFile, HostPlan, Scope, has_recall, launcher, mcp_command
+from kompakt.hosts.install import HostFile, HostPlan, Scope, has_recall, launcher, mcp_command, no_recall
 from kompakt.hosts.shims import OPENCODE, PI
 
 MARK = "// Written by `kompakt install"
@@ -42,7 +42,7 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
         files=(HostFile(path=path, put_in=partial(_put, new=text, path=path), take_out=_take, holds="plugin"),),
         notes=(
             f"Running sessions of {agent} load the plugin after a restart.",
-            *((NO_SERVER,) if agent == OPENCODE and not has_recall(scope) else ()),
+            *((no_recall(),) if agent == OPENCODE and not has_recall(scope) else ()),
         ),
     )
 

@@ -38,6 +38,7 @@ from kompakt.model.lru import Lru
 from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import Counter, counter_for
 from kompakt.session.store import Store, TooManyBranches
+from kompakt.version import install_command
 from kompakt.wire.overflow import Overflow
 from kompakt.wire.registry import WIRES
 
@@ -562,4 +563,4 @@ def _next_attempt(error: Exception, earlier: Overflow | None) -> Overflow:
 
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error for a framework that is not installed."""
-    return ImportError(f"kompakt.integrations.{extra} needs the framework: pip install 'kompakt[{extra}]' ({error})")
+    return ImportError(f"kompakt.integrations.{extra} needs the framework: {install_command(extra)} ({error})")

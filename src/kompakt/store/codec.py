@@ -17,6 +17,7 @@ import msgspec
 from kompakt.errors import InputError, StoreDamaged, UsageError, WrongKey
 from kompakt.model.json import MAX_DEPTH, decode, encode, levels
 from kompakt.model.messages import Json
+from kompakt.version import install_command
 
 LONG = 4_096
 """Characters from which a text is stored as a blob."""
@@ -164,7 +165,7 @@ def _cipher(key: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise UsageError(
-            "encryption needs the package cryptography; install it with pip install 'kompakt[encryption]'"
+            f"encryption needs the package cryptography; install it with: {install_command('encryption')}"
         ) from None
     return AESGCM(key)
 

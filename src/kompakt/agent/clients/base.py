@@ -34,6 +34,7 @@ from kompakt.model.budget import OUTPUT_CAP
 from kompakt.model.json import as_object
 from kompakt.model.limits import ASSUMED_OUTPUT, limits
 from kompakt.model.messages import Json, JsonObject
+from kompakt.version import install_command
 from kompakt.wire.registry import WIRES
 
 _log = logging.getLogger("kompakt.agent")
@@ -289,7 +290,7 @@ def network_errors() -> tuple[type[Exception], ...]:
 
 
 def missing_sdk(package: str) -> UsageError:
-    return UsageError(f"this client needs the package {package}; install it with: pip install 'kompakt[agent]'")
+    return UsageError(f"this client needs the package {package}; install it with: {install_command('agent')}")
 
 
 def is_complete(arguments: object) -> bool:

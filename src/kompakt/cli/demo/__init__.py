@@ -24,6 +24,7 @@ from kompakt.model.json import indented_json
 from kompakt.model.limits import price_of
 from kompakt.model.messages import JsonObject
 from kompakt.model.phrases import PIVOT_QUESTION
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,7 +137,7 @@ def _by_gateway(body: JsonObject) -> provider.DemoExchange | None:
         return asyncio.run(provider.send_by_gateway(body, QUESTION, _RECALL_TOKENS))
     except ImportError as error:
         typer.echo(
-            f"kompakt: the gateway needs {error.name}; install it with: pip install 'kompakt[gateway]'. "
+            f"kompakt: the gateway needs {error.name}; install it with: {install_command('gateway')}. "
             "This demo uses the library instead.",
             err=True,
         )

@@ -12,6 +12,7 @@ import typer
 from kompakt.cli.input import AsJson, option
 from kompakt.cli.store_options import KeyFile, Tenant, print_json, read_id, read_key
 from kompakt.errors import UsageError
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from kompakt.view.inspection import Inspection
@@ -100,7 +101,7 @@ def _extra(module: str, extra: str) -> Any:
     try:
         return import_module(f"kompakt.inspector.{module}")
     except ImportError as error:
-        raise UsageError(f"this needs {error.name}; install it with: pip install 'kompakt[{extra}]'") from None
+        raise UsageError(f"this needs {error.name}; install it with: {install_command(extra)}") from None
 
 
 async def _serve(inspection: Inspection, port: int, session: str | None, *, browse: bool) -> None:

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from kompakt.errors import StoreError, UsageError
 from kompakt.gateway.admin.sessions import SessionsApi, failed, session_of
 from kompakt.gateway.errors import GatewayError
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -60,7 +61,7 @@ class McpEndpoint:
         except ImportError as error:
             raise GatewayError(
                 404,
-                f"the MCP endpoint needs {error.name}; install it with: pip install 'kompakt[mcp]'",
+                f"the MCP endpoint needs {error.name}; install it with: {install_command('mcp')}",
                 code="not_found",
             ) from None
         made = server.create_server(GatewaySessions(self._api))

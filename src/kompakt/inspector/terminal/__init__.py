@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kompakt.errors import UsageError
+from kompakt.version import install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,7 @@ async def run(inspection: Inspection, *, session: str | None = None) -> None:
     try:
         from kompakt.inspector.terminal.app import InspectorApp  # late: the extra may be missing
     except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed; run: pip install 'kompakt[tui]'") from None
+        raise UsageError(f"{error.name} is not installed; run: {install_command('tui')}") from None
     await InspectorApp(inspection, session or await _only(inspection)).run_async()
 
 

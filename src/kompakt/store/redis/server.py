@@ -16,6 +16,7 @@ import msgspec
 
 from kompakt.errors import StoreDamaged, StoreUnavailable, UsageError
 from kompakt.store.redis.scripts import LuaScript
+from kompakt.version import install_command
 
 try:
     from redis import asyncio as driver
@@ -24,7 +25,7 @@ try:
     from redis.backoff import ExponentialBackoff
 except ModuleNotFoundError as missing:
     raise UsageError(
-        f"a store in Redis needs {missing.name}, which is not installed: pip install 'kompakt[redis]'"
+        f"a store in Redis needs {missing.name}, which is not installed: {install_command('redis')}"
     ) from missing
 
 POLL = 0.05

@@ -27,6 +27,7 @@ from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, UsageError
 from kompakt.store.records import Fence, StoredRow
+from kompakt.version import install_command
 
 try:
     import asyncpg
@@ -41,7 +42,7 @@ try:
     from kompakt.store.sql.schema import HEADS, NAMES, as_bytes, cleaned, index_names, indexed, migrate
 except ModuleNotFoundError as missing:
     raise UsageError(
-        f"a store in PostgreSQL needs {missing.name}, which is not installed: pip install 'kompakt[postgres]'"
+        f"a store in PostgreSQL needs {missing.name}, which is not installed: {install_command('postgres')}"
     ) from missing
 
 NEEDS = (greenlet,)

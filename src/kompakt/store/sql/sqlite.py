@@ -23,6 +23,7 @@ from typing import Any
 
 from kompakt.errors import Conflict, StoreDamaged, StoreError, StoreUnavailable, UsageError
 from kompakt.store.records import Fence, StoredRow
+from kompakt.version import install_command
 
 try:
     import aiosqlite
@@ -37,8 +38,7 @@ try:
     from kompakt.store.sql.schema import CHUNK, HEADS, INDEX_ROWS, WORDS, WRITE, cleaned, index_names, indexed, migrate
 except ModuleNotFoundError as missing:
     raise UsageError(
-        f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; reinstall kompakt: "
-        "pip install --force-reinstall kompakt"
+        f"a store in SQLite needs {missing.name}, a dependency of kompakt itself; install it with: {install_command()}"
     ) from missing
 
 NEEDS = (greenlet,)
