@@ -49,6 +49,14 @@ class TestWidth:
         assert kom("session", "import", file, "--id", id).code == 0
         assert f" {id} " in kom("session", "list").out
 
+    def test_a_path_stays_in_one_piece(self, kom: Run) -> None:
+        """People copy it: it moves to a line of its own before it is broken."""
+        for length in (40, 60, 90):
+            url = f"sqlite:///no/{'f' * length}/agent.db"
+            done = kom("doctor", "--offline", "--store", url)
+            assert url in done.out
+            assert [line for line in too_wide(done.out) if line.strip() != url] == []
+
     def test_counts_reports_and_checks(self, kom: Run, tmp_path: Path) -> None:
         file = put(tmp_path / "long.json", {**BODY, "model": "gpt-5"})
         budget = str(api.count(BODY).total // 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -287,6 +288,27 @@ class TestInstall:
         assert "--no-recall" in (home / ".claude" / "settings.json").read_text()
         assert not (home / ".claude.json").exists() and not (home / ".codex" / "config.toml").exists()
 
+    def test_one_line_for_each_file_comes_before_the_diff(self, home: Path) -> None:
+        """It says what the agent gets, so that a person need not count hooks in a diff."""
+        shown = run("install", "claude-code", "--yes")
+        assert shown.err.splitlines()[:2] == [
+            f"~/.claude/settings.json: adds {len(claude_code_settings.EVENTS)} hooks and 1 status line",
+            "~/.claude.json: adds 1 MCP server",
+        ]
+        settings = home / ".claude" / "settings.json"
+        settings.write_text(
+            settings.read_text().replace("kompakt-hook claude-code Stop", "kompakt-hook claude-code Halt")
+        )
+        changed = json.loads(run("install", "claude-code", "--dry-run", "--json").out)
+        assert [file["summary"] for file in changed["files"]] == ["updates 1 hook"]
+        settings.write_text(settings.read_text().replace('"timeout": 10', '"timeout": 11'))
+        undone = run("install", "claude-code", "--undo", "--dry-run")
+        assert undone.err.startswith("~/.claude/settings.json: removes 7 hooks and 1 status line (changed since")
+
+    def test_a_plugin_is_one_entry(self) -> None:
+        assert "plugin/kompakt.js: adds 1 plugin and 1 MCP server\n" in run("install", "opencode", "--yes").err
+        assert "extensions/kompakt.ts: adds 1 plugin\n" in run("install", "pi", "--yes").err
+
     def test_an_unknown_agent_is_refused(self) -> None:
         assert run("install", "claude-cod").code == 2
 
@@ -397,6 +419,39 @@ class TestDoctor:
         checks = {check.what: check for check in check_host(claude_code_settings.plan("user"))}
         assert not checks["MCP server"].works
         assert "[mcp]'" in checks["MCP server"].detail
+
+    @pytest.mark.parametrize("agent", ["claude-code", "codex", "opencode"])
+    def test_the_commands_in_the_settings_are_run(self, agent: str, home: Path) -> None:
+        """They may be those of an environment that was moved or deleted."""
+        run("install", agent, "--yes")
+        names = {
+            "claude-code": (".claude/settings.json", ".claude.json"),
+            "codex": (".codex/hooks.json", ".codex/config.toml"),
+            "opencode": (".config/opencode/plugin/kompakt.js",),
+        }
+        for name in names[agent]:
+            file = home / name
+            file.write_text(file.read_text().replace(str(Path(sys.executable).parent), "/nowhere"))
+        done = run("doctor", "--client", agent, "--json")
+        failed = {check["what"]: check["detail"] for check in json.loads(done.out)["checks"] if not check["works"]}
+        assert done.code == 1
+        assert "/nowhere/kompakt-hook" in failed["hook program"] and "exit code 127" in failed["hook program"]
+        assert "/nowhere/kompakt mcp" in failed["MCP server"]
+
+    def test_another_installation_that_works_is_no_problem(self, home: Path, tmp_path: Path) -> None:
+        """Doctor of one environment says what the agent will run, which may be that of another."""
+        run("install", "claude-code", "--yes")
+        other, own = tmp_path / "other", Path(sys.executable).parent
+        other.mkdir()
+        for name in ("kompakt", "kompakt-hook"):
+            (other / name).write_text(f'#!/bin/sh\nexec {own / name} "$@"\n')
+            (other / name).chmod(0o755)
+        for file in (home / ".claude" / "settings.json", home / ".claude.json"):
+            file.write_text(file.read_text().replace(str(own), str(other)))
+        done = run("doctor", "--client", "claude-code")
+        assert done.code == 0, done.out
+        assert "entries of another installation of kompakt" in done.out
+        assert str(other / "kompakt-hook") in done.out
 
     def test_outdated_entries(self, home: Path) -> None:
         run("install", "claude-code", "--yes")

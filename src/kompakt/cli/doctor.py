@@ -147,15 +147,16 @@ def doctor(
 
 
 def _packages(packages: dict[str, str | None]) -> Iterator[Diagnosis]:
-    for name, found in packages.items():
-        if found is not None:
-            yield Diagnosis(name, "ok", found)
-        elif name in CORE:
-            yield Diagnosis(name, "problem", f"not installed; install it with: {install_command()}")
-    for extra in dict.fromkeys(EXTRAS.values()):
-        absent = [name for name, part in EXTRAS.items() if part == extra and packages[name] is None]
+    groups = {extra: [name for name, part in EXTRAS.items() if part == extra] for extra in EXTRAS.values()}
+    for extra, names in {"": CORE, **groups}.items():
+        what = f"extra {extra}" if extra else "packages"
+        absent = [name for name in names if packages[name] is None]
         if absent:
-            yield Diagnosis(f"extra {extra}", "note", f"not installed; to add it: {install_command(extra)}")
+            state: State = "note" if extra else "problem"
+            missing = "not installed" if len(absent) == len(names) else f"{', '.join(absent)} not installed"
+            yield Diagnosis(what, state, f"{missing}; to add it: {install_command(extra)}")
+        else:
+            yield Diagnosis(what, "ok", ", ".join(f"{name} {packages[name]}" for name in names))
 
 
 def _report_installation(name: str, *, as_json: bool) -> None:

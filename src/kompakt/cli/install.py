@@ -86,14 +86,19 @@ def _show(needed: list[PlannedChange], plan: HostPlan, *, undo: bool) -> None:
     if not needed:
         typer.echo(f"nothing to do: kompakt is {'not' if undo else 'already'} installed in {plan.agent}", err=True)
     for change in needed:
-        typer.echo(f"{change.path}: {change.note}", err=True)
+        path = places.short_path(change.path)
+        typer.echo(f"{path}: {change.summary}{f' ({change.note})' if undo else ''}", err=True)
+    for change in needed:
         typer.echo(change.diff.encode("utf-8", "replace"), nl=False)
     for note in () if undo or not needed else plan.notes:
         typer.echo(f"note: {note}", err=True)
 
 
 def _report(plan: HostPlan, needed: list[PlannedChange], *, undo: bool, done: bool) -> dict[str, Any]:
-    files = [{"path": str(change.path), "note": change.note, "diff": change.diff} for change in needed]
+    files = [
+        {"path": str(change.path), "summary": change.summary, "note": change.note, "diff": change.diff}
+        for change in needed
+    ]
     action = "undo" if undo else "install"
     return {
         "agent": plan.agent,

@@ -30,6 +30,9 @@ MANY_BYTES = 20_000_000
 _MIN_DETAIL = 20
 """Fewest columns for the last part of a line, in very narrow terminals."""
 
+_INDENT = 11
+"""Columns before a text that begins below its label."""
+
 
 def console(*, err: bool = False) -> Console:
     from rich.console import Console  # late: `--help` does not need it
@@ -51,10 +54,19 @@ def table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def print_line(label: str, detail: str) -> None:
-    """Print a label and a text that continues below itself where the line is full."""
-    width = max(_MIN_DETAIL, shutil.get_terminal_size().columns - len(label))
-    lines = textwrap.wrap(detail, width, break_on_hyphens=False) or [""]
-    typer.echo("\n".join([label + lines[0], *(" " * len(label) + line for line in lines[1:])]))
+    """Print a label and a text that continues below itself where the line is full.
+
+    A path is never broken, because people copy it. If it does not fit beside the label, or if little would, the text
+    begins below and uses the whole line.
+    """
+    columns, longest = shutil.get_terminal_size().columns, max(map(len, detail.split()), default=0)
+    beside = max(_MIN_DETAIL, columns - len(label))
+    is_beside = len(detail) <= beside or (longest <= beside and len(label) <= columns // 2)
+    indent = len(label) if is_beside else max(0, min(_INDENT, columns - longest))
+    width = max(_MIN_DETAIL, columns - indent)
+    lines = textwrap.wrap(detail, width, break_on_hyphens=False, break_long_words=False) or [""]
+    below = textwrap.indent("\n".join(lines), " " * indent)
+    typer.echo(label + below.lstrip() if is_beside else f"{label.rstrip()}\n{below}")
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

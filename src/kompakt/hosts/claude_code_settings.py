@@ -8,6 +8,7 @@ A status line of the user is never replaced, nor a server of the user with the n
 from __future__ import annotations
 
 import os
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 from kompakt.hosts import jsonc
 from kompakt.hosts.claude_code import AGENT, MATCHER
 from kompakt.hosts.install import (
+    HostEntry,
     HostFile,
     HostPlan,
     Scope,
@@ -23,6 +25,7 @@ from kompakt.hosts.install import (
     is_own_hook,
     mcp_command,
     no_recall,
+    own_hooks,
     put_hooks,
     read_text,
     take_hooks,
@@ -53,12 +56,14 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
                 path=settings,
                 put_in=partial(_put_settings, scope=scope, name=str(settings)),
                 take_out=partial(_take_settings, name=str(settings)),
+                entries=partial(_settings_entries, name=str(settings)),
                 holds="hooks and status line",
             ),
             HostFile(
                 path=servers,
                 put_in=partial(_put_server, scope=scope, name=str(servers)),
                 take_out=partial(_take_server, name=str(servers)),
+                entries=partial(_server_entries, name=str(servers)),
                 holds="MCP server for recall",
             ),
         ),
@@ -110,6 +115,12 @@ def _take_settings(text: str, *, name: str) -> str:
     return text
 
 
+def _settings_entries(text: str, *, name: str) -> list[HostEntry]:
+    status = jsonc.read(text, name).find(("statusLine",))
+    line = [HostEntry("status line", status.value["command"])] if status and is_own_hook(status.value) else []
+    return [*own_hooks(text, name=name), *line]
+
+
 def _put_server(text: str, *, scope: Scope, name: str) -> str:
     if not has_recall(scope):
         return text
@@ -126,6 +137,13 @@ def _put_server(text: str, *, scope: Scope, name: str) -> str:
 def _take_server(text: str, *, name: str) -> str:
     found = jsonc.read(text, name).find(SERVER)
     return jsonc.drop(text, SERVER, name) if found is not None and _is_own_server(found.value) else text
+
+
+def _server_entries(text: str, *, name: str) -> list[HostEntry]:
+    found = jsonc.read(text, name).find(SERVER)
+    if found is None or not _is_own_server(found.value):
+        return []
+    return [HostEntry("MCP server", shlex.join([found.value["command"], *found.value["args"]]))]
 
 
 def _is_own_server(value: Any) -> bool:

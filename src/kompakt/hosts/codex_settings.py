@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Sequence
 from functools import partial
@@ -17,12 +18,14 @@ from typing import Any
 from kompakt.errors import UsageError
 from kompakt.hosts.codex import AGENT
 from kompakt.hosts.install import (
+    HostEntry,
     HostFile,
     HostPlan,
     Scope,
     has_recall,
     mcp_command,
     no_recall,
+    own_hooks,
     put_hooks,
     take_hooks,
 )
@@ -61,12 +64,14 @@ def plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
                 path=hooks,
                 put_in=partial(put_hooks, agent=AGENT, events=EVENTS, matchers={}, scope=scope, name=str(hooks)),
                 take_out=partial(take_hooks, name=str(hooks)),
+                entries=partial(own_hooks, name=str(hooks)),
                 holds="hooks",
             ),
             HostFile(
                 path=config,
                 put_in=partial(_put_server, scope=scope, name=str(config)),
                 take_out=partial(_take_server, name=str(config)),
+                entries=partial(_entries, name=str(config)),
                 holds="MCP server for recall",
             ),
         ),
@@ -107,6 +112,14 @@ def _block(scope: Scope, others: Sequence[str] = (), passed: Sequence[object] = 
         f"env_vars = {json.dumps(variables)}",
     ]
     return "\n".join([BEGIN, *lines, *others, END, ""])
+
+
+def _entries(text: str, *, name: str) -> list[HostEntry]:
+    found = _BLOCK.search(text)
+    if found is None or found["table"] is None:
+        return []
+    server = _decoded(text, name)["mcp_servers"]["kompakt"]
+    return [HostEntry("MCP server", shlex.join([server["command"], *server["args"]]))]
 
 
 def _decoded(text: str, name: str) -> dict[str, Any]:

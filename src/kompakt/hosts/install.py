@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
@@ -38,6 +39,14 @@ MAX_DIFF_LINE = 200
 """Characters of the longest line that a diff shows as it is. Settings on one line are shown with line breaks."""
 
 
+class HostEntry(msgspec.Struct, frozen=True):
+    """An entry of kompakt in a file of an agent."""
+
+    kind: Literal["hook", "status line", "MCP server", "plugin"]
+    command: str
+    """The shell command that the agent runs."""
+
+
 class HostFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of an agent that kompakt writes to."""
 
@@ -46,6 +55,8 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True):
     """Adds the entries of kompakt to the text of the file; the text is unchanged if they are there."""
     take_out: Callable[[str], str]
     """Removes the entries of kompakt. An empty text means that the file can go."""
+    entries: Callable[[str], list[HostEntry]]
+    """Returns the entries of kompakt in the text of the file."""
     holds: str = ""
     """What the file is for, in a few words."""
 
@@ -68,6 +79,8 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: the file does not exist."""
     after: bytes | None
     note: str = ""
+    summary: str = ""
+    """What changes, in a few words, such as "adds 7 hooks and 1 status line"."""
 
     @property
     def is_change(self) -> bool:
@@ -186,6 +199,15 @@ def take_hooks(text: str, *, name: str) -> str:
     return text
 
 
+def own_hooks(text: str, *, name: str) -> list[HostEntry]:
+    """Return the hooks of kompakt in settings in JSON."""
+    hooks = jsonc.read(text, name).find(("hooks",))
+    groups: list[Any] = [group for one in hooks.values for group in one.values] if hooks is not None else []
+    inner = [group.find(("hooks",)) for group in groups]
+    found = [hook.value for one in inner if one is not None for hook in one.values]
+    return [HostEntry("hook", hook["command"]) for hook in found if is_own_hook(hook)]
+
+
 def _is_own_group(group: Any) -> bool:
     hooks: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else None
     return isinstance(hooks, list) and bool(hooks) and all(map(is_own_hook, cast("list[Any]", hooks)))
@@ -217,8 +239,23 @@ def plan_install(plan: HostPlan) -> list[PlannedChange]:
         text = "" if before is None else _text(before, file.path)
         changed = file.put_in(text)
         after = before if changed == text else changed.encode()
-        changes.append(PlannedChange(path=file.path, before=before, after=after, note=file.holds))
+        summary = _summary(file, text, changed)
+        changes.append(PlannedChange(path=file.path, before=before, after=after, note=file.holds, summary=summary))
     return changes
+
+
+def _summary(file: HostFile, before: str, after: str) -> str:
+    """Return what a change of a file does to the entries of kompakt."""
+    old, new = Counter(file.entries(before)), Counter(file.entries(after))
+    added, removed = (Counter(entry.kind for entry in one.elements()) for one in (new - old, old - new))
+    parts = {"adds": added - removed, "updates": added & removed, "removes": removed - added}
+    said = [f"{verb} {_listed(kinds)}" for verb, kinds in parts.items() if kinds]
+    return ", ".join(said) or ("updates its text" if before != after else "changes nothing")
+
+
+def _listed(kinds: Counter[str]) -> str:
+    *first, last = [f"{number} {kind}{'s' if number > 1 else ''}" for kind, number in kinds.items()]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def install(plan: HostPlan, changes: Sequence[PlannedChange]) -> None:
@@ -294,12 +331,13 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
         now, backup = _read(file.path), known.get(str(file.path))
         if now is None:
             continue
+        text = _text(now, file.path)
         if backup is not None and sha256(now).hexdigest() == backup.after:
             before = None if backup.before is None else base64.b64decode(backup.before)
             note = "will be as it was" if before is not None else "will be deleted: kompakt created it"
-            changes.append(PlannedChange(path=file.path, before=now, after=before, note=note))
+            summary = _summary(file, text, "" if before is None else _text(before, file.path))
+            changes.append(PlannedChange(path=file.path, before=now, after=before, note=note, summary=summary))
             continue
-        text = _text(now, file.path)
         left = file.take_out(text)
         if left == text:
             continue
@@ -308,7 +346,8 @@ def plan_undo(plan: HostPlan) -> list[PlannedChange]:
         note = (
             "changed since the installation: only the entries of kompakt are removed" if backup else "entries removed"
         )
-        changes.append(PlannedChange(path=file.path, before=now, after=after, note=note))
+        summary = _summary(file, text, left)
+        changes.append(PlannedChange(path=file.path, before=now, after=after, note=note, summary=summary))
     return changes
 
 

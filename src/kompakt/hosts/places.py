@@ -28,6 +28,12 @@ def _home(*names: str) -> str:
     return os.path.join(os.path.expanduser("~"), *names)
 
 
+def short_path(path: object) -> str:
+    """Return a path as people write it: with ``~`` for the home folder."""
+    home, text = _home(""), str(path)
+    return f"~{os.sep}{text[len(home) :]}" if len(home) > 1 and text.startswith(home) else text
+
+
 def store_url() -> str:
     """Return the store of recorded agent sessions: ``KOMPAKT_STORE``, else a SQLite file in the data folder."""
     return os.environ.get("KOMPAKT_STORE") or f"sqlite:///{os.path.join(data_folder(), 'sessions.db')}"

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from kompakt.api import recall_tool
 from kompakt.errors import UsageError
-from kompakt.hosts.install import HostFile, HostPlan, Scope, has_recall, launcher, mcp_command, no_recall
+from kompakt.hosts.install import HostEntry, HostFile, HostPlan, Scope, has_recall, launcher, mcp_command, no_recall
 from kompakt.hosts.shims import OPENCODE, PI
 
 MARK = "// Written by `kompakt install"
+_COMMAND = re.compile(r"^const (HOOK|MCP) = (.+)$", re.MULTILINE)
 
 
 def opencode_plan(scope: Scope = "user", root: Path | None = None) -> HostPlan:
@@ -39,7 +42,15 @@ def _plan(agent: str, scope: Scope, path: Path, source: str) -> HostPlan:
     return HostPlan(
         agent=agent,
         scope=scope,
-        files=(HostFile(path=path, put_in=partial(_put, new=text, path=path), take_out=_take, holds="plugin"),),
+        files=(
+            HostFile(
+                path=path,
+                put_in=partial(_put, new=text, path=path),
+                take_out=_take,
+                entries=partial(_entries, agent=agent),
+                holds="plugin",
+            ),
+        ),
         notes=(
             f"Running sessions of {agent} load the plugin after a restart.",
             *((no_recall(),) if agent == OPENCODE and not has_recall(scope) else ()),
@@ -64,6 +75,13 @@ def _put(text: str, *, new: str, path: Path) -> str:
     if text and not text.startswith(MARK):
         raise UsageError(f"{path}: not written by kompakt; rename the file, nothing was changed")
     return new
+
+
+def _entries(text: str, *, agent: str) -> list[HostEntry]:
+    """Return the commands in the first lines of a plugin; each is a list in JSON."""
+    found = {name: json.loads(value) for name, value in _COMMAND.findall(text)} if text.startswith(MARK) else {}
+    hook = [HostEntry("plugin", shlex.join([*found["HOOK"], agent, "check"]))] if found.get("HOOK") else []
+    return [*hook, *([HostEntry("MCP server", shlex.join(found["MCP"]))] if found.get("MCP") else [])]
 
 
 def _take(text: str) -> str:
