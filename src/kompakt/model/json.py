@@ -28,6 +28,7 @@ MAX_DIGITS = 4_300
 
 _TOO_LARGE = 10**MAX_DIGITS
 _SCALARS = frozenset({str, float, bool, type(None), bytes, bytearray})
+_PLAIN = _SCALARS | {int, dict, list}
 
 Origins = dict[int, tuple[Any, object]]
 """Each converted value by its id, with the original object; holding the value keeps the id valid."""
@@ -55,34 +56,23 @@ def plain(value: object, path: str = "payload") -> Plain:
 
 
 def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
-    """Return whether a value is JSON, level by level; this runs on every payload and must be fast."""
-    if type(value) is not dict and type(value) is not list:
-        return type(value) in _SCALARS or (type(value) is int and -_TOO_LARGE < value < _TOO_LARGE)
-    level: list[Any] = [value]
-    for _ in range(levels):
-        deeper: list[Any] = []
-        for holder in level:
-            values: Any = holder
-            if type(holder) is dict:
-                values = holder.values()
-                try:
-                    "".join(holder)  # the fastest check that all names are strings
-                except TypeError:
-                    return False
-            for inner in values:
-                kind = type(inner)
-                if kind is str:
-                    continue
-                if kind is dict or kind is list:
-                    deeper.append(inner)
-                elif kind is int:
-                    if not -_TOO_LARGE < inner < _TOO_LARGE:
-                        return False
-                elif kind not in _SCALARS:
-                    return False
-        if not deeper:
+    """Return whether a value is JSON. This runs on every payload, so each level is checked with a few calls into C."""
+    values: list[Any] = [value]
+    for _ in range(levels + 1):
+        kinds = set(map(type, values))
+        if not kinds <= _PLAIN:
+            return False
+        if int in kinds and not all([-_TOO_LARGE < one < _TOO_LARGE for one in values if type(one) is int]):
+            return False
+        objects: list[dict[Any, Any]] = [one for one in values if type(one) is dict] if dict in kinds else []
+        arrays: list[list[Any]] = [one for one in values if type(one) is list] if list in kinds else []
+        if not objects and not arrays:
             return True
-        level = deeper
+        try:
+            "".join(chain.from_iterable(objects))  # the fastest check that all names are strings
+        except TypeError:
+            return False
+        values = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(arrays)]
     raise _too_deep(path)
 
 

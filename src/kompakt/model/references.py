@@ -18,7 +18,9 @@ from kompakt.model.messages import Marker, Media, Message, Opaque, Part, Reasoni
 MIN_DIGITS = 4
 """Digits of the shortest reference: enough for a long session, short enough to print everywhere."""
 
-_DIGEST_BYTES = 16
+_MIN_BYTES = MIN_DIGITS // 2
+_EMPTY = blake2b(digest_size=16)
+"""Copied for each hash, which takes a third less time than the constructor."""
 
 
 class References:
@@ -47,7 +49,7 @@ class References:
                 name = given[number]
             else:
                 chain = linked(chain, message)
-                name = f"m{chain.hex()[:MIN_DIGITS]}"
+                name = f"m{chain[:_MIN_BYTES].hex()}"
                 if name in known:
                     name = next(name for name in candidates(chain) if name not in known)
             known[name] = number
@@ -61,7 +63,9 @@ class References:
 
 def linked(chain: bytes, message: Message) -> bytes:
     """Add a message to a hash chain."""
-    return blake2b(chain + digest(message), digest_size=_DIGEST_BYTES).digest()
+    hashed = _EMPTY.copy()
+    hashed.update(chain + digest(message))
+    return hashed.digest()
 
 
 def candidates(chain: bytes) -> Iterator[str]:
@@ -86,7 +90,9 @@ def digest(message: Message) -> bytes:
             data += _CALL + _measured(part.id) + _measured(part.name) + _measured(part.input)
         else:
             data += b"".join(map(_measured, _canonical(part)))
-    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
+    hashed = _EMPTY.copy()
+    hashed.update(data)
+    return hashed.digest()
 
 
 def _measured(text: str) -> bytes:
@@ -95,9 +101,12 @@ def _measured(text: str) -> bytes:
         data = text.encode()
     except UnicodeEncodeError:
         data = text.encode("utf-8", "surrogatepass")
-    return len(data).to_bytes(8, "big") + data
+    length = len(data)
+    return (_LENGTHS[length] if length < _MANY else length.to_bytes(8, "big")) + data
 
 
+_MANY = 1_024
+_LENGTHS = [length.to_bytes(8, "big") for length in range(_MANY)]
 _TEXT, _RESULT, _CALL = map(_measured, ("text", "result", "call"))
 
 

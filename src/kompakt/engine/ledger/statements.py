@@ -241,20 +241,15 @@ class Statements:
         self._records_from = _records_from(events)
         self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
         rejected = {id(said) for said, reply in pairwise(events) if _is_rejected(said, reply)}
-        question = ""
         for number, event in enumerate(events):
             lasting = number < recent
-            if type(event) is Spoken and event.role == "user":
-                asked_before, question = question, ""
-            else:
-                asked_before, question = "", _question(event)
             if lasting and _fades(event):
                 continue
             if type(event) is ToolUse:
                 self._read_call(event, hidden=is_hidden(event), lasting=lasting)
             elif type(event) is Spoken and is_hidden(event):
                 if event.role == "user":
-                    self._read_user(event, asked_before)
+                    self._read_user(event, _question(events[number - 1]) if number else "")
                 else:
                     age = ages.get(id(event), NEW_SPEECHES + 1)
                     self._read_assistant(event, age, is_rejected=id(event) in rejected)
