@@ -12,7 +12,7 @@ import os.path
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 
 import msgspec
 
@@ -237,10 +237,11 @@ class Statements:
         recent = len(events) - RECENT_EVENTS
         speeches = [event for event in events if type(event) is Spoken and event.role == "assistant"]
         ages = {id(event): age for age, event in enumerate(reversed(speeches[-NEW_SPEECHES:]), 1)}
-        asked = [event.at for event in events if type(event) is Spoken and event.role == "user"]
+        asked = [number for number, event in enumerate(events) if type(event) is Spoken and event.role == "user"]
         self._records_from = _records_from(events)
-        self._newest_user = asked[-NEW_REQUESTS] if len(asked) >= NEW_REQUESTS else -1
-        rejected = {id(said) for said, reply in pairwise(events) if _is_rejected(said, reply)}
+        self._newest_user = events[asked[-NEW_REQUESTS]].at if len(asked) >= NEW_REQUESTS else -1
+        replied = [(events[number - 1], events[number]) for number in asked if number]
+        rejected = {id(said) for said, reply in replied if _is_rejected(said, reply)}
         for number, event in enumerate(events):
             lasting = number < recent
             if lasting and _fades(event):
