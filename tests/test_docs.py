@@ -161,8 +161,17 @@ def log_templates() -> list[re.Pattern[str]]:
     return [re.compile(re.sub(r"%[rsd]", ".+?", re.escape(text))) for text in found]
 
 
+LONG_PAGES = frozenset(["agents.md", "evaluating.md", "fleet.md", "sessions.md"])
+"""Guides that take many seconds. `make check` leaves them to `make test`."""
+
+CASES = [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.name in LONG_PAGES else [])
+    for page in OWN_PAGES
+]
+
+
 class TestPages:
-    @pytest.mark.parametrize("page", OWN_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+    @pytest.mark.parametrize("page", CASES)
     def test_every_block_runs(self, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reader can copy every block, in the order of the page."""
         monkeypatch.chdir(tmp_path)

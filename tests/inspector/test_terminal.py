@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -44,6 +45,13 @@ class Driver:
 
     def __init__(self, app: InspectorApp, pilot: Pilot[None]) -> None:
         self.app, self.pilot = app, pilot
+        self._notify, app.notify = app.notify, self._note
+        self._notices: list[str] = []
+
+    def _note(self, message: str, **options: Any) -> None:
+        """Keep a notification: the app forgets it after some seconds, and a busy machine takes longer."""
+        self._notices.append(message)
+        self._notify(message, **options)
 
     async def settle(self) -> None:
         """Wait for workers and for the messages that they sent."""
@@ -86,7 +94,7 @@ class Driver:
 
     def notices(self) -> list[str]:
         """Return the notifications so far."""
-        return [notice.message for notice in self.app._notifications]
+        return self._notices
 
 
 def drive(

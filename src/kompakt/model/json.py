@@ -62,7 +62,7 @@ def _is_plain(value: object, path: str, levels: int = MAX_DEPTH) -> bool:
         kinds = set(map(type, values))
         if not kinds <= _PLAIN:
             return False
-        if int in kinds and not all([-_TOO_LARGE < one < _TOO_LARGE for one in values if type(one) is int]):
+        if int in kinds and any(not -_TOO_LARGE < one < _TOO_LARGE for one in values if type(one) is int):
             return False
         objects: list[dict[Any, Any]] = [one for one in values if type(one) is dict] if dict in kinds else []
         arrays: list[list[Any]] = [one for one in values if type(one) is list] if list in kinds else []
