@@ -459,6 +459,55 @@ class TestLive:
             page.keyboard.press("Enter")
             see(page, "row", re.compile("Find out why the queue stalls"))
 
+    def test_actions_in_a_gateway_change_the_next_request(self, browser: Any, tmp_path: Path) -> None:
+        """Every action is offered with the key, and the gateway sends what the page shows."""
+        key = next(iter(KEYS))
+        store = f"sqlite:///{tmp_path / 'k.db'}"
+
+        def send(rounds: int) -> tuple[str, str]:
+            body = request("openai-chat", history("openai-chat", rounds))
+            headers = {**HEADERS["openai-chat"], "x-kompakt-key": key}
+            answer = httpx.post(gate.url + PATHS["openai-chat"], json=body, headers=headers, timeout=30)
+            assert answer.status_code == 200
+            return answer.headers["x-kompakt-session"], upstream.raw[-1].body.decode()
+
+        def do(name: str, title: str, label: str) -> None:
+            see(page, "button", name).click()
+            see(page, "dialog", re.compile(title)).get_by_role("button", name=label).click()
+            page.locator(".toast.good").last.wait_for()
+
+        with (
+            Upstream(answering) as upstream,
+            gateway(upstream.url, store=store, keys=hashed(KEYS), context_window=60_000) as gate,
+            opened(browser, expected="401") as page,
+        ):
+            id, sent = send(20)
+            page.goto(f"{gate.url}/inspect/#/s/{quote(id, safe='')}/try?budget=6000")
+            see(page, "dialog", "This gateway needs a key").get_by_label("Key", exact=True).fill(key)
+            page.keyboard.press("Enter")
+            do("Compact with these settings", "Compact this session now", "Compact now")
+            page.get_by_role("tab", name="Compactions, 1").wait_for()
+            assert "marker00003" in sent and "marker00003" not in send(21)[1]
+            page.get_by_role("tab", name=re.compile("^Compactions")).click()
+            page.goto(f"{gate.url}/inspect/{compactions(page)[0]}")
+            see(page, "button", "Edit the pivot").click()
+            page.get_by_role("textbox", name="Text of the pivot").fill("The index lock stalls the queue.")
+            see(page, "dialog", "Edit the pivot").get_by_role("button", name="Save").click()
+            page.get_by_label("Pivot, as the model reads it").get_by_text("The index lock").wait_for()
+            assert "The index lock stalls the queue." in send(22)[1]
+            do("Undo", "Undo the newest change", "Undo")
+            page.get_by_label("Pivot, as the model reads it").get_by_text("The index lock").wait_for(state="detached")
+            assert "The index lock stalls the queue." not in send(22)[1]
+            do("Redo", "Redo", "Redo")
+            page.get_by_label("Pivot, as the model reads it").get_by_text("The index lock").wait_for()
+            assert "The index lock stalls the queue." in send(22)[1]
+            page.goto(f"{gate.url}/inspect/#/s/{quote(id, safe='')}/messages?m=1")
+            do("Pin", "Pin this message", "Pin")
+            do("Unpin", "Unpin this", "Unpin")
+            do("Delete session", "Delete this session", "Delete")
+            see(page, "heading", "Sessions")
+            assert "marker00003" in send(23)[1]
+
 
 CONTROLS = "button|link|textbox|searchbox|combobox|slider|spinbutton|tab|option|listbox|meter|table|img|dialog|region"
 

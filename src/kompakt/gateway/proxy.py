@@ -35,6 +35,7 @@ from kompakt.gateway.recall.offer import RecallOffers
 from kompakt.gateway.recall.rounds import Exchange, without_compression
 from kompakt.gateway.request.history import HashChain, HashChains, InvalidJson, TooManyMessages, media_bytes, root_of
 from kompakt.gateway.request.labels import Labels, purpose_of
+from kompakt.gateway.storage.changes import ChangedSessions
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.tenants import Tenant
 from kompakt.gateway.upstream import Route, UpstreamResponse
@@ -113,7 +114,8 @@ class Proxy:
         self._logged_sessions = Lru[tuple[str, str], bool](MAX_LOGGED)
         """Sessions whose system prompt and tools leave room for few steps."""
         self._sizes = RequestSizes()
-        self._pivots = PivotMaker(storage, metrics)
+        self._changed = ChangedSessions(storage)
+        self._pivots = PivotMaker(storage, self._changed, metrics)
         self._recall = RecallOffers(storage, metrics)
         self._labels = Labels(storage)
 
@@ -209,7 +211,7 @@ class Proxy:
             message = "x-kompakt-session is not a valid session name; use up to 128 letters, digits and . _ : @ / -"
             raise GatewayError(400, message, code="invalid_session")
         match = await self._storage.match(job.owner, job.chain, named=named or None)
-        return await self._storage.without_undone(job.owner, job.chain, match)
+        return await self._changed.apply(job.owner, job.chain, match)
 
     async def _with_recall(self, job: Job, match: Match) -> Job:
         """Prepare the recall tool and its hidden rounds."""
@@ -223,11 +225,13 @@ class Proxy:
         plan = self._plan_with(job, match)
         if job.route.name == "count_tokens" or not budgets.is_due(plan.budget, plan.size):
             return plan
-        if plan.match.undone and plan.size.sent <= plan.budget.usable:
+        changes = plan.match.changes
+        if changes is not None and changes.undone and plan.size.sent <= plan.budget.usable:
             return plan  # the user undid the compaction, and the request fits the window without it
         if self._provider_clears(job, plan):
             return plan
-        plan = self._plan_with(job, await self._storage.match_uncached(job.owner, job.chain, plan.match))
+        if changes is None:
+            plan = self._plan_with(job, await self._storage.match_uncached(job.owner, job.chain, plan.match))
         while budgets.is_due(plan.budget, plan.size):
             at = self._pivot_end(job, plan)
             made = await self._compact(job, plan, self._terms(job, plan), at)
@@ -343,7 +347,8 @@ class Proxy:
             )
             plan.oversized = True
             return plan
-        self._storage.cache_match(job.chain, match)
+        if match.changes is None:
+            self._storage.cache_match(job.chain, match)
         made = self._plan_with(job, match)
         made.oversized = 0 < made.budget.window < made.size.sent
         self._warn_of_little_room(job, made)

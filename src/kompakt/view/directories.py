@@ -15,6 +15,7 @@ import msgspec
 from kompakt import api, files
 from kompakt.errors import AmbiguousFormat, InputError, UsageError
 from kompakt.model.messages import History
+from kompakt.session.compaction import CompactionOptions, SessionCompaction
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.store.records import Head
@@ -83,6 +84,10 @@ class Directory(Protocol):
         """Undo a compaction, or the newest change; return its description."""
         ...
 
+    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
+        """Compact a session if the budget is exceeded."""
+        ...
+
     async def close(self) -> None:
         """Close what the directory opened."""
         ...
@@ -116,6 +121,9 @@ class StoreDirectory:
 
     async def undo(self, session: Session, compaction: str | None) -> str:
         return await session.undo(compaction)
+
+    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
+        return await session.compact(options.budget, policy=options.policy, instructions=options.instructions)
 
     async def close(self) -> None:
         await self._store.close()
@@ -197,6 +205,9 @@ class FileDirectory:
         raise UsageError(FILE_ONLY)
 
     async def undo(self, session: Session, compaction: str | None) -> str:
+        raise UsageError(FILE_ONLY)
+
+    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
         raise UsageError(FILE_ONLY)
 
     async def close(self) -> None:

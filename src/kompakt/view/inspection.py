@@ -739,7 +739,9 @@ class Inspection:
     async def _compact(self, stored: Session, session: InspectedSession, asked: InspectorAction) -> ActionResult:
         policy = self._policy(asked.policy)
         moment = await session.moment()
-        done = await stored.compact(self._budget(moment, asked.budget), policy=policy, instructions=asked.text)
+        budget = self._budget(moment, asked.budget)
+        options = CompactionOptions(budget=budget, policy=policy, instructions=asked.text)
+        done = await self.directory.compact(stored, options)
         size = f"{done.tokens_before:,} tokens"
         if not done.changed:
             message = f"Nothing was compacted: {size} fit the budget."

@@ -10,6 +10,7 @@ from tests.gateway.admin.test_session_api import BOSS, HASHED, ODD, A, B, fill
 from tests.gateway.stub_gateway import ADMIN, KEYS, Served, served, settings
 
 from kompakt.gateway.tenants import Tenant, hash_key
+from kompakt.view.values import ACTIONS
 
 POST = {"x-kompakt-inspect": "1"}
 
@@ -60,10 +61,12 @@ class TestTenants:
         assert found == {"tenant-a/one", "tenant-a/folder/three", f"tenant-a/{ODD}", "tenant-b/one", "tenant-b/only-b"}
 
     def test_a_change_in_the_session_of_another_tenant_is_refused(self, gate: Served) -> None:
-        for action in ("undo", "delete"):
-            asked = {"action": action, "confirm": True}
-            path = "/inspect/api/sessions/only-b/actions"
-            assert gate.ask("POST", path, json=asked, headers={**A, **POST}).status_code == 404
+        for action in ACTIONS:
+            asked = {"action": action, "confirm": True, "text": "Begin", "budget": 500}
+            for id in ("only-b", "tenant-b%2Fonly-b"):
+                path = f"/inspect/api/sessions/{id}/actions"
+                assert gate.ask("POST", path, json=asked, headers={**A, **POST}).status_code == 404
+                assert gate.ask("POST", path, json=asked, headers=POST).status_code == 401
         assert gate.ask("GET", "/inspect/api/sessions/only-b", headers=B).status_code == 200
 
 
@@ -101,7 +104,7 @@ class TestSession:
         assert detail["messages"] == shown["session"]["messages"]
         (one,), (other,) = shown["compactions"], detail["compactions"]
         assert (one["id"], one["tokens_before"]) == (other["id"], other["tokens_before"])
-        assert detail["actions"] == ["undo", "delete"] and detail["writable"]
+        assert detail["actions"] == list(ACTIONS) and detail["writable"]
         found = gate.ask("GET", f"/inspect/api/sessions/folder%2Fthree/compactions/{one['id']}", headers=A).json()
         assert found["removed_count"] > 0 and found["unrecoverable"] == []
 
@@ -120,7 +123,7 @@ class TestSession:
         after = gate.ask("GET", path, headers=A).json()
         assert after["compactions"][0]["undone"] and after["row"]["tokens"] > before["row"]["tokens"]
         again = gate.ask("POST", f"{path}/actions", json=asked, headers=headers)
-        assert again.status_code == 400 and "no compaction to undo" in again.json()["error"]["message"]
+        assert again.status_code == 400 and "nothing to undo" in again.json()["error"]["message"]
         assert gate.ask("POST", f"{path}/actions", json={**asked, "action": "edit"}, headers=headers).status_code == 400
         deleted = {**asked, "action": "delete"}
         assert gate.ask("POST", f"{path}/actions", json=deleted, headers=headers).json()["changed"]

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kompakt.errors import UsageError
 from kompakt.gateway.admin.sessions import FoundSession, SessionsApi, session_of
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
 from kompakt.gateway.request.labels import Label
+from kompakt.gateway.storage.changes import ManagedSession
 from kompakt.gateway.storage.storage import Owner
 from kompakt.gateway.tenants import KEY_HEADER, Access, is_named
 from kompakt.inspector.access import read_json
@@ -26,12 +26,13 @@ from kompakt.inspector.api import PREFIX, InspectorApi, segments
 from kompakt.inspector.errors import InspectorError
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.model.lru import Lru
+from kompakt.session.compaction import CompactionOptions, SessionCompaction
 from kompakt.session.session import Session
 from kompakt.store.records import Head
 from kompakt.view.directories import MAX_SESSIONS, DirectoryEntry, MissingSession, entry_of
 from kompakt.view.inspection import Inspection, InspectionCache
 from kompakt.view.sources import Source, StoredSource
-from kompakt.view.values import ActionName
+from kompakt.view.values import ACTIONS
 
 COOKIE = "kompakt_inspect_key"
 
@@ -47,8 +48,7 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
 class GatewayDirectory:
     """The sessions that one caller may see."""
 
-    actions: tuple[ActionName, ...] = ("undo", "delete")
-    """The pivots of the gateway follow from the requests of its clients, so it does not compact or edit on request."""
+    actions = ACTIONS
 
     def __init__(self, api: SessionsApi, access: Access, labels: Lru[str, Label]) -> None:
         self._api = api
@@ -99,14 +99,17 @@ class GatewayDirectory:
         except GatewayError as error:
             raise MissingSession(error.message) from None
 
-    async def writable(self, id: str) -> Session:
-        return await session_of(await self._found(id))
+    async def writable(self, id: str) -> ManagedSession:
+        return await self._api.managed(await self._found(id))
 
     async def undo(self, session: Session, compaction: str | None) -> str:
-        try:
-            return f"compaction {(await self._api.undo_newest(session, compaction)).id}"
-        except GatewayError as error:
-            raise UsageError(error.message) from None
+        managed = ManagedSession(session, self._api.gateway.storage)
+        if compaction is None:
+            return await managed.undo()
+        return f"compaction {(await managed.undo_newest(compaction)).id}"
+
+    async def compact(self, session: Session, options: CompactionOptions) -> SessionCompaction:
+        return await ManagedSession(session, self._api.gateway.storage).compact_now(options)
 
     async def close(self) -> None:
         pass

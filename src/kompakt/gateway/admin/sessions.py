@@ -38,19 +38,17 @@ from kompakt.gateway.admin.openapi import (
     SessionSummary,
     UndoneCompaction,
 )
-from kompakt.gateway.concurrency import with_timeout
 from kompakt.gateway.errors import GatewayError
 from kompakt.gateway.pivots.budget import window_for
-from kompakt.gateway.pivots.lookup import UndoneNote, undo_name
 from kompakt.gateway.request.labels import Label, label_name
-from kompakt.gateway.storage.storage import Owner, decode_note, encode_note
+from kompakt.gateway.storage.changes import ManagedSession
+from kompakt.gateway.storage.storage import Owner, decode_note
 from kompakt.gateway.tenants import REGISTRY_TENANT, Access, access_of, heads_of, is_named
 from kompakt.model.budget import TRIGGER_SHARE, Budget
 from kompakt.model.messages import History
 from kompakt.model.tokens import counter_for
 from kompakt.session.session import Session
 from kompakt.session.store import Store
-from kompakt.session.timeline import CompactionRecord
 from kompakt.session.undo import CompactionInfo
 from kompakt.store.records import Head
 from kompakt.view.status import timestamp
@@ -60,9 +58,6 @@ if TYPE_CHECKING:
     from kompakt.gateway.app import Gateway
 
 MAX_ID = 512
-
-FLUSH_PATIENCE = 10.0
-"""Seconds to write pending records before a compaction is undone."""
 
 
 class FoundSession(NamedTuple):
@@ -153,28 +148,11 @@ class SessionsApi:
 
     async def undo(self, request: Request) -> Response:
         target = await self._find(request)
-        newest = await self.undo_newest(await session_of(target))
+        try:
+            newest = await (await self.managed(target)).undo_newest()
+        except UsageError as error:
+            raise GatewayError(409, str(error), code="nothing_to_undo") from None
         return _json(UndoneCompaction(undone=newest.id, tokens=newest.tokens_before))
-
-    async def undo_newest(self, session: Session, id: str | None = None) -> CompactionRecord:
-        """Undo the newest compaction of a session, so that the next request is sent without its pivot.
-
-        Raises:
-            GatewayError: there is none, or ``id`` is another one.
-        """
-        await with_timeout(self.gateway.storage.flush(), FLUSH_PATIENCE)  # the newest compaction may be pending
-        timeline = (await session.reader()).timeline
-        live = [record for event, record in timeline.compactions if not timeline.is_undone(event, record)]
-        if not live:
-            raise GatewayError(409, "the session has no compaction to undo", code="nothing_to_undo")
-        newest, before = live[-1], live[-2] if len(live) > 1 else None
-        if id not in (None, newest.id):
-            raise GatewayError(409, f"only the newest compaction can be undone: {newest.id}", code="not_the_newest")
-        undo = UndoneNote() if before is None else UndoneNote(before=before.id, covers=before.tip)
-        note = {undo_name(newest.id): encode_note(undo, self.gateway.storage.value_codec)}
-        await self.gateway.storage.write_notes(Owner(session.tenant, ""), session.id, note)
-        await session.undo(newest.id)
-        return newest
 
     async def inspect(self, request: Request) -> Response:
         try:
@@ -252,6 +230,10 @@ class SessionsApi:
         async for tenant in self.gateway.registry.tenants():
             if is_named(tenant):
                 yield Owner(tenant, "")
+
+    async def managed(self, found: FoundSession) -> ManagedSession:
+        """Return a session to change it, so that the requests of its client notice."""
+        return ManagedSession(await session_of(found), self.gateway.storage)
 
     def store(self, tenant: str) -> Store:
         """Return the sessions of a tenant."""

@@ -23,7 +23,6 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +31,6 @@ import httpx
 import msgspec
 from starlette.requests import Request
 
-from kompakt import api
 from kompakt.agent.clients import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from kompakt.agent.clients.failures import AttemptFailed
 from kompakt.agent.summarizer.llm import LLMSummarizer
@@ -43,7 +41,7 @@ from kompakt.engine.compaction.report import Step, announce
 from kompakt.engine.context.context import Context
 from kompakt.engine.pivot.pivot import Summarizer, combined, pivot_text
 from kompakt.engine.pivot.saved_state import SavedContext, SavedMessage, resume, save_context
-from kompakt.errors import DoesNotFit, KompaktError, StoreError
+from kompakt.errors import DoesNotFit, KompaktError, StoreError, StoreUnavailable, UsageError
 from kompakt.gateway.concurrency import full_collections
 from kompakt.gateway.config import GatewayConfig
 from kompakt.gateway.http.metrics import Metrics
@@ -55,14 +53,17 @@ from kompakt.gateway.pivots.lookup import (
     covered_items,
     pivot_name,
     prepared_name,
+    recorded_name,
     without_cache_marks,
 )
+from kompakt.gateway.pivots.recorded import rendered_items, request_history, with_pruned
 from kompakt.gateway.request.history import HashChain, decode_item, parse_items
+from kompakt.gateway.storage.changes import ChangedSessions
 from kompakt.gateway.storage.storage import GatewayStorage, Match, Owner
 from kompakt.gateway.upstream import Route, forwarded_headers
 from kompakt.model.budget import Budget
 from kompakt.model.json import encode
-from kompakt.model.messages import History, Json, JsonObject, Message, ToolResult
+from kompakt.model.messages import History, JsonObject, Message
 from kompakt.model.tokens import counter_for
 from kompakt.wire.registry import WIRES
 
@@ -85,6 +86,10 @@ class PivotTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the items that are sent after the pivot."""
     summarizer: Summarizer | None = None
     """Writes the narrative of the first pivot of a prefix. After an overflow code writes the next one at once."""
+    pins: tuple[str, ...] = ()
+    """Texts that people pinned in the session."""
+    changes: int = 0
+    """Number of the newest change that people made in the session."""
 
 
 class PivotRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +122,8 @@ def build_pivot(request: PivotRequest) -> Pivot:
 
 def _built(request: PivotRequest) -> Pivot:
     history, view, tail = _parsed(request)
-    budget, policy, summarizer = request.terms.budget, request.terms.policy, request.terms.summarizer
+    terms = request.terms
+    budget, policy, summarizer = terms.budget, terms.policy, terms.summarizer
     before = request.found.pivot if request.found is not None else None
     names = tuple(one.name for one in before.view) if before else ()
     if len(request.names) >= len(tail):
@@ -134,6 +140,7 @@ def _built(request: PivotRequest) -> Pivot:
         policy=policy if summarizer is None else with_summarizer(policy, summarizer),
         counter=counter,
         manual_thinking=WIRES[history.format].manual_thinking(history.body),
+        pins=terms.pins,
         references=names,
         seal_key=request.seal_key,
     )
@@ -151,39 +158,18 @@ def _parsed(request: PivotRequest) -> tuple[History, list[Message], list[Message
     shown = request.found.pivot.view if request.found is not None else ()
     raw = body.items(start)[: chain.length - start]
     messages = parse_items([*(one.item for one in shown), *map(decode_item, raw)], body.format)
-    envelope = WIRES[body.format].parse([], body.envelope())
-    lead = parse_items([decode_item(body.item(index)) for index in range(chain.lead)], body.format)
-    history = History(
-        (),
-        format=body.format,
-        body=envelope.body,
-        system=(*envelope.system, *lead),
-        tools=envelope.tools,
-        model=body.model,
-        contract=envelope.contract,
-    )
-    view = [_with_pruned(message, one.pruned) for message, one in zip(messages, shown, strict=False)]
+    history = request_history(chain)
+    view = [with_pruned(message, one.pruned) for message, one in zip(messages, shown, strict=False)]
     return history, view, list(messages[len(shown) :])
-
-
-def _with_pruned(message: Message, pruned: Sequence[int]) -> Message:
-    """Mark the tool results whose output an earlier compaction hid."""
-    if not pruned:
-        return message
-    parts = [
-        msgspec.structs.replace(part, pruned_at=0.0) if place in pruned and type(part) is ToolResult else part
-        for place, part in enumerate(message.parts)
-    ]
-    return msgspec.structs.replace(message, parts=tuple(parts))
 
 
 def _pivot(request: PivotRequest, history: History, context: Context, tokens_before: int) -> Pivot:
     chain, terms = request.chain, request.terms
     state, kept = save_context(context)
     shown = history.with_messages(context.project())
-    items = _rendered(shown)
+    items = rendered_items(shown)
     return Pivot(
-        id=f"c{hashlib.blake2b(chain.key + bytes([terms.attempt]), digest_size=6).hexdigest()}",
+        id=pivot_id(chain.key, terms),
         session=request.session,
         covers=chain.length - chain.lead,
         items=[without_cache_marks(item) for item in items],
@@ -203,6 +189,12 @@ def _pivot(request: PivotRequest, history: History, context: Context, tokens_bef
     )
 
 
+def pivot_id(key: bytes, terms: PivotTerms) -> str:
+    """Return the id of a pivot: of a prefix, an attempt, and what people changed before it."""
+    changes = b"" if not terms.changes else b"%d" % terms.changes
+    return f"c{hashlib.blake2b(key + bytes([terms.attempt]) + changes, digest_size=6).hexdigest()}"
+
+
 def _visible(kept: SavedMessage, request: PivotRequest, context: Context) -> VisibleMessage:
     found, chain = request.found, request.chain
     view = found.pivot.view if found is not None else ()
@@ -216,13 +208,6 @@ def _visible(kept: SavedMessage, request: PivotRequest, context: Context) -> Vis
         kept.pruned,
         altered=kept.instead is not None or (earlier is not None and earlier.altered),
     )
-
-
-def _rendered(shown: History) -> list[Json]:
-    """Render the visible messages, repaired where the client's own history is invalid."""
-    payload = api.repair(shown).payload
-    key = WIRES[shown.format].messages_key
-    return list(payload[key] if isinstance(payload, dict) else payload)
 
 
 # --- Build each pivot once ---
@@ -240,8 +225,9 @@ THREADS = 2
 class PivotMaker:
     """Builds, stores and announces pivots."""
 
-    def __init__(self, storage: GatewayStorage, metrics: Metrics) -> None:
+    def __init__(self, storage: GatewayStorage, changed: ChangedSessions, metrics: Metrics) -> None:
         self._storage = storage
+        self._changed = changed
         self._metrics = metrics
         self._making: dict[str, asyncio.Task[Match]] = {}
         self._preparing: dict[str, asyncio.Task[Pivot]] = {}
@@ -254,7 +240,9 @@ class PivotMaker:
         Raises:
             InputError: an item is not a message.
         """
-        name = pivot_name(chain.key, terms.attempt)
+        if match.changes is not None:
+            terms = msgspec.structs.replace(terms, pins=match.changes.pins, changes=match.changes.number)
+        name = f"{pivot_name(chain.key, terms.attempt)} {terms.changes}"
         task = self._making.get(name)
         if task is None:
             task = self._making[name] = asyncio.create_task(self._make(owner, chain, match, terms))
@@ -263,6 +251,11 @@ class PivotMaker:
 
     async def _make(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
         degraded, branch, began = match.degraded, match.branch, time.perf_counter()
+        if degraded is None and match.changes is not None and match.changes.session == branch.session:
+            try:
+                return await self._make_recorded(owner, chain, match, terms)
+            except (StoreError, UsageError) as error:  # or the session was deleted meanwhile
+                degraded = self._storage.store_failed(error)
         if degraded is None:
             try:
                 branch = await self._storage.record(owner, chain, branch, covers=_covered(chain, match))
@@ -272,10 +265,10 @@ class PivotMaker:
             except StoreError as error:
                 degraded = self._storage.store_failed(error)
         known = Match(match.found, branch, degraded)
-        pivot = await self._prepared(owner, chain, known, terms)
+        prepared = self._prepared if match.changes is None else self._build
+        pivot = await prepared(owner, chain, known, terms)
         degraded = known.degraded
-        before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
-        pivot = msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
+        pivot = _with_tail(pivot, terms)
         self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
         rendered = None
         if degraded is None:
@@ -287,12 +280,38 @@ class PivotMaker:
         rendered = rendered or await self._storage.cache_pivot(chain, pivot, is_stored=False)
         return Match(PivotMatch(chain.length, rendered), branch, degraded)
 
+    async def _make_recorded(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> Match:
+        """Build a pivot of a session that people changed, under its lock, and record it before it is used.
+
+        Raises:
+            StoreError: the store is unavailable.
+            UsageError: the session was deleted.
+        """
+        began = time.perf_counter()
+        branch = await self._storage.record(owner, chain, match.branch, covers=_covered(chain, match))
+        async with self._changed.lock(owner, branch) as fence:
+            known = await self._changed.apply(owner, chain, msgspec.structs.replace(match, branch=branch))
+            changes = known.changes
+            if changes is not None:
+                terms = msgspec.structs.replace(terms, pins=changes.pins, changes=changes.number)
+            if known.found is not None and known.found.pivot.id == pivot_id(chain.key, terms):
+                return known  # another replica built it
+            pivot = await self._build(owner, chain, known, terms)
+            if known.degraded is not None:
+                raise StoreUnavailable("the store did not answer while a pivot was built")
+            pivot = _with_tail(pivot, terms)
+            rendered = await self._storage.publish_recorded(owner, recorded_name(pivot.id), pivot)
+            await self._changed.record(owner, branch, rendered, fence)
+        self._announce(pivot, chain, terms, seconds=time.perf_counter() - began)
+        return msgspec.structs.replace(known, found=PivotMatch(chain.length, rendered))
+
     # --- In advance ---
 
     def prepare(self, owner: Owner, chain: HashChain, match: Match, terms: PivotTerms) -> None:
         """Start to build a pivot in the background, before it is due."""
         name = _prepared_name(chain, terms)
-        if name not in self._preparing and match.degraded is None and len(self._preparing) < MAX_PREPARING:
+        is_usable = match.degraded is None and match.changes is None
+        if name not in self._preparing and is_usable and len(self._preparing) < MAX_PREPARING:
             task = self._preparing[name] = asyncio.create_task(self._prepare(owner, chain, match, terms))
             task.add_done_callback(lambda done: self._on_prepared(name, match.branch.session, done))
 
@@ -374,6 +393,12 @@ class PivotMaker:
 def _build_pivot(request: PivotRequest) -> Pivot:
     with full_collections.suspended():
         return build_pivot(request)
+
+
+def _with_tail(pivot: Pivot, terms: PivotTerms) -> Pivot:
+    """Add the size of the request that needs a pivot."""
+    before, after = pivot.tokens_before + terms.tail_tokens, pivot.tokens_after + terms.tail_tokens
+    return msgspec.structs.replace(pivot, due=terms.due, tokens_before=before, tokens_after=after)
 
 
 def _covered(chain: HashChain, match: Match) -> int:

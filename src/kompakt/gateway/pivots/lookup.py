@@ -19,6 +19,7 @@ from kompakt.gateway.request.history import HashChain, decode_item
 from kompakt.model.json import encode
 from kompakt.model.lru import Lru
 from kompakt.model.messages import Json, JsonObject
+from kompakt.store.records import key_of
 
 TRIES = 4
 """Pivots per prefix: the first one, and one for each overflow error that the provider returns for it."""
@@ -127,15 +128,6 @@ def covered_items(chain: HashChain, found: PivotMatch | None) -> int:
     return chain.lead if found is None else found.at
 
 
-class UndoneNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Marks a pivot as undone. The field names are stored."""
-
-    before: str = ""
-    """The id of the pivot before it; empty when there was none."""
-    covers: int = 0
-    """Items that the earlier pivot replaces, counting leading system messages."""
-
-
 # Note names are stored; do not change them.
 
 
@@ -143,8 +135,14 @@ def pivot_name(key: bytes, attempt: int = 0) -> str:
     return f"pivot {key.hex()}" if not attempt else f"pivot {key.hex()} {attempt}"
 
 
-def undo_name(id: str) -> str:
-    return f"undone {id}"
+def recorded_name(id: str, edit: int = 0) -> str:
+    """Return the name of the note that holds the pivot of a recorded compaction, with the text of an edit."""
+    return f"pivot {id}" if not edit else f"pivot {id} {edit}"
+
+
+def changed_name(tenant: str, session: str) -> str:
+    """Return the name of the note that marks a session as changed by a person."""
+    return f"changed {key_of(tenant, session)}"
 
 
 def prepared_name(key: bytes, trigger: int, target: int) -> str:

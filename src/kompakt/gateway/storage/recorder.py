@@ -35,7 +35,7 @@ from kompakt.session.rows import Draft, RowCodec, StoredMessage
 from kompakt.session.session import Session
 from kompakt.session.store import Store
 from kompakt.session.timeline import RECOVERABLE, CompactionRecord, ViewEntry, build_record
-from kompakt.store.records import Head, StoredRow
+from kompakt.store.records import Fence, Head, StoredRow
 from kompakt.wire.registry import WIRES
 
 BATCH = 100
@@ -210,7 +210,7 @@ async def references(session: Session, branch: RecordedBranch, start: int) -> tu
     return tuple(row.name for row in rows) if all(row.kind == "message" for row in rows) else ()
 
 
-async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -> None:
+async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot, *, fence: Fence | None = None) -> None:
     """Add a pivot to the session's compactions, so that people can see what the model sees."""
     size = 4 * pivot.tokens + 100 * len(pivot.view)
     record = await off_loop(lambda: _compaction_record(branch, pivot), size=size)
@@ -220,7 +220,7 @@ async def record_pivot(session: Session, branch: RecordedBranch, pivot: Pivot) -
         await off_loop(lambda: draft.add_event(record), size=size)
         return draft
 
-    await session.write(make, id=f"pivot {pivot.id}")
+    await session.write(make, id=f"pivot {pivot.id}", fence=fence)
 
 
 def _compaction_record(branch: RecordedBranch, pivot: Pivot) -> CompactionRecord:
@@ -322,6 +322,7 @@ class WriteBehind:
         self._others: deque[_QueuedWrite] = deque()
         self._size = 0
         self._worker: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
         self._is_flushing = False
 
     @property
@@ -357,6 +358,17 @@ class WriteBehind:
         for one in self._pop(session):
             await self._perform(one.write)
 
+    async def write_others(self) -> None:
+        """Write now what is queued besides requests."""
+        await self._write_others(len(self._others))
+
+    async def _write_others(self, count: int) -> None:
+        async with self._lock:  # in order
+            for _ in range(min(count, len(self._others))):
+                other = self._others.popleft()
+                self._size -= other.size
+                await self._perform(other.write)
+
     async def flush(self) -> None:
         self._is_flushing = True
         try:
@@ -378,9 +390,7 @@ class WriteBehind:
         while self._requests or self._others:
             began = time.perf_counter()
             if self._others:
-                other = self._others.popleft()
-                self._size -= other.size
-                await self._perform(other.write)
+                await self._write_others(1)
             else:
                 await self.write(next(iter(self._requests)))
             await self._pause(time.perf_counter() - began)

@@ -24,12 +24,11 @@ from kompakt.gateway.pivots.lookup import (
     PivotCache,
     PivotMatch,
     RenderedPivot,
-    UndoneNote,
     applies,
+    changed_name,
     covered_items,
     pivot_name,
     pivot_names,
-    undo_name,
 )
 from kompakt.gateway.request.history import HashChain
 from kompakt.gateway.storage import recorder
@@ -68,6 +67,17 @@ _BYTES_PER_BYTE = 8
 """Memory of a decoded note per stored byte."""
 
 
+class SessionChanges(msgspec.Struct, frozen=True):
+    """What people changed in a session."""
+
+    session: str
+    number: int = 0
+    """The number of the newest change."""
+    pins: tuple[str, ...] = ()
+    undone: bool = False
+    """Whether a deeper pivot was undone; the request is sent without it as long as it fits."""
+
+
 class Match(msgspec.Struct):
     """What the store knows of a request."""
 
@@ -75,8 +85,10 @@ class Match(msgspec.Struct):
     branch: RecordedBranch
     degraded: str | None = None
     """Why the store was not used."""
-    undone: bool = False
-    """Whether a deeper pivot was undone; the request is sent without it as long as it fits."""
+    changed: tuple[str, ...] = ()
+    """Sessions of this request that a person has changed."""
+    changes: SessionChanges | None = None
+    """What the person changed, if it matters for this request."""
 
 
 class _Cached(NamedTuple):
@@ -91,6 +103,19 @@ class _Cached(NamedTuple):
 
 
 _NOTHING = _Cached(None, None, 0, {})
+
+
+class _ChangeMarks:
+    """Which sessions were looked up for changes of people, and which of them have one."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+        self.changed: list[str] = []
+
+    def note(self, names: Mapping[str, str], notes: Mapping[str, bytes]) -> None:
+        """Add what the notes of these names say."""
+        self.read |= set(names.values())
+        self.changed += [session for name, session in names.items() if name in notes]
 
 
 class _Lost(Exception):
@@ -135,55 +160,42 @@ class GatewayStorage:
         Cached entries save reads of older prefixes. They are checked against the store each time, since any client may
         have deleted the session in between.
         """
-        cached, degraded = self._cached(chain), None
+        cached, degraded, marks = self._cached(chain), None, _ChangeMarks()
         try:
             try:
-                found, branch = await self._search(owner, chain, cached)
+                found, branch = await self._search(owner, chain, cached, marks)
             except _Lost:
-                found, branch = await self._search(owner, chain, _NOTHING)
+                found, branch = await self._search(owner, chain, _NOTHING, marks)
             self._cache.put_match(chain, found)
+            await self._read_marks(owner, marks, found, branch)
+            if marks.changed:  # a change may depend on messages that the cached branch does not have
+                branch = (await self._search(owner, chain, _NOTHING, marks))[1] or branch
         except StoreError as error:
             reason = self.store_failed(error)
             found, branch = cached.found, cached.branch
             degraded = reason if cached.above < chain.length else None  # the caches know all of a repeated request
         branch = branch or self._new_branch(owner, chain, named)
-        return Match(found, await self._separated(owner, chain, branch), degraded)
+        return Match(found, await self._separated(owner, chain, branch), degraded, tuple(marks.changed))
+
+    async def _read_marks(
+        self, owner: Owner, marks: _ChangeMarks, found: PivotMatch | None, branch: RecordedBranch | None
+    ) -> None:
+        """Look for changes in the sessions of a request that the search did not ask for."""
+        sessions = [*([branch.session] if branch else ()), *([found.pivot.session] if found else ())]
+        names = {changed_name(owner.tenant, one): one for one in sessions if one not in marks.read}
+        if names:
+            marks.note(names, await self.read_notes(owner, names))
+        marks.changed = [one for one in dict.fromkeys(sessions) if one in marks.changed]
 
     async def match_uncached(self, owner: Owner, chain: HashChain, match: Match) -> Match:
         """Search the store for every pivot deeper than the one that a request matches, ignoring the caches."""
         known = _Cached(match.found, match.branch, covered_items(chain, match.found), {})
         try:
-            found, _ = await self._search(owner, chain, known, is_thorough=True)
+            found, _ = await self._search(owner, chain, known, _ChangeMarks(), is_thorough=True)
         except StoreError as error:
             return Match(match.found, match.branch, self.store_failed(error))
         self._cache.put_match(chain, found)
         return Match(found, match.branch, match.degraded)
-
-    async def without_undone(self, owner: Owner, chain: HashChain, match: Match) -> Match:
-        """Replace a pivot that was undone by the one before it, repeatedly."""
-        found = match.found
-        while found is not None:
-            name = undo_name(found.pivot.id)
-            try:
-                note = (await self.read_notes(owner, [name])).get(name)
-                if note is None:
-                    break
-                undo = decode_note(note, self.value_codec, UndoneNote)
-                found = await self._before(owner, chain, undo) if undo.covers < found.at else None
-            except StoreError as error:
-                self.store_failed(error)
-                break
-        return match if found is match.found else msgspec.structs.replace(match, found=found, undone=True)
-
-    async def _before(self, owner: Owner, chain: HashChain, undo: UndoneNote) -> PivotMatch | None:
-        """Find the pivot before one that was undone."""
-        if undo.covers <= chain.lead:
-            return None
-        names = [pivot_name(chain.keys[undo.covers], attempt) for attempt in range(TRIES)]
-        notes = await self.read_notes(owner, names)
-        stored = (decode_note(notes[name], self.value_codec, Pivot) for name in names if name in notes)
-        pivot = next((pivot for pivot in stored if pivot.id == undo.before), None)
-        return None if pivot is None else PivotMatch(undo.covers, RenderedPivot.of(pivot, is_stored=True))
 
     def _cached(self, chain: HashChain) -> _Cached:
         found, above = self._cache.deepest(chain)
@@ -198,22 +210,26 @@ class GatewayStorage:
         return _Cached(found, None, above, notes)
 
     async def _search(
-        self, owner: Owner, chain: HashChain, cached: _Cached, *, is_thorough: bool = False
+        self, owner: Owner, chain: HashChain, cached: _Cached, changes: _ChangeMarks, *, is_thorough: bool = False
     ) -> tuple[PivotMatch | None, RecordedBranch | None]:
         """Search the store for pivots and marks of prefixes longer than the cached one.
 
         Pivots exist only for marked prefixes, and a mark records which pivot its request matched. So the newest mark
-        ends the search unless it is thorough.
+        ends the search unless it is thorough. The first read also asks whether a person changed the cached sessions.
 
         Raises:
             _Lost: a cached entry is no longer in the store and was removed.
         """
-        above, branch, expected = max(cached.above, chain.lead), None, cached.notes
+        # Without its branch a cached match is not enough: people may have changed the session that records the request.
+        above = max(cached.above if cached.branch is not None else 0, chain.lead)
+        branch, expected = None, cached.notes
         for page in chain.ends(above):
             names = [mark_name(chain.keys[at]) for at in page]
             if not names and not expected:
                 continue
-            notes = await self.read_notes(owner, [*names, *expected])
+            changed = {changed_name(owner.tenant, one): one for one in expected.values()}
+            notes = await self.read_notes(owner, [*names, *expected, *changed])
+            changes.note(changed, notes)
             lost = {session for name, session in expected.items() if name not in notes}
             if lost:
                 self._forget(owner, lost)
@@ -303,7 +319,7 @@ class GatewayStorage:
         store, whole = self.store_of(owner), chain.length - chain.lead
         while True:
             recording = recorder.record(store, chain, branch, recreates=recreates)
-            branch = await self._call(recording, self._write_timeout)
+            branch = await self.call(recording, self._write_timeout)
             if branch.items >= whole:
                 break
         branch = msgspec.structs.replace(branch, pivot_covers=covers)
@@ -321,7 +337,7 @@ class GatewayStorage:
         session, count = await self.store_of(owner).session(branch.session), branch.rows - branch.offset - start
         found: list[str] = []
         while len(found) < count:
-            page = await self._call(recorder.references(session, branch, start + len(found)))
+            page = await self.call(recorder.references(session, branch, start + len(found)))
             if not page:
                 return ()
             found += page
@@ -337,11 +353,11 @@ class GatewayStorage:
         """
         recorded = await self.record(owner, chain, branch)
         try:
-            return await self._call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
+            return await self.call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
         except UsageError:  # the session was deleted after it was recorded
             self._forget(owner, [recorded.session])
             recorded = await self.record(owner, chain, branch)
-            return await self._call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
+            return await self.call(recorder.recall_in_branch(self.store_of(owner), recorded, query, tokens=tokens))
 
     # --- Pivots ---
 
@@ -356,6 +372,33 @@ class GatewayStorage:
         await self.write_notes(owner, pivot.session, {name: data}, timeout=self._write_timeout)
         stored = (await self.read_notes(owner, [name])).get(name, data)
         return await self.cache_pivot(chain, pivot if stored == data else await self._decoded(stored), is_stored=True)
+
+    async def recorded_pivot(self, owner: Owner, names: Collection[str], id: str) -> RenderedPivot | None:
+        """Return the pivot of a recorded compaction from one of these notes.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        notes = await self.read_notes(owner, names)
+        for name in names:
+            pivot = await self._decoded(notes[name]) if name in notes else None
+            if pivot is not None and pivot.id == id:
+                return await self._rendered(pivot)
+        return None
+
+    async def publish_recorded(self, owner: Owner, name: str, pivot: Pivot) -> RenderedPivot:
+        """Store the pivot of a recorded compaction; return the stored one, as ``publish`` does.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        data = await self._encoded(pivot)
+        await self.write_notes(owner, pivot.session, {name: data}, timeout=self._write_timeout)
+        stored = (await self.read_notes(owner, [name])).get(name, data)
+        return await self._rendered(pivot if stored == data else await self._decoded(stored))
+
+    async def _rendered(self, pivot: Pivot) -> RenderedPivot:
+        return await off_loop(lambda: RenderedPivot.of(pivot, is_stored=True), size=_size(pivot))
 
     async def cache_pivot(self, chain: HashChain, pivot: Pivot, *, is_stored: bool) -> RenderedPivot:
         """Encode a pivot and add it to the cache."""
@@ -382,7 +425,7 @@ class GatewayStorage:
                 rendered = await self.cache_pivot(chain, await self._decoded(data), is_stored=True)
                 return PivotMatch(chain.length, rendered)
             lease = self.records.acquire(key_of(owner.tenant, name), "pivot", lease=_CLAIM_LEASE)
-            if await self._call(lease) is not None:
+            if await self.call(lease) is not None:
                 return None
             await asyncio.sleep(_CLAIM_PAUSE)
         return None
@@ -418,7 +461,7 @@ class GatewayStorage:
         Raises:
             StoreError: the store is unavailable.
         """
-        return await self._call(self.records.notes(owner.tenant, names))
+        return await self.call(self.records.notes(owner.tenant, names))
 
     async def write_notes(
         self, owner: Owner, session: str, notes: Mapping[str, bytes], *, timeout: float | None = None
@@ -428,9 +471,9 @@ class GatewayStorage:
         Raises:
             StoreError: the store is unavailable.
         """
-        await self._call(self.records.note(owner.tenant, key_of(owner.tenant, session), notes), timeout)
+        await self.call(self.records.note(owner.tenant, key_of(owner.tenant, session), notes), timeout)
 
-    async def _call(self, call: Awaitable[Value], timeout: float | None = None) -> Value:
+    async def call(self, call: Awaitable[Value], timeout: float | None = None) -> Value:
         """Await a store call, with a timeout. After a failure, calls fail at once for a while.
 
         Raises:
@@ -476,7 +519,7 @@ class GatewayStorage:
         async def write() -> None:
             session = await self.store_of(owner).session(branch.session)
             with suppress(UsageError):  # the session was deleted meanwhile
-                await self._call(recorder.record_pivot(session, branch, rendered.pivot))
+                await self.call(recorder.record_pivot(session, branch, rendered.pivot))
 
         self._queue.put_other(write, rendered.size)
 
@@ -491,6 +534,10 @@ class GatewayStorage:
         await self._queue.write((tenant, session))
         async with self._locks.hold((tenant, session)):
             return
+
+    async def flush_pivots(self) -> None:
+        """Write the queued compactions of all sessions, so that the newest one of a session is known."""
+        await self._queue.write_others()
 
     async def flush(self) -> None:
         await self._queue.flush()

@@ -60,7 +60,13 @@ function oneScreen(frame, place) {
   let view = null;
 
   async function show() {
-    view = await get(session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`), {}, frame.signal);
+    draw(await get(path(), {}, frame.signal));
+  }
+
+  const path = () => session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`);
+
+  function draw(read) {
+    view = read;
     element.replaceChildren(head(), verdict(),
       h('p', {class: 'faint small-text', text: 'Choose a message to see what the pivot says about it, or a line of the pivot to see its original.'}),
       h('div', {class: 'sides'},
@@ -78,7 +84,7 @@ function oneScreen(frame, place) {
   /** Return removed messages; the first answer has the first of them. */
   function removed(start, limit) {
     if (start + limit <= view.removed.length) return view.removed.slice(start, start + limit);
-    return get(session(frame.id, `/compactions/${encodeURIComponent(place.arg)}`), {start, limit}, frame.signal).then((page) => page.removed);
+    return get(path(), {start, limit}, frame.signal).then((page) => page.removed);
   }
 
   function head() {
@@ -165,12 +171,14 @@ function oneScreen(frame, place) {
       title: 'Edit the pivot', text: 'The model reads this text from the next request on. The prompt cache starts anew once.', label: 'Save',
       field: {name: 'text', label: 'Text of the pivot', value: view.pivot.map((one) => one.text).join('\n')},
     });
-    if (done) await show();
+    if (done) await refresh();
   }
 
+  /** Read the compaction again: it may have been undone or edited. What did not change is not drawn again. */
   async function refresh() {
-    const now = frame.detail.compactions.find((one) => one.id === view?.id);
-    if (now && now.undone !== view.undone) await show();
+    if (!view || !frame.detail.compactions.some((one) => one.id === view.id)) return;
+    const now = await get(path(), {}, frame.signal);
+    if (JSON.stringify(now) !== JSON.stringify(view)) draw(now);
   }
 
   return {element, show, refresh, move: (by) => { list.focus(); list.move(by); }};

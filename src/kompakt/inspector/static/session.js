@@ -184,10 +184,10 @@ function actions(frame) {
       title: 'Compact this session now?', text: 'The next request carries the pivot instead of the messages it replaces. Every message stays in the store, and you can undo this.', label: 'Compact now',
     })}}),
     undo: () => button('Undo', {icon: 'undo', bare: true, disabled: !undo, on: {click: run({action: 'undo'}, {
-      title: 'Undo the newest compaction?', text: 'The next request carries the original messages again. It may not fit the window.', label: 'Undo',
+      title: 'Undo the newest change?', text: 'This takes back the newest edit of a pivot, or else the newest compaction: the next request then carries the original messages again.', label: 'Undo',
     })}}),
     redo: () => button('Redo', {icon: 'redo', bare: true, disabled: !redo, on: {click: run({action: 'redo'}, {
-      title: 'Redo the compaction that was undone last?', text: 'The next request carries its pivot again.', label: 'Redo',
+      title: 'Redo what was undone last?', text: 'The compaction or the edit counts again from the next request on.', label: 'Redo',
     })}}),
     delete: () => button('Delete session', {icon: 'trash', bare: true, on: {click: async () => {
       const done = await act(frame.id, {action: 'delete'}, {
